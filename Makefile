@@ -1,0 +1,46 @@
+# What one can do here. `make help` lists it.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DATA ?= .holdfast
+PORT ?= 7070
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list what one can do
+	@awk -F':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Holdfast needs Python 3.11 or newer; set PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: setup
+setup: $(READY) ## make the virtual environment from the lock file
+
+.PHONY: run
+run: $(READY) ## start a warm fleet on this machine: http://127.0.0.1:7070
+	$(BIN)/holdfast up --data-dir $(DATA) --port $(PORT) -f examples/pools.yaml
+
+.PHONY: check
+check: $(READY) ## ruff, mypy strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: test
+test: $(READY) ## all tests, on real parts
+	$(BIN)/pytest -n 4 --dist worksteal
+
+.PHONY: lock
+lock: $(READY) ## write requirements.lock anew from pyproject.toml
+	$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --extra dev --python-version 3.11 --universal pyproject.toml -o requirements.lock
+
+.PHONY: clean
+clean: ## remove the virtual environment and caches (not the data directory)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,89 @@
+"""A claim: one holder's right to one worker, from the queue to its outcome."""
+
+from typing import Literal
+
+import msgspec
+
+from .machine import Machine, Transition, sql_list
+
+State = Literal["waiting", "assigned", "active", "ended"]
+Outcome = Literal["completed", "failed", "released", "expired", "cancelled", "lost", "refused"]
+
+# P2: the closed list of what may end a claim. Each is a metric label; silence is not on it.
+How = Literal["result", "release", "cancel", "lease", "max_duration", "force", "death", "deadline", "pool_deleted"]
+
+CLAIM = Machine(
+    noun="claim",
+    states=("waiting", "assigned", "active", "ended"),
+    initial=("waiting", "active"),
+    final="ended",
+    transitions=(
+        Transition("create", (), "waiting", "claim.created", "a request was accepted"),
+        Transition("assign", ("waiting",), "assigned", "claim.assigned", "a worker was picked and fenced"),
+        Transition("grant", ("waiting",), "active", "claim.active", "a worker that needs no hand-over was picked"),
+        Transition("activate", ("assigned",), "active", "claim.active", "the worker acknowledged, or was protected"),
+        Transition("requeue", ("assigned",), "waiting", "claim.requeued", "the worker proved unusable"),
+        Transition("retry", ("active",), "waiting", "claim.retried", "its worker died and it asked for retry: lost"),
+        Transition("refuse", ("waiting",), "ended", "claim.ended", "it could not be served in time"),
+        Transition("end", ("waiting", "assigned", "active"), "ended", "claim.ended", "P2's closed list"),
+        Transition("adopt", (), "active", "claim.adopted", "found on a worker after commits were lost"),
+    ),
+)
+
+LIVE = ("assigned", "active")  # a worker is bound to it
+LIVE_SQL = sql_list(LIVE)
+
+OUTCOMES: dict[str, tuple[str, ...]] = {
+    "waiting": ("cancelled", "refused"),
+    "assigned": ("cancelled", "released", "lost", "refused"),
+    "active": ("completed", "failed", "released", "expired", "cancelled", "lost"),
+}
+
+MAX_LOST_RETRIES = 2  # P8: with retry: lost a command runs at most three times
+KEY_HOURS = 24  # P1: how long a key goes on naming its ended claim
+
+# A fence is one integer: the database's epoch above the assignment's number, below 2^53 so that JSON keeps it whole.
+FENCE_BITS = 40
+
+
+def fence_of(epoch: int, number: int) -> int:
+    assert 0 < epoch < 2**13
+    assert 0 < number < 2**FENCE_BITS
+    return (epoch << FENCE_BITS) | number
+
+
+def epoch_of(fence: int) -> int:
+    return fence >> FENCE_BITS
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A claim as stored, with its deadlines already turned into the database's clock."""
+
+    id: str
+    pool_id: str
+    pool: str
+    tenant: str
+    state: State
+    reason: str
+    priority: int
+    attempts: int
+    created_at: float
+    key: str | None = None
+    worker: str | None = None
+    fence: int | None = None
+    protected: bool | None = None
+    endpoint: str | None = None
+    outcome: Outcome | None = None
+    exit_code: int | None = None
+    assigned_at: float | None = None
+    active_at: float | None = None
+    ended_at: float | None = None
+    deadline_at: float | None = None
+    lease_until: float | None = None
+    max_until: float | None = None
+    retry: str | None = None
+    agent: bool = True
+
+    @property
+    def live(self) -> bool:
+        return self.state in LIVE

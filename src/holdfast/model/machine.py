@@ -1,0 +1,59 @@
+"""State machines as tables: SQL guards, event names, the docs' diagrams and the property tests come from them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One named change of state; `event` is what the history calls it."""
+
+    name: str
+    sources: tuple[str, ...]  # empty: the row is born by this transition
+    target: str
+    event: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A closed set of states and the only ways between them."""
+
+    noun: str
+    states: tuple[str, ...]
+    initial: tuple[str, ...]
+    final: str
+    transitions: tuple[Transition, ...]
+
+    def __getitem__(self, name: str) -> Transition:
+        for transition in self.transitions:
+            if transition.name == name:
+                return transition
+        raise KeyError(f"{self.noun} has no transition {name!r}")
+
+    def sources(self, name: str) -> tuple[str, ...]:
+        """The states from which `name` may start: a guard names exactly these."""
+        return self[name].sources
+
+    def allows(self, source: str, target: str) -> bool:
+        return any(source in t.sources and t.target == target for t in self.transitions)
+
+    def guard(self, name: str) -> str:
+        """The guard of a transition as an SQL list: `('warm','parked')`."""
+        return sql_list(self.sources(name))
+
+    def diagram(self) -> str:
+        """The machine as a Mermaid state diagram, for the docs."""
+        lines = ["stateDiagram-v2"]
+        for t in self.transitions:
+            for source in t.sources or ("[*]",):
+                lines.append(f"    {source} --> {t.target}: {t.name}")
+        lines.append(f"    {self.final} --> [*]")
+        return "\n".join(lines)
+
+
+def sql_list(values: Iterable[str]) -> str:
+    """Words of ours as an SQL list. Only for constants of the code, never for input."""
+    words = tuple(values)
+    assert words and all(word.isidentifier() for word in words), words
+    return "(" + ",".join(f"'{word}'" for word in words) + ")"

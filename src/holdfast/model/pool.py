@@ -1,0 +1,188 @@
+"""A pool's specification: what users write, its defaults, and what is refused with the path and the reason."""
+
+import hashlib
+import re
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from .duration import Duration, seconds
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z]([-a-z0-9]{0,51}[a-z0-9])?$", description="a DNS label")]
+Count = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
+Arg = Annotated[str, msgspec.Meta(max_length=32_768)]
+Argv = Annotated[list[Arg], msgspec.Meta(max_length=256)]
+
+
+class _Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    pass
+
+
+class WorkerSpec(_Spec):
+    """What a worker runs. Without an agent it is active once protected, and serves one claim only."""
+
+    run: Argv = []
+    serve: Argv = []
+    activate: Argv = []
+    reset: Argv = []
+    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 8080
+    agent: bool = True
+
+
+class ClaimSpec(_Spec):
+    lease: Duration = "60s"
+    max_duration: Duration | None = None  # 6h for jobs, 24h for sessions
+
+
+class ParkSpec(_Spec):
+    ttl: Duration = "1m"
+    max_ttl: Duration = msgspec.field(default="1h", name="maxTTL")
+    min: Count = 0
+    max: Count | None = None
+
+
+class ProtectionSpec(_Spec):
+    mode: Literal["claim", "always", "off"] = "claim"
+    required: bool = False
+
+
+class DrainSpec(_Spec):
+    grace: Duration = "1h"
+
+
+class RolloutSpec(_Spec):
+    max_unavailable: Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,5}%?$")] | Count = "25%"
+
+
+class HeadroomSpec(_Spec):
+    mode: Literal["off", "constant"] = "off"
+    slots: Count = 0
+
+
+class NetworkSpec(_Spec):
+    seal: bool = False
+    egress: Annotated[list[dict[str, Any]], msgspec.Meta(max_length=64)] = []
+    ingress: Annotated[list[dict[str, Any]], msgspec.Meta(max_length=64)] = []
+
+
+class PoolSpec(_Spec):
+    mode: Literal["job", "session"] = "job"
+    warm: Count = 1
+    max: Count = 10
+    start_timeout: Duration = "10m"
+    silence: Literal["alert", "retire"] = "alert"
+    worker: WorkerSpec = WorkerSpec()
+    pod: dict[str, Any] = {}
+    claim: ClaimSpec = ClaimSpec()
+    park: ParkSpec = ParkSpec()
+    protection: ProtectionSpec = ProtectionSpec()
+    drain: DrainSpec = DrainSpec()
+    rollout: RolloutSpec = RolloutSpec()
+    headroom: HeadroomSpec = HeadroomSpec()
+    network: NetworkSpec = NetworkSpec()
+    labels: Annotated[list[Annotated[str, msgspec.Meta(max_length=128)]], msgspec.Meta(max_length=64)] = []
+
+    @property
+    def max_duration(self) -> float:
+        return seconds(self.claim.max_duration or ("6h" if self.mode == "job" else "24h"))
+
+    @property
+    def lease(self) -> float | None:
+        """Sessions are leased; jobs end by their result, so silence of a caller must not end them."""
+        return seconds(self.claim.lease) if self.mode == "session" else None
+
+    @property
+    def hand_over(self) -> bool:
+        """Whether a claim must pass through `assigned`: an agent to hear from, or a protection to write."""
+        return self.worker.agent or self.protection.mode == "claim"
+
+    def unavailable(self, workers: int) -> int:
+        """How many free workers a rollout may replace at once: at least 1."""
+        limit = str(self.rollout.max_unavailable)
+        count = workers * int(limit[:-1]) // 100 if limit.endswith("%") else int(limit)
+        return max(1, count)
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One thing wrong with an input: where, and why."""
+
+    field: str
+    reason: str
+
+
+def problems(spec: PoolSpec) -> list[Problem]:
+    """What the types cannot say: values that contradict each other or make no sense."""
+    found: list[Problem] = []
+
+    def refuse(field: str, reason: str) -> None:
+        found.append(Problem(field, reason))
+
+    durations = {
+        "startTimeout": spec.start_timeout,
+        "claim.lease": spec.claim.lease,
+        "claim.maxDuration": spec.claim.max_duration,
+        "park.maxTTL": spec.park.max_ttl,
+    }
+    for field, value in durations.items():
+        if value is not None and _seconds(value, field, refuse) == 0:
+            refuse(field, "must be longer than 0s")
+    for field, value in {"park.ttl": spec.park.ttl, "drain.grace": spec.drain.grace}.items():
+        _seconds(value, field, refuse)
+    if found:
+        return found
+    if spec.warm > spec.max:
+        refuse("warm", f"warm ({spec.warm}) must not exceed max ({spec.max})")
+    if seconds(spec.claim.lease) < 1:
+        refuse("claim.lease", "must be at least 1s: a renewal has to fit into it")
+    if seconds(spec.claim.lease) > spec.max_duration:
+        refuse("claim.lease", "must not exceed claim.maxDuration")
+    if seconds(spec.park.ttl) > seconds(spec.park.max_ttl):
+        refuse("park.ttl", "must not exceed park.maxTTL")
+    if spec.park.max is not None and spec.park.min > spec.park.max:
+        refuse("park.min", "must not exceed park.max")
+    if spec.mode == "job" and spec.worker.serve:
+        refuse("worker.serve", "only sessions serve; a job pool runs worker.run or the claim's command")
+    if spec.mode == "session" and spec.worker.run:
+        refuse("worker.run", "only jobs run a command; a session pool starts worker.serve")
+    if spec.mode == "session" and not spec.worker.agent:
+        refuse("worker.agent", "a session needs the agent, which guards its port")
+    if spec.network.seal and spec.mode == "session":
+        refuse("network.seal", "a session's agent needs the control channel; only jobs can be sealed")
+    if re.fullmatch(r"[0-9]+%", str(spec.rollout.max_unavailable)) and int(str(spec.rollout.max_unavailable)[:-1]) > 100:
+        refuse("rollout.maxUnavailable", "must be at most 100%")
+    if spec.headroom.mode == "constant" and spec.headroom.slots == 0:
+        refuse("headroom.slots", "must be at least 1 with mode: constant")
+    return found
+
+
+def _seconds(value: str, field: str, refuse: Any) -> float | None:
+    try:
+        return seconds(value)
+    except ValueError as error:
+        refuse(field, str(error))
+        return None
+
+
+def revision_of(spec: PoolSpec) -> str:
+    """A hash of *our* template: comparing live pods instead would roll for ever where a webhook mutates them."""
+    template = msgspec.json.encode(
+        [spec.mode, spec.worker, spec.pod, spec.drain, spec.network.seal, spec.protection.mode == "always"], order="sorted"
+    )
+    return hashlib.sha256(template).hexdigest()[:10]
+
+
+class Pool(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool as stored. `id` is its identity: a new pool under an old name is another pool."""
+
+    id: str
+    name: str
+    spec: PoolSpec
+    revision: str
+    state: Literal["live", "draining", "gone"]
+    source: Literal["api", "cr"]
+    created_at: float
+    frozen: str | None = None  # the reason, while frozen
+    backoff_until: float | None = None
+    failures: int = 0
+    trouble: str | None = None  # why the last spawn failed, in words
+    generation: int = 1

@@ -1,0 +1,25 @@
+"""A tenant's limits: its share, its cap and how far its priorities reach."""
+
+from typing import Annotated
+
+import msgspec
+
+from .duration import Duration
+
+TenantName = Annotated[
+    str, msgspec.Meta(pattern=r"^[a-zA-Z0-9]([-_.a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$", description="fits a label value")
+]
+
+
+class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    weight: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
+    max_claims: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
+    max_priority: Annotated[int, msgspec.Meta(ge=0, le=9)] = 0  # who may choose freely jumps the queue
+    park_ttl: Duration | None = msgspec.field(default=None, name="parkTTL")
+
+
+class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    spec: TenantSpec
+    live: int = 0
+    waiting: int = 0

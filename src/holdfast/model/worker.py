@@ -1,0 +1,64 @@
+"""A worker: our row for one pod, from its spawn to its proven absence."""
+
+from typing import Literal
+
+import msgspec
+
+from .machine import Machine, Transition, sql_list
+
+State = Literal["spawning", "warm", "held", "parked", "retiring", "gone"]
+
+WORKER = Machine(
+    noun="worker",
+    states=("spawning", "warm", "held", "parked", "retiring", "gone"),
+    initial=("spawning", "held", "warm"),
+    final="gone",
+    transitions=(
+        Transition("spawn", (), "spawning", "worker.spawning", "the pool needs one more; the row comes before the pod"),
+        Transition("warm", ("spawning",), "warm", "worker.warm", "it is ready and has served nobody"),
+        Transition("hold", ("warm", "parked"), "held", "worker.held", "a claim got it"),
+        Transition("return_warm", ("held",), "warm", "worker.returned", "nothing was ever delivered to it"),
+        Transition("return_parked", ("held",), "parked", "worker.returned", "nothing of this claim was delivered"),
+        Transition("park", ("held",), "parked", "worker.parked", "kept for its tenant until its TTL"),
+        Transition("spend", ("held",), "retiring", "worker.retiring", "its claim ended, and it serves nobody else"),
+        Transition("condemn", ("spawning", "warm", "parked"), "retiring", "worker.retiring", "free, and not wanted"),
+        Transition("bury", ("retiring",), "gone", "worker.gone", "its pod is provably absent"),
+        Transition("unspawn", ("spawning",), "gone", "worker.gone", "the cluster refused the pod"),
+        Transition("adopt_held", (), "held", "worker.adopted", "a stamped pod without a row, after lost commits"),
+        Transition("adopt_free", (), "warm", "worker.adopted", "a free pod without a row, after lost commits"),
+        Transition("rehold", ("spawning", "warm", "parked", "retiring"), "held", "worker.adopted", "its pod says so"),
+    ),
+)
+
+FREE = ("warm", "parked")  # may get a claim
+FREE_SQL = sql_list(FREE)
+CONDEMNABLE_SQL = WORKER.guard("condemn")
+PRESENT = ("spawning", "warm", "held", "parked", "retiring")  # a slot of the pool's max is taken
+PRESENT_SQL = sql_list(PRESENT)
+
+
+class Worker(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's row, with the facts that cluster and agent last reported."""
+
+    id: str
+    pool_id: str
+    pool: str
+    state: State
+    version: int
+    revision: str
+    created_at: float
+    state_since: float
+    claim: str | None = None
+    tenant: str | None = None
+    fence: int | None = None
+    reason: str | None = None
+    parked_since: float | None = None
+    park_ttl: float | None = None
+    pod_uid: str | None = None
+    node: str | None = None
+    endpoint: str | None = None
+    ready: bool = False
+    terminating: bool = False
+    schedulable: bool = True
+    suspect_since: float | None = None
+    delivered: bool = False

@@ -1,0 +1,1 @@
+"""What the core needs from outside, as protocols that state guarantees."""

@@ -1,0 +1,1 @@
+"""Keep the state of the fleet in Postgres."""

