@@ -105,8 +105,7 @@ def test_a_setting_that_does_not_serve_is_refused_not_replaced(tmp_path: Path) -
 
 def test_it_starts_and_keeps_our_settings(pg: EmbeddedPostgres) -> None:
     pg.start()
-    asked = {**embedded.SETTINGS, "data_checksums": "on", "server_encoding": "UTF8", "lc_collate": "C"}
-    del asked["lc_collate"]
+    asked = embedded.SETTINGS | {"data_checksums": "on", "server_encoding": "UTF8"}
     shown = {name: ask(pg.dsn, f"SHOW {name}") for name in asked}
     assert shown == asked
     assert ask(pg.dsn, "SELECT datcollate FROM pg_database WHERE datname = 'holdfast'") == "C"
@@ -144,12 +143,8 @@ def test_starting_and_stopping_twice_changes_nothing(pg: EmbeddedPostgres) -> No
 def test_the_password_is_needed_and_shown_nowhere(pg: EmbeddedPostgres) -> None:
     pg.start()
     password = (pg.cluster / embedded.PASSWORD).read_text()
-    for wrong in (
-        pg.dsn.replace(password, "guess"),
-        pg.dsn.replace("5432", "5432&passfile=/dev/null").replace(f":{password}", ""),
-    ):
-        with pytest.raises(asyncpg.PostgresError, match="password"):
-            ask(wrong, "SELECT 1")
+    with pytest.raises(asyncpg.InvalidPasswordError):
+        ask(pg.dsn.replace(password, "guess"), "SELECT 1")
     mode = (pg.cluster / embedded.PASSWORD).stat().st_mode
     assert stat.S_IMODE(mode) == 0o600
     assert password in pg.dsn
@@ -195,15 +190,14 @@ def test_no_variable_of_ours_steers_it_or_reaches_it(
     assert "s3cret" not in Path(f"/proc/{pg.pid}/environ").read_text()
 
 
-@pytest.mark.parametrize("name", ['it\'s a, "folder" ü', "deep" * 30])
+@pytest.mark.parametrize("name", ["it's a, folder ü", "deep" * 30])
 def test_any_name_of_the_folder_will_do(place: Path, name: str) -> None:
-    pg = EmbeddedPostgres(place / name.replace('"', "") / "postgres", find_binaries())
+    pg = EmbeddedPostgres(place / name / "postgres", find_binaries())
     pg.start()
     assert ask(pg.dsn, "SELECT 1") == 1
-    assert len(os.fsencode(pg.socket_dir)) < 100
+    assert len(os.fsencode(pg.socket_dir / embedded.SOCKET_NAME)) <= embedded.SOCKET_PATH_MAX
     pg.stop()
-    if len(name) > 100:
-        pg.socket_dir.rmdir()
+    pg.socket_dir.rmdir()
 
 
 def test_a_socket_folder_that_another_made_is_refused(place: Path) -> None:
@@ -224,10 +218,10 @@ def test_a_socket_folder_that_another_made_is_refused(place: Path) -> None:
 def test_a_first_start_that_was_cut_off_leaves_no_half_cluster(pg: EmbeddedPostgres, place: Path) -> None:
     dying = shutil.copytree(pg.bin_dir, place / "dying", ignore=lambda *_: ["initdb"])
     (dying / "initdb").write_text(
-        '#!/bin/sh\n[ "$1" = --version ] && exit\nmkdir "$2" && echo 18 >"$2/PG_VERSION"\necho no space left >&2\nexit 1\n'
+        '#!/bin/sh\n[ $1 = --version ] && exit\nmkdir "$2"; date >"$2/PG_VERSION"; echo full >&2; exit 1\n'
     )
     (dying / "initdb").chmod(0o755)
-    with pytest.raises(PostgresFailed, match="no space left"):
+    with pytest.raises(PostgresFailed, match="full"):
         EmbeddedPostgres(pg.data_dir, dying).start()
     assert not pg.data_dir.exists()
     left = pg.data_dir.with_name("postgres.new") / "cluster"  # as kill -9 leaves it
@@ -272,9 +266,7 @@ def test_a_pid_that_now_belongs_to_another_program_does_not_stop_it(pg: Embedded
     os.kill(pg.pid, signal.SIGKILL)
     until(lambda: not pg.running())
     owner = pg.cluster.stat()
-    other = subprocess.Popen(
-        ["sleep", "60"], **({"user": owner.st_uid, "group": owner.st_gid} if AS_ROOT else {})
-    )
+    other = subprocess.Popen(["sleep", "60"], user=owner.st_uid if AS_ROOT else None)
     try:
         lock = pg.cluster / "postmaster.pid"
         lock.write_text(re.sub(r"^\d+", str(other.pid), lock.read_text()))
@@ -352,7 +344,7 @@ def test_a_restore_that_was_cut_off_is_not_taken_for_a_new_cluster(pg: EmbeddedP
 def test_root_hands_it_to_an_account_that_may_do_nothing_else(pg: EmbeddedPostgres) -> None:
     pg.start()
     status = Path(f"/proc/{pg.pid}/status").read_text()
-    uids, groups = (re.search(rf"^{name}:\s*(.*)$", status, re.M) for name in ("Uid", "Groups"))
+    uids, groups = (re.search(rf"^{name}:[ \t]*(.*)$", status, re.M) for name in ("Uid", "Groups"))
     assert uids is not None
     assert "0" not in uids[1].split()
     assert groups is not None
@@ -394,21 +386,21 @@ def test_binaries_in_roots_private_folder_are_copied_once(place: Path) -> None:
 def test_a_plain_user_runs_it_as_himself(place: Path) -> None:
     nobody = pwd.getpwnam("nobody")
     source = Path(embedded.__file__).parents[2]
-    plain = {"user": "nobody", "group": nobody.pw_gid, "extra_groups": [], "cwd": "/"}
     check = f"import sys; sys.path.insert(0, {str(source)!r}); import holdfast.postgres.embedded"
 
-    def can(python: str | None) -> bool:
+    def as_nobody(*command: str) -> subprocess.CompletedProcess[str]:
+        ids = nobody.pw_uid, nobody.pw_gid
+        return subprocess.run(
+            command, capture_output=True, text=True, cwd="/", user=ids[0], group=ids[1], extra_groups=[]
+        )
+
+    def can(python: str) -> bool:
         try:
-            return (
-                bool(python)
-                and subprocess.run([python, "-c", check], capture_output=True, **plain).returncode == 0
-            )
-        except PermissionError:
+            return as_nobody(python, "-c", check).returncode == 0
+        except OSError:
             return False
 
-    python = next(
-        (each for each in (sys.executable, shutil.which("python3", path="/usr/bin")) if can(each)), None
-    )
+    python = next(filter(can, (sys.executable, "/usr/bin/python3")), None)
     if python is None:
         pytest.skip(f"nobody can run neither {sys.executable} nor a system python that reads {source}")
     home = place / "home"
@@ -419,8 +411,7 @@ def test_a_plain_user_runs_it_as_himself(place: Path) -> None:
         "pg = holdfast.postgres.embedded.EmbeddedPostgres(Path(sys.argv[1]), Path(sys.argv[2]))\n"
         "pg.start(); pg.stop(); pg.start(); print(pg.dsn)"
     )
-    command = [python, "-c", story, str(home / "postgres"), str(find_binaries())]
-    told = subprocess.run(command, capture_output=True, text=True, **plain)
+    told = as_nobody(python, "-c", story, str(home / "postgres"), str(find_binaries()))
     assert told.returncode == 0, told.stderr
     pg = EmbeddedPostgres(home / "postgres", find_binaries())
     assert Path(f"/proc/{pg.pid}").stat().st_uid == nobody.pw_uid

@@ -18,7 +18,7 @@ class _Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     pass
 
 
-class WorkerSpec(_Spec):
+class WorkerSpec(_Spec, frozen=True):
     """What a worker runs. Without an agent it is active once protected, and serves one claim only."""
 
     run: Argv = []
@@ -29,43 +29,43 @@ class WorkerSpec(_Spec):
     agent: bool = True
 
 
-class ClaimSpec(_Spec):
+class ClaimSpec(_Spec, frozen=True):
     lease: Duration = "60s"
     max_duration: Duration | None = None  # 6h for jobs, 24h for sessions
 
 
-class ParkSpec(_Spec):
+class ParkSpec(_Spec, frozen=True):
     ttl: Duration = "1m"
     max_ttl: Duration = msgspec.field(default="1h", name="maxTTL")
     min: Count = 0
     max: Count | None = None
 
 
-class ProtectionSpec(_Spec):
+class ProtectionSpec(_Spec, frozen=True):
     mode: Literal["claim", "always", "off"] = "claim"
     required: bool = False
 
 
-class DrainSpec(_Spec):
+class DrainSpec(_Spec, frozen=True):
     grace: Duration = "1h"
 
 
-class RolloutSpec(_Spec):
+class RolloutSpec(_Spec, frozen=True):
     max_unavailable: Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,5}%?$")] | Count = "25%"
 
 
-class HeadroomSpec(_Spec):
+class HeadroomSpec(_Spec, frozen=True):
     mode: Literal["off", "constant"] = "off"
     slots: Count = 0
 
 
-class NetworkSpec(_Spec):
+class NetworkSpec(_Spec, frozen=True):
     seal: bool = False
     egress: Annotated[list[dict[str, Any]], msgspec.Meta(max_length=64)] = []
     ingress: Annotated[list[dict[str, Any]], msgspec.Meta(max_length=64)] = []
 
 
-class PoolSpec(_Spec):
+class PoolSpec(_Spec, frozen=True):
     mode: Literal["job", "session"] = "job"
     warm: Count = 1
     max: Count = 10
@@ -148,7 +148,10 @@ def problems(spec: PoolSpec) -> list[Problem]:
         refuse("worker.agent", "a session needs the agent, which guards its port")
     if spec.network.seal and spec.mode == "session":
         refuse("network.seal", "a session's agent needs the control channel; only jobs can be sealed")
-    if re.fullmatch(r"[0-9]+%", str(spec.rollout.max_unavailable)) and int(str(spec.rollout.max_unavailable)[:-1]) > 100:
+    if (
+        re.fullmatch(r"[0-9]+%", str(spec.rollout.max_unavailable))
+        and int(str(spec.rollout.max_unavailable)[:-1]) > 100
+    ):
         refuse("rollout.maxUnavailable", "must be at most 100%")
     if spec.headroom.mode == "constant" and spec.headroom.slots == 0:
         refuse("headroom.slots", "must be at least 1 with mode: constant")
@@ -166,7 +169,8 @@ def _seconds(value: str, field: str, refuse: Any) -> float | None:
 def revision_of(spec: PoolSpec) -> str:
     """A hash of *our* template: comparing live pods instead would roll for ever where a webhook mutates them."""
     template = msgspec.json.encode(
-        [spec.mode, spec.worker, spec.pod, spec.drain, spec.network.seal, spec.protection.mode == "always"], order="sorted"
+        [spec.mode, spec.worker, spec.pod, spec.drain, spec.network.seal, spec.protection.mode == "always"],
+        order="sorted",
     )
     return hashlib.sha256(template).hexdigest()[:10]
 

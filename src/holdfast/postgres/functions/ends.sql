@@ -30,6 +30,18 @@ BEGIN
     RETURN false;
 END $$;
 
+CREATE FUNCTION @fn.duration(p_text text) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(sum(make_interval(secs => part[1]::float * CASE part[2]
+        WHEN 'ms' THEN 0.001 WHEN 's' THEN 1 WHEN 'm' THEN 60 ELSE 3600 END)), interval '0')
+    FROM regexp_matches(p_text, '([0-9]+)(ms|s|m|h)', 'g') AS part
+$$;
+
+-- The TTL chain: claim, tenant, pool; clamped by the pool.
+CREATE FUNCTION @fn.park_ttl(c holdfast.claim, p holdfast.pool) RETURNS interval LANGUAGE sql AS $$
+    SELECT least(coalesce(c.park_ttl, (SELECT park_ttl FROM holdfast.tenant WHERE name = c.tenant),
+                          @fn.duration(p.spec #>> '{park,ttl}')), @fn.duration(p.spec #>> '{park,maxTTL}'))
+$$;
+
 -- Where a worker goes when its claim ends: back (nothing was delivered), parked for its tenant, or retiring.
 CREATE FUNCTION @fn.onward(w holdfast.worker, c holdfast.claim, p_outcome text, p_keep boolean) RETURNS text
 LANGUAGE plpgsql AS $$
@@ -53,18 +65,6 @@ BEGIN
     END IF;
     RETURN 'parked';
 END $$;
-
--- The TTL chain: claim, tenant, pool; clamped by the pool.
-CREATE FUNCTION @fn.park_ttl(c holdfast.claim, p holdfast.pool) RETURNS interval LANGUAGE sql AS $$
-    SELECT least(coalesce(c.park_ttl, (SELECT park_ttl FROM holdfast.tenant WHERE name = c.tenant),
-                          @fn.duration(p.spec #>> '{park,ttl}')), @fn.duration(p.spec #>> '{park,maxTTL}'))
-$$;
-
-CREATE FUNCTION @fn.duration(p_text text) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
-    SELECT coalesce(sum(make_interval(secs => part[1]::float * CASE part[2]
-        WHEN 'ms' THEN 0.001 WHEN 's' THEN 1 WHEN 'm' THEN 60 ELSE 3600 END)), interval '0')
-    FROM regexp_matches(p_text, '([0-9]+)(ms|s|m|h)', 'g') AS part
-$$;
 
 -- Move the worker of a claim that left it. The guard is the claim itself: a worker that has moved on is not touched.
 CREATE FUNCTION @fn.leave(c holdfast.claim, p_outcome text, p_keep boolean, p_reason text) RETURNS text

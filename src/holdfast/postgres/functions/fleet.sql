@@ -72,7 +72,7 @@ BEGIN
     t := holdfast.now();
     SELECT * INTO p FROM holdfast.pool WHERE id = p_pool AND state = 'live' AND frozen IS NULL
         AND (backoff_until IS NULL OR backoff_until <= t);
-    IF NOT FOUND OR EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NOT NULL) THEN
+    IF NOT FOUND OR EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NOT NULL OR stopping) THEN
         RETURN;
     END IF;
     SELECT epoch INTO v_epoch FROM holdfast.installation;

@@ -3,7 +3,7 @@
 
 -- Bind claims to workers, pair by pair. A claim that was cancelled meanwhile simply stays out, and so does its worker.
 CREATE FUNCTION @fn.assign(p_pool text, p_claims text[], p_workers text[], p_direct boolean, p_always boolean)
-RETURNS TABLE (o_claim text, o_worker text, o_fence bigint, o_uid text, o_tenant text)
+RETURNS TABLE (o_claim text, o_worker text, o_fence bigint, o_uid text, o_tenant text, o_at timestamptz)
 LANGUAGE sql AS $$
     WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
     pair AS (SELECT * FROM unnest(p_claims, p_workers) AS p(claim_id, worker_id)),
@@ -38,7 +38,7 @@ LANGUAGE sql AS $$
                p_pool, c.worker_id, c.id, c.tenant
         FROM c, clock
     )
-    SELECT c.id, c.worker_id, c.fence, w.pod_uid, c.tenant FROM c JOIN w ON w.id = c.worker_id
+    SELECT c.id, c.worker_id, c.fence, w.pod_uid, c.tenant, clock.t FROM c JOIN w ON w.id = c.worker_id, clock
 $$;
 
 -- How many more claims a tenant may have live. Exact only under the lock on caps, which the caller takes first.
@@ -111,7 +111,7 @@ END $$;
 
 -- One batch of one pool. `what`: new | same | other | closed for each request, assigned | active for each pair.
 CREATE FUNCTION @fn.match(p_pool text, p_new jsonb, p_limit integer)
-RETURNS TABLE (o_what text, o_claim text, o_worker text, o_fence bigint, o_uid text, o_tenant text)
+RETURNS TABLE (o_what text, o_claim text, o_worker text, o_fence bigint, o_uid text, o_tenant text, o_at timestamptz)
 LANGUAGE plpgsql AS $$
 DECLARE
     v_pool holdfast.pool;
@@ -132,7 +132,7 @@ BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.pool.' || p_pool, 0));
     SELECT * INTO v_pool FROM holdfast.pool WHERE id = p_pool AND state = 'live';
     IF NOT FOUND THEN
-        RETURN QUERY SELECT 'closed', n.id, NULL::text, NULL::bigint, NULL::text, NULL::text
+        RETURN QUERY SELECT 'closed', n.id, NULL::text, NULL::bigint, NULL::text, NULL::text, NULL::timestamptz
             FROM jsonb_to_recordset(p_new) AS n(id text);
         RETURN;
     END IF;
@@ -141,11 +141,16 @@ BEGIN
         -- Same id: this very batch, sent again after an unknown commit. Same key: the same request, or another one.
         RETURN QUERY
             SELECT CASE WHEN c.id = n.id THEN 'new' WHEN c.request_hash = n.hash THEN 'same' ELSE 'other' END,
-                   n.id, c.id, NULL::bigint, NULL::text, NULL::text
+                   n.id, c.id, NULL::bigint, NULL::text, NULL::text, NULL::timestamptz
             FROM jsonb_to_recordset(p_new) AS n(id text, tenant text, key text, hash text)
-            JOIN holdfast.claim c ON c.id = n.id OR (n.key IS NOT NULL AND c.key_live AND c.tenant = n.tenant AND c.key = n.key);
+            CROSS JOIN LATERAL (
+                SELECT id, request_hash FROM holdfast.claim WHERE id = n.id
+                UNION ALL
+                SELECT id, request_hash FROM holdfast.claim
+                WHERE n.key IS NOT NULL AND key_live AND tenant = n.tenant AND key = n.key AND id <> n.id
+            ) AS c;
     END IF;
-    IF EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NOT NULL) THEN
+    IF EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NOT NULL OR stopping) THEN
         RETURN;
     END IF;
     v_direct := NOT ((v_pool.spec #>> '{worker,agent}')::boolean OR v_pool.spec #>> '{protection,mode}' = 'claim');
@@ -175,7 +180,7 @@ BEGIN
             FOR r IN SELECT * FROM @fn.assign(p_pool, v_claims, v_workers, v_direct, v_always) LOOP
                 v_left := v_left - 1;
                 v_others := v_others || r.o_claim;
-                RETURN QUERY SELECT v_word, r.o_claim, r.o_worker, r.o_fence, r.o_uid, r.o_tenant;
+                RETURN QUERY SELECT v_word, r.o_claim, r.o_worker, r.o_fence, r.o_uid, r.o_tenant, r.o_at;
             END LOOP;
         END IF;
     END IF;
@@ -215,7 +220,7 @@ BEGIN
             FOR r IN SELECT * FROM @fn.assign(p_pool, v_claims, v_free[1:cardinality(v_claims)], v_direct, v_always) LOOP
                 v_left := v_left - 1;
                 v_others := v_others || r.o_claim;
-                RETURN QUERY SELECT v_word, r.o_claim, r.o_worker, r.o_fence, r.o_uid, r.o_tenant;
+                RETURN QUERY SELECT v_word, r.o_claim, r.o_worker, r.o_fence, r.o_uid, r.o_tenant, r.o_at;
             END LOOP;
         END IF;
         -- Again only where tenants at their cap stood in front of others.

@@ -9,6 +9,7 @@ CREATE TABLE holdfast.installation (
     epoch             integer NOT NULL DEFAULT 1 CHECK (epoch BETWEEN 1 AND 8191),
     system_identifier text,
     timeline          integer,
+    stopping          boolean NOT NULL DEFAULT false,   -- free workers go, nothing is spawned or given out
     recovering_since  timestamptz,
     recovery_heard    timestamptz,
     recovery_reason   text,
@@ -51,8 +52,8 @@ CREATE TABLE holdfast.term (
     duty         text PRIMARY KEY,
     holder       text,
     number       bigint NOT NULL DEFAULT 0,
-    renewed_at   timestamptz NOT NULL DEFAULT '-infinity',
-    until        timestamptz NOT NULL DEFAULT '-infinity',
+    renewed_at   timestamptz NOT NULL DEFAULT 'epoch',
+    until        timestamptz NOT NULL DEFAULT 'epoch',
     taken_over   bigint NOT NULL DEFAULT 0,
     progress_at  timestamptz,
     success_at   timestamptz,

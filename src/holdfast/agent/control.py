@@ -1,0 +1,223 @@
+"""The agent's side of /v1/worker/*: any replica will do, and nothing that matters is given up.
+
+Replicas are tried in turn, at once; only when all of them failed does it pause: 0.2 s doubling to 10 s.
+Every call is safe to repeat, which is why a lost answer is simply asked for again.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from .. import __version__
+from .config import BadConfig, Config
+from .http import Answer, Caller, Unreachable
+from .log import log
+from .messages import Directive, Registration, Word
+
+PROTOCOL = 1
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+CALL_SECONDS = 10.0
+POLL_SLACK = 10.0  # beyond what we asked the server to wait
+RENEW_AT = 0.8  # of a token's life: time enough to ride out a short outage
+NOT_HEARD = (401, 403, 502, 504)  # somebody answered, but nobody who would listen to us
+
+T = TypeVar("T")
+
+
+def pauses() -> Callable[[], float]:
+    """The backoff of one call: each pause a random piece of a bound that doubles."""
+    bound = FIRST_PAUSE / 2
+
+    def following() -> float:
+        nonlocal bound
+        bound = min(bound * 2, LONGEST_PAUSE)
+        return bound * random.uniform(0.5, 1.0)  # noqa: S311 - to spread agents, not to hide
+
+    return following
+
+
+class Control:
+    """`silent` hears, at each failure, for how long no replica has listened. It may raise, to give up."""
+
+    def __init__(self, config: Config, silent: Callable[[float], None]) -> None:
+        self._config = config
+        self._silent = silent
+        self._caller = Caller()
+        self._servers = config.read_servers()
+        self._turn = random.randrange(len(self._servers))  # noqa: S311 - to spread agents over replicas
+        self._signing = asyncio.Lock()
+        self._registration: Registration | None = None
+        self._renew_at = self._expires_at = 0.0
+        self._unheard_since: float | None = None
+        self._cut_off = False
+
+    def close(self) -> None:
+        self._caller.close()
+
+    # What an agent says
+
+    async def register(self) -> Registration:
+        """The first answer's settings hold for this agent's life; later ones only bring a new token."""
+        pause, failures = pauses(), 0
+        while not await self._signed_in():
+            self._report_silence()
+            failures += 1
+            if failures % len(self._servers) == 0:
+                await asyncio.sleep(pause())
+        assert self._registration
+        return self._registration
+
+    async def poll(self, word: Word, wait: float) -> Directive:
+        body = {**msgspec.to_builtins(word), "wait": wait}
+        while True:
+            answer = await self._answered("poll", body, wait + POLL_SLACK)
+            if directive := _understood(answer, Directive):
+                return directive
+            await asyncio.sleep(LONGEST_PAUSE)
+
+    async def progress(self, fence: int) -> bool:
+        """One try, since the next is 3 s away. False: the claim is no longer ours."""
+        answer = await self._try("progress", {"fence": fence}, 3.0)
+        return not (answer is not None and _stale(answer))
+
+    async def acknowledge(self, fence: int, endpoint: str | None) -> bool:
+        """Whether it was accepted: only then may anything start. False: the claim is not ours."""
+        return not _stale(await self._answered("ack", {"fence": fence, "endpoint": endpoint}))
+
+    async def result(self, fence: int, exit_code: int, reason: str) -> bool:
+        """Retried for ever. False: the claim had ended otherwise."""
+        body = {"fence": fence, "exit_code": exit_code, "reason": reason}
+        return not _stale(await self._answered("result", body))
+
+    async def refuse(self, fence: int, reason: str, patience: float) -> None:
+        await self._if_possible("refuse", {"fence": fence, "reason": reason}, patience)
+
+    async def failed(self, reason: str, patience: float) -> None:
+        await self._if_possible("failed", {"reason": reason}, patience)
+
+    async def tell(self, word: Word, patience: float) -> None:
+        """Say a word without waiting for directions."""
+        await self._if_possible("poll", {**msgspec.to_builtins(word), "wait": 0}, patience)
+
+    # How it is said
+
+    async def _if_possible(self, door: str, body: dict[str, object], patience: float) -> None:
+        """For last words: the end of our process says the same, a little later."""
+        try:
+            async with asyncio.timeout(patience):
+                await self._answered(door, body)
+        except TimeoutError:
+            log("unheard", door=door, patience=patience)
+
+    async def _answered(self, door: str, body: dict[str, object], timeout: float = CALL_SECONDS) -> Answer:
+        """Call until the answer decides: a success, or `stale`. Everything else is worth another try."""
+        pause, failures, refused = pauses(), 0, 0
+        while True:
+            answer = await self._try(door, body, timeout)
+            if answer is not None and (answer.status < 300 or _stale(answer)):
+                return answer
+            self._report_silence()
+            if answer is not None and answer.status == 401 and not refused:
+                refused += 1
+                continue  # the short token ran out: the next try gets a new one
+            failures += 1
+            if answer is not None and answer.status < 500:
+                if failures == 1:
+                    log("refused", door=door, status=answer.status, code=answer.code)
+            elif failures % len(self._servers):
+                continue  # another replica may do, at once
+            await asyncio.sleep(max(pause(), min(answer.retry_after, LONGEST_PAUSE) if answer else 0))
+
+    async def _try(self, door: str, body: dict[str, object], timeout: float) -> Answer | None:
+        if not await self._signed_in():
+            return None
+        registration = self._registration
+        assert registration
+        answer = await self._send(door, body, registration.token, timeout)
+        if answer is not None and answer.status == 401 and self._registration is registration:
+            self._renew_at = self._expires_at = 0.0
+        return answer
+
+    async def _signed_in(self) -> bool:
+        async with self._signing:
+            if time.monotonic() < self._renew_at:
+                return True
+            if not await self._sign_in():
+                return time.monotonic() < self._expires_at
+            return True
+
+    async def _sign_in(self) -> bool:
+        try:
+            token = self._config.read_token()
+        except BadConfig as error:
+            log("no token", why=error)
+            return False
+        body: dict[str, object] = {"worker": self._config.worker, "uid": self._config.uid}
+        answer = await self._send(
+            "register", body | {"version": __version__, "protocol": PROTOCOL}, token, CALL_SECONDS
+        )
+        if answer is None:
+            return False
+        if answer.status != 200:
+            log("refused", door="register", status=answer.status, code=answer.code)
+            return False
+        got = _understood(answer, Registration)
+        if got is None:
+            return False
+        self._registration = got
+        now = time.monotonic()
+        self._renew_at, self._expires_at = now + got.expires_in * RENEW_AT, now + got.expires_in
+        return True
+
+    async def _send(self, door: str, body: dict[str, object], token: str, timeout: float) -> Answer | None:
+        """One try at the replica whose turn it is. None: no answer, and it is the next one's turn."""
+        server = self._servers[self._turn % len(self._servers)]
+        try:
+            answer = await self._caller.post(
+                server, f"/v1/worker/{door}", token, msgspec.json.encode(body), timeout
+            )
+        except Unreachable as error:
+            self._next_server()
+            if not self._cut_off:
+                log("cut off", server=server, door=door, why=error)
+            self._cut_off = True
+            return None
+        if self._cut_off:
+            log("heard again", server=server)
+        self._cut_off = False
+        if answer.status >= 500:
+            self._next_server()
+        if answer.status not in NOT_HEARD:
+            self._unheard_since = None
+        return answer
+
+    def _report_silence(self) -> None:
+        """Counted from the first failure, not the last success: there may have been nothing to say."""
+        now = time.monotonic()
+        if self._unheard_since is None:
+            self._unheard_since = now
+        self._silent(now - self._unheard_since)
+
+    def _next_server(self) -> None:
+        self._turn += 1
+        try:
+            self._servers = self._config.read_servers()
+        except BadConfig as error:
+            log("servers", why=error, kept=len(self._servers))
+
+
+def _stale(answer: Answer) -> bool:
+    return answer.status == 409 and answer.code == "stale"
+
+
+def _understood(answer: Answer, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(answer.body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        # The message names the field and the types, never the value.
+        log("not understood", kind=kind.__name__, why=error)
+        return None

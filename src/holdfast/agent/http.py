@@ -1,0 +1,156 @@
+"""Post JSON to a replica and read its answer: HTTP/1.1 over connections that are kept while they are good."""
+
+import asyncio
+import ssl
+from urllib.parse import urlsplit
+
+import h11
+import msgspec
+
+from .messages import Problem
+
+CONNECT_SECONDS = 5.0  # a replica that vanished with its node answers nothing: try the next one soon
+ANSWER_BYTES = 8 * 1024 * 1024  # an assignment carries at most a 64 KB request; more is not our server
+IDLE_CONNECTIONS = 4  # poll, and what is said beside it
+
+
+class Unreachable(Exception):
+    """No answer. The request may have been taken or not: only what is safe to repeat goes through here."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    status: int
+    body: bytes
+    retry_after: float = 0
+
+    @property
+    def code(self) -> str:
+        """The problem's code: what an agent decides by, with the status."""
+        try:
+            return msgspec.json.decode(self.body, type=Problem).code
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return ""
+
+
+class Caller:
+    """Keeps connections to the replicas between calls: a hand-over should not pay for a handshake."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, list[_Connection]] = {}
+        self._tls: ssl.SSLContext | None = None
+
+    async def post(self, server: str, path: str, token: str, body: bytes, timeout: float) -> Answer:
+        """Raises Unreachable."""
+        try:
+            async with asyncio.timeout(timeout):
+                while kept := self._kept(server):
+                    try:
+                        return await self._ask(kept, server, path, token, body)
+                    except Unreachable:
+                        continue  # servers close idle connections when they like: that says nothing
+                return await self._ask(await self._connect(server), server, path, token, body)
+        except TimeoutError:
+            raise Unreachable(f"no answer within {timeout:g} s") from None
+
+    def _kept(self, server: str) -> "_Connection | None":
+        idle = self._idle.get(server, [])
+        while idle:
+            connection = idle.pop()
+            if connection.good():
+                return connection
+            connection.drop()
+        return None
+
+    async def _connect(self, server: str) -> "_Connection":
+        parts = urlsplit(server)
+        tls = parts.scheme == "https"
+        if tls and self._tls is None:
+            self._tls = ssl.create_default_context()
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                reader, writer = await asyncio.open_connection(
+                    parts.hostname, parts.port or (443 if tls else 80), ssl=self._tls if tls else None
+                )
+        except (OSError, TimeoutError) as error:  # a TLS failure is an OSError too
+            raise Unreachable(f"cannot connect: {str(error) or type(error).__name__}") from None
+        return _Connection(reader, writer)
+
+    async def _ask(
+        self, connection: "_Connection", server: str, path: str, token: str, body: bytes
+    ) -> Answer:
+        parts = urlsplit(server)
+        request = h11.Request(
+            method="POST",
+            target=parts.path + path,
+            headers=[
+                ("Host", parts.netloc.rpartition("@")[2]),
+                ("Authorization", f"Bearer {token}"),
+                ("Content-Type", "application/json"),
+                ("Content-Length", str(len(body))),
+            ],
+        )
+        try:
+            answer = await connection.ask(request, body)
+        except (OSError, EOFError, h11.ProtocolError, ValueError) as error:
+            connection.drop()
+            raise Unreachable(f"connection failed: {type(error).__name__}") from None
+        except BaseException:
+            connection.drop()  # cancelled in the middle: what comes next on it would answer nobody
+            raise
+        idle = self._idle.setdefault(server, [])
+        if connection.reusable() and len(idle) < IDLE_CONNECTIONS:
+            idle.append(connection)
+        else:
+            connection.drop()
+        return answer
+
+    def close(self) -> None:
+        for connections in self._idle.values():
+            for connection in connections:
+                connection.drop()
+        self._idle.clear()
+
+
+class _Connection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._http = h11.Connection(h11.CLIENT)
+
+    def good(self) -> bool:
+        return not self._reader.at_eof() and not self._writer.is_closing()
+
+    def reusable(self) -> bool:
+        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+            return False
+        self._http.start_next_cycle()
+        return True
+
+    def drop(self) -> None:
+        self._writer.transport.abort()
+
+    async def ask(self, request: h11.Request, body: bytes) -> Answer:
+        sent = [self._http.send(event) for event in (request, h11.Data(data=body), h11.EndOfMessage())]
+        self._writer.write(b"".join(piece for piece in sent if piece))
+        await self._writer.drain()
+        status, wait, got = 0, 0.0, bytearray()
+        while True:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA:
+                self._http.receive_data(await self._reader.read(65_536))
+            elif isinstance(event, h11.Response):
+                status, wait = event.status_code, _retry_after(event)
+            elif isinstance(event, h11.Data):
+                got += event.data
+                if len(got) > ANSWER_BYTES:
+                    raise ValueError("the answer is too long")
+            elif isinstance(event, h11.EndOfMessage):
+                return Answer(status, bytes(got), wait)
+            elif isinstance(event, h11.ConnectionClosed):
+                raise EOFError
+
+
+def _retry_after(response: h11.Response) -> float:
+    for name, value in response.headers:
+        if name == b"retry-after" and value.isdigit():
+            return float(value)
+    return 0.0  # a date is allowed there too; our own backoff will do

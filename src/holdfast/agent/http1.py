@@ -1,0 +1,157 @@
+"""What a proxy must know of HTTP/1.1: who shows which credential, and which headers concern one hop only."""
+
+import asyncio
+from typing import cast
+from urllib.parse import unquote_to_bytes
+
+import h11
+import msgspec
+
+HEAD_BYTES = 64 * 1024
+PARAMETER = b"holdfast_credential="
+# They concern one hop, so they end here; what Connection names joins them.
+HOP_BY_HOP = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer"
+    b" transfer-encoding upgrade".split()
+)
+NEVER_NAMED = frozenset(
+    (b"host", b"content-length", b"transfer-encoding")
+)  # dropping these would move a body's end
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Presented(msgspec.Struct):
+    """The credentials that a request shows, and those of them that proved right."""
+
+    credentials: list[bytes]
+    matching: list[bytes] = []
+
+
+class Peer:
+    """One end of the proxy: a stream and where its HTTP stands."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, role: type) -> None:
+        self.reader, self.writer = reader, writer
+        self.http = h11.Connection(role, max_incomplete_event_size=HEAD_BYTES)
+        self._head_only = False
+
+    async def next(self) -> "h11.Event":
+        while True:
+            event = self.http.next_event()
+            if isinstance(event, h11.Request):
+                self._head_only = event.method == b"HEAD"
+            if event is not h11.NEED_DATA:
+                return cast("h11.Event", event)  # or PAUSED, which is none of the events that anyone asks for
+            self.http.receive_data(await self.reader.read(65_536))
+
+    async def more(self) -> bool:
+        """Take what comes next without looking at it. False: nothing will."""
+        data = await self.reader.read(65_536)
+        self.http.receive_data(data)
+        return bool(data)
+
+    async def send(self, event: h11.Event) -> None:
+        data = self.http.send(event)
+        if data:
+            self.writer.write(data)
+        await self.writer.drain()
+
+    async def refuse(self, status: int, code: str, detail: str) -> None:
+        """A problem for an answer; the connection ends with it."""
+        body = msgspec.json.encode({"status": status, "code": code, "detail": detail})
+        headers = [
+            (b"Content-Type", b"application/problem+json"),
+            (b"Content-Length", str(len(body)).encode()),
+            (b"Connection", b"close"),
+        ]
+        if status == 401:
+            headers.append((b"WWW-Authenticate", b'Bearer realm="holdfast"'))
+        for event in (
+            h11.Response(status_code=status, headers=headers),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        ):
+            await self.send(event)
+
+
+def presented(request: h11.Request) -> Presented:
+    shown = []
+    names = (
+        (b"authorization", b"proxy-authorization") if request.method == b"CONNECT" else (b"authorization",)
+    )
+    for name, value in request.headers:
+        if name in names and (bearer := _bearer(value)):
+            shown.append(bearer)
+    query = request.target.partition(b"?")[2]
+    for piece in query.split(b"&"):
+        if piece.startswith(PARAMETER):
+            shown.append(unquote_to_bytes(piece[len(PARAMETER) :]))
+    return Presented([each for each in shown if each])
+
+
+def bad_request(request: h11.Request, tunnel: bytes) -> str:
+    """Why it cannot be forwarded; empty if it can."""
+    if request.method == b"CONNECT":
+        return "" if request.target == tunnel else f"the only tunnel is to {tunnel.decode()}"
+    if not request.target.startswith(b"/") and request.target != b"*":
+        return "the target must be a path"
+    names = [name for name, _ in request.headers]
+    if b"content-length" in names and b"transfer-encoding" in names:
+        return "Content-Length and Transfer-Encoding contradict each other"
+    if names.count(b"host") > 1:
+        return "more than one Host"
+    if NEVER_NAMED & _named(request):
+        return "Connection names a header that frames the request"
+    return ""
+
+
+def request_headers(request: h11.Request, shown: Presented) -> tuple[bytes, Headers]:
+    """Target and headers for the served process: without the credential, wherever it stands."""
+    path, mark, query = request.target.partition(b"?")
+    pieces = [piece for piece in query.split(b"&") if not piece.startswith(PARAMETER)]
+    target = path + (mark + b"&".join(pieces) if pieces and query else b"")
+    drop = HOP_BY_HOP | _named(request)
+    headers = []
+    for name, value in request.headers.raw_items():
+        # A browser repeats the page's address, with its query, as Referer.
+        secret = PARAMETER in value or any(each in value for each in shown.matching)
+        if name.lower() not in drop and not secret:
+            headers.append((name, value))
+    if any(name == b"transfer-encoding" for name, _ in request.headers):
+        headers.append((b"Transfer-Encoding", b"chunked"))  # h11 takes no other
+    if _wants_websocket(request):
+        headers += [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
+    else:
+        headers.append((b"Connection", b"close"))
+    return target, headers
+
+
+def answer_headers(answer: "h11.Response | h11.InformationalResponse", upgrade: bool = False) -> Headers:
+    """An answer's headers for the client. Framing is h11's to add."""
+    drop = HOP_BY_HOP | _named(answer)
+    kept = [(name, value) for name, value in answer.headers.raw_items() if name.lower() not in drop]
+    if upgrade:
+        kept += [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
+    return kept
+
+
+def _named(message: "h11.Request | h11.Response | h11.InformationalResponse") -> set[bytes]:
+    """The headers that Connection declares to be about this hop."""
+    return {
+        token.strip().lower()
+        for name, value in message.headers
+        if name == b"connection"
+        for token in value.split(b",")
+    }
+
+
+def _wants_websocket(request: h11.Request) -> bool:
+    """Other upgrades are not ours to carry: without the header the request is a plain one."""
+    asked = [value.strip().lower() for name, value in request.headers if name == b"upgrade"]
+    return asked == [b"websocket"] and b"upgrade" in _named(request)
+
+
+def _bearer(value: bytes) -> bytes:
+    scheme, _, credential = value.partition(b" ")
+    return credential.strip() if scheme.lower() == b"bearer" else b""

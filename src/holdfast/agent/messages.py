@@ -1,0 +1,63 @@
+"""What agent and server say to each other. Unknown fields are ignored: either may be one version ahead."""
+
+import msgspec
+
+
+class Hooks(msgspec.Struct, frozen=True):
+    """What the pool says a worker runs."""
+
+    run: list[str] = []
+    serve: list[str] = []
+    activate: list[str] = []
+    reset: list[str] = []
+    port: int = 8080
+
+
+class Registration(msgspec.Struct, frozen=True):
+    token: str
+    expires_in: float = 3600
+    poll_seconds: float = 20
+    mode: str = "job"
+    worker: Hooks = Hooks()
+    grace: float = 3600
+    output_limit: int = 64 * 1024 * 1024
+
+    def __repr__(self) -> str:
+        return f"Registration({self.mode})"  # never the token
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    claim: str
+    fence: int
+    tenant: str
+    command: list[str] = []
+    payload: msgspec.Raw = msgspec.Raw(b"null")
+    env: dict[str, str] = {}
+    secrets: dict[str, str] = {}
+    credential: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Assignment({self.claim}, {self.fence})"  # never what it carries
+
+
+class Directive(msgspec.Struct, frozen=True):
+    do: str = "nothing"
+    assignment: Assignment | None = None
+    fence: int | None = None
+    reason: str = ""
+    park: bool = False
+
+
+class Word(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent says of itself with each poll."""
+
+    doing: str
+    claim: str | None = None
+    fence: int | None = None
+    tenant: str | None = None
+    reset_fence: int | None = None
+    endpoint: str | None = None
+
+
+class Problem(msgspec.Struct, frozen=True):
+    code: str = ""

@@ -1,0 +1,278 @@
+"""The worker protocol: register, poll, progress, acknowledge, result (docs/worker-protocol.md)."""
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+import msgspec
+from starlette.responses import Response
+
+from ..engine.crash import crash_point
+from ..model.duration import seconds
+from ..model.outcome import Done, Skipped
+from ..model.pool import WorkerSpec
+from ..ports.store import Directive, Word
+from .auth import AGENT_TOKEN_SECONDS, Agent, bearer
+from .context import Context
+from .doors import Call, Door, answer, empty
+from .problems import Problem
+
+POLL_SECONDS = 20
+OUTPUT_LIMIT = 64 * 1024 * 1024
+Fence = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+
+
+class Register(msgspec.Struct, frozen=True):
+    worker: Annotated[str, msgspec.Meta(max_length=128)]
+    uid: Annotated[str, msgspec.Meta(max_length=128)]
+    version: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    protocol: int = 1
+
+
+class Registered(msgspec.Struct, frozen=True, kw_only=True):
+    token: str
+    expires_in: int
+    install: str
+    poll_seconds: int
+    mode: Literal["job", "session"]
+    worker: WorkerSpec
+    grace: float
+    output_limit: int
+
+
+class Poll(msgspec.Struct, frozen=True, kw_only=True):
+    doing: Literal["idle", "activating", "running", "resetting", "draining"]
+    claim: Annotated[str, msgspec.Meta(max_length=128)] | None = None
+    fence: Fence | None = None
+    tenant: Annotated[str, msgspec.Meta(max_length=128)] | None = None
+    reset_fence: Fence | None = None
+    endpoint: Annotated[str, msgspec.Meta(max_length=512)] | None = None
+    wait: Annotated[float, msgspec.Meta(ge=0, le=60)] = POLL_SECONDS
+
+
+class AssignmentView(msgspec.Struct, frozen=True, kw_only=True):
+    claim: str
+    fence: int
+    tenant: str
+    command: list[str]
+    payload: Any
+    env: dict[str, str]
+    secrets: dict[str, str]
+    credential: str
+    protected: bool
+    max_seconds: float
+
+
+class DirectiveView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    do: Literal["nothing", "hold", "end", "exit"]
+    fence: int | None = None
+    reason: str = ""
+    park: bool = False
+    assignment: AssignmentView | None = None
+
+
+class Fenced(msgspec.Struct, frozen=True):
+    fence: Fence
+
+
+class Acknowledge(msgspec.Struct, frozen=True):
+    fence: Fence
+    endpoint: Annotated[str, msgspec.Meta(max_length=512)] | None = None
+
+
+class Result(msgspec.Struct, frozen=True):
+    fence: Fence
+    exit_code: Annotated[int, msgspec.Meta(ge=-1024, le=1024)]
+    reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    fence: Fence
+    reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    claim: str
+
+
+UNKNOWN = Problem(409, "unknown-worker", "there is no such worker here; a free agent may try again, a busy one goes on")
+STALE = Problem(409, "stale", "this claim is no longer this worker's")
+
+
+async def register(context: Context, call: Call) -> Response:
+    body: Register = call.body
+    identity = await context.cluster.verify(bearer(call.request.headers.get("authorization")))
+    if identity is None or (identity.worker, identity.uid) != (body.worker, body.uid):
+        raise Problem(401, "unauthenticated", "the token is forged, expired or another pod's")
+    known = await context.store.workers.identity(body.worker)
+    # A reviewed token may outlive its pod by seconds: the UID must be the one in our own row.
+    if known is None or known[0] not in (None, body.uid):
+        raise UNKNOWN
+    if known[0] is None and not isinstance(await context.store.workers.spawned(body.worker, body.uid), Done):
+        raise UNKNOWN
+    spec = known[1].spec
+    return answer(
+        Registered(
+            token=context.auth.sign_agent(Agent(body.worker, body.uid)),
+            expires_in=AGENT_TOKEN_SECONDS,
+            install=context.install,
+            poll_seconds=POLL_SECONDS,
+            mode=spec.mode,
+            worker=spec.worker,
+            grace=seconds(spec.drain.grace),
+            output_limit=OUTPUT_LIMIT,
+        )
+    )
+
+
+async def poll(context: Context, call: Call) -> Response:
+    """Answer as soon as what we want differs from what the agent says."""
+    body: Poll = call.body
+    word = Word(
+        worker=call.agent.worker,
+        uid=call.agent.uid,
+        doing=body.doing,
+        claim=body.claim,
+        fence=body.fence,
+        tenant=body.tenant,
+        reset_fence=body.reset_fence,
+        endpoint=body.endpoint,
+    )
+    context.replica.word(word)
+    loop = asyncio.get_running_loop()
+    end = loop.time() + body.wait
+    with context.wakes.worker(word.worker) as woken:
+        while True:
+            woken.clear()
+            directive = await context.store.workers.hear(word)
+            if directive.do == "unknown":
+                raise UNKNOWN
+            if directive.do == "ahead":
+                state = await context.store.fleet.state()
+                await context.store.fleet.begin_recovery(directive.reason, state.mark)
+            elif directive.do != "nothing":
+                return await _direct(context, call.agent, directive)
+            left = end - loop.time()
+            if left <= 0 or context.stopping.is_set():
+                return answer(DirectiveView(do="nothing"))
+            try:
+                await asyncio.wait_for(woken.wait(), min(left, 10.0))
+            except TimeoutError:
+                continue
+
+
+async def _direct(context: Context, agent: Agent, directive: Directive) -> Response:
+    if directive.do != "hold":
+        assert directive.do in ("end", "exit")
+        return answer(
+            DirectiveView(do=directive.do, fence=directive.fence, reason=directive.reason, park=directive.park)
+        )
+    assignment = await context.store.claims.deliver(agent.worker, agent.uid)
+    crash_point("handover.delivered")
+    if assignment is None:
+        return answer(DirectiveView(do="nothing"))
+    view = AssignmentView(
+        claim=assignment.claim,
+        fence=assignment.fence,
+        tenant=assignment.tenant,
+        command=assignment.request.get("command") or [],
+        payload=assignment.request.get("payload"),
+        env=assignment.request.get("env") or {},
+        secrets=assignment.secrets,
+        credential=context.auth.credential(assignment.claim, assignment.fence),
+        protected=assignment.protected,
+        max_seconds=assignment.max_seconds,
+    )
+    return answer(DirectiveView(do="hold", assignment=view))
+
+
+async def progress(context: Context, call: Call) -> Response:
+    if not await context.store.claims.progress(call.agent.worker, call.body.fence):
+        raise STALE
+    return empty()
+
+
+async def acknowledge(context: Context, call: Call) -> Response:
+    claim = await context.store.claims.acknowledge(call.agent.worker, call.body.fence, call.body.endpoint)
+    crash_point("handover.acknowledged")
+    if claim is None:
+        raise STALE
+    context.wakes.wake_claim(claim)
+    return answer(Accepted(claim))
+
+
+async def refuse(context: Context, call: Call) -> Response:
+    claim = await _held(context, call)
+    reason = f"its worker could not be activated: {call.body.reason}"
+    await context.store.claims.requeue(claim, call.body.fence, keep_worker=False, suspect=False, reason=reason)
+    context.replica.hint({call.agent.worker})
+    return empty()
+
+
+async def result(context: Context, call: Call) -> Response:
+    body: Result = call.body
+    worker = await context.store.workers.get(call.agent.worker)
+    if worker is None:
+        raise UNKNOWN
+    claim = worker.claim
+    if claim is None or worker.fence != body.fence:
+        return await _result_again(context, call, body)
+    outcome = "completed" if body.exit_code == 0 else "failed"
+    reason = body.reason or f"its command exited with {body.exit_code}"
+    ended = await context.store.claims.end(
+        claim, outcome=outcome, how="result", reason=reason, states=("active",), fence=body.fence, exit_code=body.exit_code
+    )
+    crash_point("result.stored")
+    if isinstance(ended, Skipped):
+        raise Problem(503, ended.by, f"not now: {ended.by}", headers={"Retry-After": "2"})
+    if not isinstance(ended, Done):
+        return await _result_again(context, call, body)
+    context.metrics.ends.labels("result").inc()
+    context.metrics.ended.labels(worker.pool, outcome).inc()
+    context.wakes.wake_claim(claim)
+    context.replica.hint({worker.id})
+    return answer(Accepted(claim))
+
+
+async def _result_again(context: Context, call: Call, body: Result) -> Response:
+    """Told twice, after a lost answer: accepted if it is what we have. Anything else is stale."""
+    claim = await context.store.claims.ended_by(call.agent.worker, body.fence)
+    if claim is None:
+        raise STALE
+    return answer(Accepted(claim))
+
+
+async def failed(context: Context, call: Call) -> Response:
+    """Reset or boot failed: retire on doubt."""
+    worker = await context.store.workers.get(call.agent.worker)
+    if worker is None:
+        raise UNKNOWN
+    await context.store.workers.condemn(worker.id, None, f"its agent gave up: {call.body.reason}", counted=False)
+    if worker.state == "spawning":
+        await context.store.pools.trouble(worker.pool_id, call.body.reason, 2.0)
+    context.replica.hint({worker.id})
+    return empty()
+
+
+async def _held(context: Context, call: Call) -> str:
+    worker = await context.store.workers.get(call.agent.worker)
+    if worker is None or worker.claim is None or worker.fence != call.body.fence:
+        raise STALE
+    return worker.claim
+
+
+DOORS = [
+    Door("POST", "/v1/worker/register", "An agent starts", register, roles=("bootstrap",), body=Register,
+         answers={200: Registered}, errors=(409,)),
+    Door("POST", "/v1/worker/poll", "What an agent does, and what it should do", poll, roles=("agent",), body=Poll,
+         answers={200: DirectiveView}, errors=(409,)),
+    Door("POST", "/v1/worker/progress", "Activation lives", progress, roles=("agent",), body=Fenced, answers={204: None}, errors=(409,)),
+    Door("POST", "/v1/worker/ack", "Activated: may it start?", acknowledge, roles=("agent",), body=Acknowledge,
+         answers={200: Accepted}, errors=(409,)),
+    Door("POST", "/v1/worker/refuse", "Activation failed", refuse, roles=("agent",), body=Refusal, answers={204: None}, errors=(409,)),
+    Door("POST", "/v1/worker/result", "A job's result", result, roles=("agent",), body=Result, answers={200: Accepted}, errors=(409,)),
+    Door("POST", "/v1/worker/failed", "Boot or reset failed", failed, roles=("agent",), body=Failure, answers={204: None}, errors=(409,)),
+]  # fmt: skip

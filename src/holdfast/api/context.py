@@ -1,0 +1,59 @@
+"""What the doors work with."""
+
+import asyncio
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..engine.desk import Desk
+from ..engine.ids import Ids
+from ..engine.metrics import Metrics
+from ..engine.replica import Replica
+from ..engine.wakes import Wakes
+from ..model.pool import Pool
+from ..ports.cluster import Cluster
+from ..ports.store import Store
+from .auth import Auth
+from .problems import Problem, not_found
+
+POOL_CACHE_SECONDS = 1.0
+
+
+@dataclass
+class Context:
+    store: Store
+    cluster: Cluster
+    desk: Desk
+    replica: Replica
+    wakes: Wakes
+    metrics: Metrics
+    auth: Auth
+    ids: Ids
+    version: str
+    install: str
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    _pools: dict[str, tuple[float, Pool]] = field(default_factory=dict)
+
+    async def pool(self, name: str) -> Pool:
+        """The live pool of this name; an unknown one suggests the nearest."""
+        now = asyncio.get_running_loop().time()
+        until, pool = self._pools.get(name, (0.0, None))
+        if pool is None or until < now:
+            pool = await self.store.pools.get(name)
+            if pool is None:
+                self._pools.pop(name, None)
+                raise await self._unknown_pool(name)
+            self._pools[name] = (now + POOL_CACHE_SECONDS, pool)
+        return pool
+
+    def forget_pool(self, name: str) -> None:
+        self._pools.pop(name, None)
+
+    async def _unknown_pool(self, name: str) -> Problem:
+        names = [pool.name for pool in await self.store.pools.all() if pool.state == "live"]
+        return not_found("pool", name, suggest(name, names))
+
+
+def suggest(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""

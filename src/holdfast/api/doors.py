@@ -1,0 +1,157 @@
+"""One shape for every door: who may, what it takes, what it answers. Served and documented from the same table."""
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..ports.cluster import ClusterUnavailable
+from ..ports.store import StoreUnavailable
+from .auth import Agent, Caller
+from .problems import Problem, encode, invalid, refused, unavailable
+
+if TYPE_CHECKING:
+    from .context import Context
+
+log = structlog.get_logger()
+BODY_LIMIT = 64 * 1024
+ALL = ("admin", "operator", "tenant")
+OPERATORS = ("admin", "operator")
+ADMINS = ("admin",)
+JSON = {"Content-Type": "application/json"}
+
+
+class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request, decoded and allowed."""
+
+    request: Request
+    query: Any
+    body: Any
+    caller: Caller
+    agent: Agent
+
+    def path(self, name: str) -> str:
+        return str(self.request.path_params[name])
+
+
+@dataclass(frozen=True)
+class Door:
+    method: str
+    path: str
+    summary: str
+    handler: Callable[["Context", Call], Awaitable[Response]]
+    roles: tuple[str, ...] = ALL  # empty: open · ("agent",): a signed agent token · ("bootstrap",): the cluster's token
+    query: type[msgspec.Struct] = NoQuery
+    body: Any = None
+    answers: dict[int, Any] = field(default_factory=lambda: {200: None})
+    errors: tuple[int, ...] = ()
+    raw: str | None = None  # the media type of an answer that is not JSON
+
+
+def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(encode(value), status, {**JSON, **(headers or {})})
+
+
+def empty() -> Response:
+    return Response(status_code=204)
+
+
+NOBODY = Caller("", "tenant", "")
+NO_AGENT = Agent("", "")
+
+
+def serve(door: Door, context: "Context") -> Callable[[Request], Awaitable[Response]]:
+    """The endpoint of a door: authenticate, decode, handle; every failure becomes a problem with a field and a reason."""
+    counter = context.metrics.requests
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            response = await handle(request)
+        except Problem as problem:
+            response = problem.response()
+        except StoreUnavailable:
+            context.metrics.store_errors.inc()
+            response = unavailable("the store is not available").response()
+        except ClusterUnavailable:
+            response = unavailable("the cluster is not available").response()
+        except Exception:
+            log.exception("a request failed", route=door.path)
+            response = Problem(500, "internal", "this is a defect of Holdfast; the log says more").response()
+        counter.labels(f"{door.method} {door.path}", response.status_code).inc()
+        return response
+
+    async def handle(request: Request) -> Response:
+        caller, agent = NOBODY, NO_AGENT
+        header = request.headers.get("authorization")
+        if door.roles == ("agent",):
+            agent = context.auth.agent(header)
+        elif door.roles and door.roles != ("bootstrap",):
+            caller = await context.auth.caller(header)
+            if caller.role not in door.roles:
+                raise Problem(403, "forbidden", f"this needs the role {' or '.join(door.roles)}; yours is {caller.role}")
+        for value in request.path_params.values():
+            if "\x00" in str(value):
+                raise Problem(404, "not-found", "no such name")
+        query = decode_query(request, door.query)
+        body = await decode_body(request, door.body) if door.body is not None else None
+        return await door.handler(context, Call(request, query, body, caller, agent))
+
+    return endpoint
+
+
+def decode_query(request: Request, kind: type[msgspec.Struct]) -> Any:
+    given: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name in given:
+            raise refused(name, "is given twice")
+        if "\x00" in value:
+            raise refused(name, "must not contain a NUL character")
+        given[name] = value
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise invalid(error) from None
+
+
+async def decode_body(request: Request, kind: Any) -> Any:
+    raw = await read_body(request)
+    try:
+        body = msgspec.json.decode(raw or b"{}", type=kind)
+    except msgspec.ValidationError as error:
+        raise invalid(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise Problem(400, "malformed", "the body is not JSON") from None
+    if b"\\u0000" in raw and _has_nul(msgspec.to_builtins(body)):
+        raise refused("body", "must not contain a NUL character")
+    return body
+
+
+async def read_body(request: Request) -> bytes:
+    length = request.headers.get("content-length", "0")
+    if re.fullmatch(r"[0-9]{1,15}", length) and int(length) > BODY_LIMIT:
+        raise Problem(413, "too-large", f"the body is larger than {BODY_LIMIT} bytes")
+    parts, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > BODY_LIMIT:
+            raise Problem(413, "too-large", f"the body is larger than {BODY_LIMIT} bytes")
+        parts.append(chunk)
+    return b"".join(parts)
+
+
+def _has_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\x00" in value
+    if isinstance(value, dict):
+        return any(_has_nul(k) or _has_nul(v) for k, v in value.items())
+    return isinstance(value, list | tuple) and any(_has_nul(item) for item in value)

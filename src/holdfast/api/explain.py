@@ -1,0 +1,144 @@
+"""Why does it wait, why was it ended, why so slow: plain sentences with times and reasons."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from ..model.claim import Claim
+from ..model.duration import text
+from ..ports.store import Event, PoolLoad
+from .auth import Caller
+from .context import Context
+from .problems import not_found
+
+SLOW_HANDOVER = 2.0  # seconds; beyond this the hand-over is worth a sentence of its own
+
+
+async def explain(context: Context, caller: Caller, kind: str, id_: str) -> tuple[list[str], dict[str, Any]]:
+    if kind == "claim":
+        return await explain_claim(context, caller, id_)
+    if kind == "worker":
+        return await explain_worker(context, id_)
+    return await explain_pool(context, id_)
+
+
+async def explain_claim(context: Context, caller: Caller, id_: str) -> tuple[list[str], dict[str, Any]]:
+    found = await context.store.claims.get([id_])
+    if not found or not caller.sees(found[0].tenant):
+        raise not_found("claim", id_)
+    claim, now = found[0], await context.store.now()
+    events, _ = await context.store.history.events(after=None, limit=200, claim=id_)
+    loads = {load.pool.id: load for load in await context.store.pools.loads()}
+    sentences = [_state_of(claim, now)]
+    if claim.state == "waiting":
+        sentences.append(f"It waits because {claim.reason}.")
+        if load := loads.get(claim.pool_id):
+            sentences += pool_sentences(load)
+        if claim.deadline_at is not None:
+            sentences.append(f"Without a worker it is refused in {text(max(0, claim.deadline_at - now))}.")
+    if claim.assigned_at is not None:
+        waited = claim.assigned_at - claim.created_at
+        sentences.append(f"It waited {text(waited)} for a worker.")
+    if claim.active_at is not None and claim.assigned_at is not None:
+        took = claim.active_at - claim.assigned_at
+        slow = " (slow: protection, activation and acknowledgement happen here)" if took > SLOW_HANDOVER else ""
+        sentences.append(f"The hand-over to {claim.worker} took {text(took)}{slow}.")
+    if claim.attempts > 1:
+        sentences.append(f"It was given to {claim.attempts} workers in turn; the history below says why.")
+    if claim.state == "active":
+        sentences += _active(claim, now)
+    sentences += [_sentence(event) for event in events]
+    return sentences, {"state": claim.state, "outcome": claim.outcome, "worker": claim.worker, "attempts": claim.attempts}
+
+
+def _state_of(claim: Claim, now: float) -> str:
+    who = f"Claim {claim.id} of tenant {claim.tenant} on pool {claim.pool}"
+    if claim.state == "ended":
+        assert claim.ended_at is not None
+        code = "" if claim.exit_code is None else f", exit code {claim.exit_code}"
+        return f"{who} ended {text(now - claim.ended_at)} ago: {claim.outcome}{code} ({claim.reason})."
+    since = {"waiting": claim.created_at, "assigned": claim.assigned_at, "active": claim.active_at}[claim.state]
+    return f"{who} is {claim.state} since {text(now - (since or now))}."
+
+
+def _active(claim: Claim, now: float) -> list[str]:
+    sentences = []
+    if claim.lease_until is not None:
+        sentences.append(f"Its lease ends in {text(max(0, claim.lease_until - now))} unless its holder renews it.")
+    if claim.max_until is not None:
+        sentences.append(f"Its longest duration ends it in {text(max(0, claim.max_until - now))}.")
+    if claim.protected is False:
+        sentences.append("Its worker is not protected from disruption.")
+    return sentences
+
+
+async def explain_worker(context: Context, id_: str) -> tuple[list[str], dict[str, Any]]:
+    worker = await context.store.workers.get(id_)
+    if worker is None:
+        raise not_found("worker", id_)
+    now = await context.store.now()
+    events, _ = await context.store.history.events(after=None, limit=200, worker=id_)
+    sentences = [f"Worker {id_} of pool {worker.pool} is {worker.state} since {text(now - worker.state_since)}."]
+    if worker.claim:
+        sentences.append(f"It is held by claim {worker.claim} of tenant {worker.tenant}: nothing that Holdfast does ends it.")
+    if worker.state == "parked" and worker.park_ttl is not None and worker.parked_since is not None:
+        left = max(0, worker.parked_since + worker.park_ttl - now)
+        sentences.append(f"It is kept for tenant {worker.tenant} for another {text(left)}.")
+        if not worker.ready:
+            sentences.append("Its agent has not reported its reset yet, so it cannot be given out.")
+    if worker.reason:
+        sentences.append(f"It retires because {worker.reason}.")
+    if worker.suspect_since is not None:
+        sentences.append(f"It is suspect since {text(now - worker.suspect_since)}: its agent is silent, so it gets no new claim.")
+    if worker.terminating:
+        sentences.append("Its pod is being ended from outside.")
+    if not worker.schedulable:
+        sentences.append("Its node is cordoned.")
+    sentences += [_sentence(event) for event in events]
+    return sentences, {"state": worker.state, "pool": worker.pool, "claim": worker.claim, "uid": worker.pod_uid}
+
+
+async def explain_pool(context: Context, name: str) -> tuple[list[str], dict[str, Any]]:
+    load = next((load for load in await context.store.pools.loads() if load.pool.name == name), None)
+    if load is None:
+        raise not_found("pool", name)
+    events, _ = await context.store.history.events(after=None, limit=15, pool=name, newest=True)
+    pool = load.pool
+    sentences = [
+        f"Pool {name} ({pool.spec.mode}) is {pool.state}: {load.free_ready} of {pool.spec.max} workers free, "
+        f"{load.spawning} starting, {load.held} held, {load.parked} parked, {load.retiring} retiring; it keeps {pool.spec.warm} warm."
+    ]
+    sentences += pool_sentences(load)
+    sentences += [_sentence(event) for event in events]
+    facts = {"waiting": load.waiting, "servable": load.servable, "free": load.free_ready, "revision": pool.revision}
+    return sentences, facts
+
+
+def pool_sentences(load: PoolLoad) -> list[str]:
+    pool, sentences = load.pool, []
+    present = load.spawning + load.warm + load.held + load.parked + load.retiring
+    if load.waiting:
+        sentences.append(f"{load.waiting} claims wait, the oldest since {text(load.oldest_wait)}.")
+    if load.waiting > load.servable:
+        sentences.append(f"{load.waiting - load.servable} of them belong to tenants that hold their cap.")
+    if load.servable and load.free_ready and load.oldest_wait > 2:
+        sentences.append("Workers are free although claims wait: matching is at fault, see `holdfast get duties`.")
+    if load.waiting and present >= pool.spec.max:
+        sentences.append(f"The pool is at its max of {pool.spec.max} workers, counting those that are still ending.")
+    if pool.frozen is not None:
+        sentences.append(f"The pool is frozen ({pool.frozen}): nothing is spawned and nothing is ended.")
+    if pool.trouble is not None:
+        sentences.append(f"The last {pool.failures} starts failed: {pool.trouble}.")
+    if pool.backoff_until is not None and pool.backoff_until > load.now:
+        sentences.append(f"The next start is tried in {text(pool.backoff_until - load.now)}.")
+    if load.stale_warm:
+        sentences.append(f"A rollout to revision {pool.revision} is under way; busy workers finish first.")
+    return sentences
+
+
+def _sentence(event: Event) -> str:
+    at = datetime.fromtimestamp(event.at, UTC).strftime("%H:%M:%S.%f")[:-3]
+    also = f" → {event.also}" if event.also else ""
+    about = " ".join(part for part in (event.worker, event.claim) if part)
+    outcome = f" [{event.data['outcome']}]" if event.data and event.data.get("outcome") else ""
+    reason = f": {event.reason}" if event.reason else ""
+    return f"{at}  {event.kind}{also}{outcome} {about}{reason}".rstrip()

@@ -1,0 +1,87 @@
+"""Errors as problem+json: the field and the reason, so that the reader can act."""
+
+import re
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from ..model.pool import Problem as FieldProblem
+
+TITLES = {
+    400: "Bad request",
+    401: "Not authenticated",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Method not allowed",
+    409: "Conflict",
+    413: "Too large",
+    422: "Refused",
+    500: "Internal error",
+    503: "Not available",
+}
+
+
+class ProblemBody(msgspec.Struct, frozen=True, rename={"type_": "type"}):
+    """What every error answers (RFC 9457). Decide by `status` and `code`, never by text."""
+
+    type_: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    errors: list[FieldProblem] = []
+
+
+class Problem(Exception):
+    """Raised anywhere behind a door; nothing has changed when it is."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        errors: list[FieldProblem] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.code, self.detail, self.errors, self.headers = status, code, detail, errors or [], headers or {}
+
+    def response(self) -> Response:
+        title = TITLES.get(self.status, "Error")
+        body = ProblemBody(f"urn:holdfast:{self.code}", title, self.status, self.detail, self.code, self.errors)
+        return Response(
+            msgspec.json.encode(body), self.status, {**self.headers, "Content-Type": "application/problem+json"}
+        )
+
+
+def not_found(noun: str, name: str, hint: str = "") -> Problem:
+    return Problem(404, "not-found", f"there is no {noun} {name!r}{hint}")
+
+
+def refused(field: str, reason: str) -> Problem:
+    return Problem(422, "invalid", f"{field}: {reason}", [FieldProblem(field, reason)])
+
+
+def invalid(error: msgspec.ValidationError, prefix: str = "") -> Problem:
+    """msgspec says where in the text of its message: take it apart, so that callers get it as a field."""
+    match = re.fullmatch(r"(.*?)(?: - at `(.+)`)?", str(error), re.DOTALL)
+    assert match is not None
+    reason, path = match[1], (match[2] or "$").removeprefix("$").removeprefix(".")
+    if missing := re.fullmatch(r"Object (missing required|contains unknown) field `([^`]+)`", reason):
+        path = f"{path}.{missing[2]}".removeprefix(".")
+        reason = "is required" if missing[1] == "missing required" else "is not a field of this object"
+    return refused(".".join(part for part in (prefix, path) if part) or "body", reason)
+
+
+def unavailable(what: str) -> Problem:
+    return Problem(503, "unavailable", f"{what}; nothing was lost, try again", headers={"Retry-After": "2"})
+
+
+def field_problems(found: list[FieldProblem], prefix: str = "") -> Problem:
+    errors = [FieldProblem(f"{prefix}{p.field}", p.reason) for p in found]
+    return Problem(422, "invalid", "; ".join(f"{e.field}: {e.reason}" for e in errors), errors)
+
+
+def encode(value: Any) -> bytes:
+    return msgspec.json.encode(value)

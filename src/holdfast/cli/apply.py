@@ -1,0 +1,76 @@
+"""`apply`: make the server's pools and tenants what a file says."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .session import Failed, Output, speak
+from .show import print_json
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+
+    from .manifest import Manifest
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(apply)
+
+
+def apply(
+    context: typer.Context,
+    file: Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="YAML; - is standard input.")],
+    output: Output = "table",
+) -> None:
+    """Create or change the pools and tenants of a file. A mistake anywhere in it, and nothing is changed.
+
+    Example: holdfast apply -f pools.yaml
+    """
+    from . import manifest
+
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text()
+        found = manifest.read(text, "stdin" if file == "-" else file)
+    except manifest.Wrong as wrong:
+        raise Failed(str(wrong)) from None
+    except UnicodeDecodeError:
+        raise Failed(f"{file}: is not UTF-8 text") from None
+
+    async def talk(client: "Client") -> None:
+        answers = []
+        for each in found:
+            verdict, answer = await _put(client, each)
+            answers.append(answer)
+            if output != "json":
+                typer.echo(f"{each.kind} {each.name} {verdict}")
+        if output == "json":
+            print_json({"items": answers})
+
+    speak(context, talk)
+
+
+async def _put(client: "Client", wanted: "Manifest") -> tuple[str, Any]:
+    """What became of it is told by comparing the server's own answers: they have the same defaults."""
+    import json
+    from urllib.parse import quote
+
+    from holdfast.client import NotFound
+
+    path = f"/v1/{'pools' if wanted.kind == 'WorkerPool' else 'tenants'}/{quote(wanted.name, safe='')}"
+    try:
+        before = json.loads(await client.raw("GET", path))
+    except NotFound:
+        before = None
+    after = json.loads(await client.raw("PUT", path, body=wanted.spec))
+    if before is None or before.get("state") in ("draining", "gone"):
+        return "created", after
+    return ("unchanged" if _settings(before) == _settings(after) else "configured"), after
+
+
+def _settings(answer: dict[str, Any]) -> Any:
+    """A pool's spec; a tenant's own fields, without its counts."""
+    if "spec" in answer:
+        return answer["spec"]
+    return {name: value for name, value in answer.items() if name not in ("live", "waiting", "updated_at")}

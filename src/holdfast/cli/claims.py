@@ -1,0 +1,166 @@
+"""Commands about one claim: take, hold, release, cancel, read, explain."""
+
+import asyncio
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import quote
+
+import typer
+
+from .session import Failed, Output, say, speak
+from .show import print_json
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+
+ClaimId = Annotated[str, typer.Argument(help="The claim's id.")]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (claim, release, cancel, logs, explain):
+        app.command()(command)
+
+
+def claim(
+    context: typer.Context,
+    pool: Annotated[str, typer.Option(help="The pool.")],
+    tenant: Annotated[str | None, typer.Option(help="For whom; admins and operators only.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Names the claim for 24 h: asking again returns it.")
+    ] = None,
+    lease: Annotated[str | None, typer.Option(help="Such as 60s; the pool's by default.")] = None,
+    wait: Annotated[str, typer.Option(help="How long to wait for it, at most 60s.")] = "10s",
+    hold: Annotated[bool, typer.Option("--hold", help="Wait, renew until Ctrl-C, then release.")] = False,
+    output: Output = "table",
+) -> None:
+    """Ask for a worker and print the claim.
+
+    Example: holdfast claim --pool notebook --tenant acme --hold
+    """
+
+    async def talk(client: "Client") -> None:
+        if hold:
+            await _hold(client, pool, tenant, key, lease, output)
+            return
+        taken = await client.claim(pool, wait=wait, tenant=tenant, key=key, lease=lease)
+        await _print_claim(client, taken.id, output)
+
+    speak(context, talk)
+
+
+async def _hold(
+    client: "Client", pool: str, tenant: str | None, key: str | None, lease: str | None, output: str
+) -> None:
+    from holdfast.client import claim as held
+
+    stop = asyncio.Event()
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):  # while it waits: give up, which cancels the claim
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        async with held(pool, client=client, tenant=tenant, key=key, lease=lease) as worker:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, stop.set)
+            await _print_claim(client, worker.claim_id, output)
+            say(f"holding {worker.id}; Ctrl-C releases it")
+            await stop.wait()
+    except asyncio.CancelledError:
+        raise Failed("gave up waiting; the claim is cancelled", 130) from None
+    say(f"claim {worker.claim_id} released")
+
+
+async def _print_claim(client: "Client", claim_id: str, output: str) -> None:
+    answer = await client.raw("GET", f"/v1/claims/{quote(claim_id, safe='')}")
+    if output == "json":
+        print_json(answer)
+        return
+    import json
+
+    shown = {name: value for name, value in json.loads(answer).items() if value not in (None, "", {})}
+    for name, value in shown.items():
+        typer.echo(f"{name + ':':<13} {json.dumps(value) if isinstance(value, dict) else value}")
+    sys.stdout.flush()
+
+
+def _end(
+    context: typer.Context, verb: str, claim_id: str, body: dict[str, Any], output: str, done: str
+) -> None:
+    path = f"/v1/claims/{quote(claim_id, safe='')}/{verb}"
+    answer = speak(context, lambda client: client.raw("POST", path, body=body, safe=True))
+    if output == "json":
+        print_json(answer)
+    else:
+        typer.echo(f"claim {claim_id} {done}")
+
+
+def release(
+    context: typer.Context,
+    claim: ClaimId,
+    force: Annotated[bool, typer.Option("--force", help="Take it from its holder; needs --reason.")] = False,
+    reason: Annotated[str, typer.Option(help="Why; kept in the history.")] = "",
+    output: Output = "table",
+) -> None:
+    """Release a claim: its worker is parked for its tenant, or ends.
+
+    Example: holdfast release c-1a2b3c --force --reason "its holder is gone"
+    """
+    if force and not reason:
+        raise Failed("--force takes a worker from its holder: say why with --reason", 2)
+    _end(context, "release", claim, {"force": force, "reason": reason}, output, "released")
+
+
+def cancel(
+    context: typer.Context,
+    claim: ClaimId,
+    reason: Annotated[str, typer.Option(help="Why; kept in the history.")] = "",
+    output: Output = "table",
+) -> None:
+    """Cancel a claim, waiting or running.
+
+    Example: holdfast cancel c-1a2b3c
+    """
+    _end(context, "cancel", claim, {"reason": reason}, output, "cancelled")
+
+
+def logs(
+    context: typer.Context,
+    claim: ClaimId,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the claim has ended.")] = False,
+    offset: Annotated[int, typer.Option(min=0, help="Skip so many bytes.")] = 0,
+) -> None:
+    """Print a job's output.
+
+    Example: holdfast logs -f c-1a2b3c
+    """
+
+    async def talk(client: "Client") -> None:
+        async for piece in client.output(claim, offset=offset, follow=follow):
+            sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+
+    try:
+        speak(context, talk)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def explain(
+    context: typer.Context,
+    kind: Annotated[Literal["pool", "worker", "claim"], typer.Argument(help="What it is.")],
+    name: Annotated[str, typer.Argument(help="Its name or id.")],
+    output: Output = "table",
+) -> None:
+    """Say in sentences what is going on with it, and why.
+
+    Example: holdfast explain claim c-1a2b3c
+    """
+    answer = speak(context, lambda client: client.raw("GET", f"/v1/explain/{kind}/{quote(name, safe='')}"))
+    if output == "json":
+        print_json(answer)
+        return
+    import json
+
+    for sentence in json.loads(answer)["sentences"]:
+        typer.echo(sentence)

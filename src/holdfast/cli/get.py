@@ -1,0 +1,146 @@
+"""`get`: lists and single things, once or for as long as one watches."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import quote
+
+import typer
+
+from .session import Failed, Output, say, speak
+from .show import print_json, print_table
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+
+Noun = Literal["pools", "workers", "claims", "tenants", "duties", "replicas", "events"]
+ALONE = ("pools", "workers", "claims", "tenants")  # those that have a door for a single one
+SETTLE = 0.2  # seconds in which a burst of events becomes one refresh
+BACKSTOP = 5.0  # seconds; ages grow and not everything is an event
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(get)
+
+
+def get(
+    context: typer.Context,
+    noun: Annotated[Noun, typer.Argument(help="What to list.")],
+    name: Annotated[str | None, typer.Argument(help="One of them; for events, whose they are.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Of this pool (workers, claims, events).")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Of this tenant (claims).")] = None,
+    state: Annotated[str | None, typer.Option(help="In this state (workers, claims).")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 100,
+    output: Output = "table",
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on when something changes.")] = False,
+) -> None:
+    """List pools, workers, claims, tenants, duties, replicas or events.
+
+    Example: holdfast get claims --pool linux --state waiting -w
+    """
+    path, params = _question(noun, name, pool, tenant, state, limit)
+
+    async def talk(client: "Client") -> None:
+        if not watch:
+            _print(noun, name, await client.raw("GET", path, params=params), output)
+        elif noun == "events":
+            await _follow(client, params, output)
+        else:
+            await _refresh(client, noun, path, params, output)
+
+    try:
+        speak(context, talk)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _question(
+    noun: str, name: str | None, pool: str | None, tenant: str | None, state: str | None, limit: int
+) -> tuple[str, dict[str, Any]]:
+    params: dict[str, Any] = {"limit": limit}
+    allowed = {"workers": {"pool", "state"}, "claims": {"pool", "tenant", "state"}, "events": {"pool"}}
+    for field, value in (("pool", pool), ("tenant", tenant), ("state", state)):
+        if value is not None and field not in allowed.get(noun, set()):
+            raise Failed(f"--{field} does not go with {noun}", 2)
+        params[field] = value
+    if name is None:
+        return f"/v1/{noun}", params
+    if noun in ALONE:
+        return f"/v1/{noun}/{quote(name, safe='')}", {}
+    if noun == "events":
+        kind = {"c": "claim", "w": "worker"}.get(name.split("-")[0], "pool")
+        return "/v1/events", {**params, kind: name}
+    raise Failed(f"{noun} have no name: `holdfast get {noun}` shows all", 2)
+
+
+def _rows(body: bytes) -> list[dict[str, Any]]:
+    found = json.loads(body)
+    rows: list[dict[str, Any]] = found.get("items", [found])
+    return rows
+
+
+def _print(noun: str, name: str | None, body: bytes, output: str) -> None:
+    if output == "json":
+        print_json(body)
+        return
+    print_table(noun, _rows(body))
+    if name is None and json.loads(body).get("next"):
+        say("there are more: raise --limit, or narrow it down")
+
+
+async def _follow(client: "Client", params: dict[str, Any], output: str) -> None:
+    """Events as they come, one line each."""
+    from holdfast.client.events import watch_events
+
+    filters = {name: params.get(name) for name in ("claim", "worker", "pool")}
+    async for data in watch_events(client.transport, None, filters):
+        event = json.loads(data)
+        if output == "json":
+            print_json(event, indent=None)
+            continue
+        about = " ".join(str(event[name]) for name in ("pool", "worker", "claim") if event.get(name))
+        print(
+            f"{event.get('at', '')}  {event.get('kind', ''):<18} {about}  {event.get('reason') or ''}",
+            flush=True,
+        )
+
+
+async def _refresh(client: "Client", noun: str, path: str, params: dict[str, Any], output: str) -> None:
+    shown: object = None
+    async for _ in changes(client):
+        body = await client.raw("GET", path, params=params)
+        if (found := json.loads(body)) == shown:
+            continue
+        if output == "json":
+            print_json(found, indent=None)
+        else:
+            if shown is not None:
+                print(flush=True)
+            print_table(noun, _rows(body))
+        shown = found
+
+
+async def changes(client: "Client") -> AsyncIterator[None]:
+    """At once, then after every burst of events, and every few seconds whatever happens."""
+    stirred = asyncio.Event()
+
+    async def listen() -> None:
+        async for _ in client.watch_events():
+            stirred.set()
+
+    listening = asyncio.create_task(listen())  # a token that may not read events has the backstop
+    try:
+        while True:
+            yield
+            try:
+                await asyncio.wait_for(stirred.wait(), BACKSTOP)
+            except TimeoutError:
+                continue
+            await asyncio.sleep(SETTLE)
+            stirred.clear()
+    finally:
+        listening.cancel()
+        await asyncio.wait([listening])
+        if not listening.cancelled():
+            listening.exception()  # seen: an unreachable server is told by the refresh itself

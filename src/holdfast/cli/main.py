@@ -1,0 +1,69 @@
+"""Put the commands together, and turn errors into one line and an exit code.
+
+Exit codes: 0 done, 1 refused or unreachable, 2 wrong usage; those of `run` are its job's own, see there.
+Heavy imports happen inside commands, so that `--help` and completion are quick.
+"""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from . import apply, claims, get, login, operate, run, token, top
+from .session import Where
+
+app = typer.Typer(
+    name="holdfast",
+    help="Fleets of warm workers: one holder each, never killed while busy, never leaked while idle.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # it would print local variables, and with them secrets
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    url: Annotated[
+        str | None, typer.Option(help="The server; several replicas separated by commas. Also HOLDFAST_URL.")
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(help="The token. Also HOLDFAST_TOKEN, which other users cannot see.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--context", help="One of the contexts that `holdfast login` made.")
+    ] = None,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    """Fleets of warm workers: one holder each, never killed while busy, never leaked while idle.
+
+    Without --url, HOLDFAST_URL or a login the fleet on this machine is meant: http://127.0.0.1:7070.
+    """
+    if version:
+        from holdfast import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit()
+    context.obj = Where(url=url, token=token, context=name)
+
+
+for module in (login, apply, get, run, claims, operate, top, token):
+    module.register(app)
+
+# The commands that are a server rather than speak to one (up, serve, agent, migrate) are added here:
+#     from . import serve
+#     serve.register(app)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    from .session import complain
+
+    try:
+        app(args=arguments)
+    except Exception as error:
+        sys.exit(complain(error))
+
+
+if __name__ == "__main__":
+    main()

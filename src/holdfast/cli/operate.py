@@ -1,0 +1,128 @@
+"""What operators do to pools, workers and the brake, and how they ask whether all is well."""
+
+import json
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from .session import Failed, Output, speak
+from .show import print_json, print_table
+
+Reason = Annotated[str, typer.Option(help="Why; kept in the history.")]
+PoolName = Annotated[str, typer.Argument(help="The pool's name.")]
+
+brakes = typer.Typer(
+    help="The brake that bounds how much may be ended in ten minutes.",
+    invoke_without_command=True,
+    rich_markup_mode=None,
+)
+
+
+def register(app: typer.Typer) -> None:
+    for command in (freeze, thaw, retire, drain, doctor):
+        app.command()(command)
+    app.add_typer(brakes, name="brake")
+
+
+def _post(context: typer.Context, path: str, body: dict[str, Any], output: str, done: str) -> None:
+    answer = speak(context, lambda client: client.raw("POST", path, body=body))
+    if output == "json":
+        print_json(answer)
+    else:
+        typer.echo(done)
+
+
+def freeze(context: typer.Context, pool: PoolName, reason: Reason, output: Output = "table") -> None:
+    """Freeze a pool: nothing in it is ended or spawned until it is thawed.
+
+    Example: holdfast freeze linux --reason "looking at a stuck job"
+    """
+    path = f"/v1/pools/{quote(pool, safe='')}/freeze"
+    _post(context, path, {"reason": reason}, output, f"pool {pool} frozen")
+
+
+def thaw(context: typer.Context, pool: PoolName, output: Output = "table") -> None:
+    """Let a frozen pool go on.
+
+    Example: holdfast thaw linux
+    """
+    _post(context, f"/v1/pools/{quote(pool, safe='')}/thaw", {}, output, f"pool {pool} thawed")
+
+
+def retire(
+    context: typer.Context,
+    worker: Annotated[str, typer.Argument(help="The worker's id.")],
+    reason: Reason,
+    output: Output = "table",
+) -> None:
+    """End a free worker; one that is held is refused.
+
+    Example: holdfast retire w-1a2b3c --reason "its disk is slow"
+    """
+    path = f"/v1/workers/{quote(worker, safe='')}/retire"
+    _post(context, path, {"reason": reason}, output, f"worker {worker} retiring")
+
+
+def drain(
+    context: typer.Context,
+    pool: PoolName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete a pool: free workers leave at once, busy ones finish first.
+
+    Example: holdfast drain linux --yes
+    """
+    if not yes:
+        typer.confirm(f"Drain and delete pool {pool!r}?", abort=True, err=True)
+    speak(context, lambda client: client.delete_pool(pool))
+    typer.echo(f"pool {pool} draining")
+
+
+@brakes.callback()
+def brake(context: typer.Context, output: Output = "table") -> None:
+    """Show the brake, or release it after looking at why it was pulled.
+
+    Example: holdfast brake release --reason "the rollout was meant"
+    """
+    if context.invoked_subcommand is None:
+        show(context, output)
+
+
+@brakes.command()
+def show(context: typer.Context, output: Output = "table") -> None:
+    """Show whether the brake is pulled, and why.
+
+    Example: holdfast brake show
+    """
+    answer = speak(context, lambda client: client.raw("GET", "/v1/brake"))
+    if output == "json":
+        print_json(answer)
+        return
+    for name, value in json.loads(answer).items():
+        typer.echo(f"{name}: {'' if value is None else value}")
+
+
+@brakes.command()
+def release(context: typer.Context, reason: Reason, output: Output = "table") -> None:
+    """Release the brake.
+
+    Example: holdfast brake release --reason "the rollout was meant"
+    """
+    _post(context, "/v1/brake/release", {"reason": reason}, output, "brake released")
+
+
+def doctor(context: typer.Context, output: Output = "table") -> None:
+    """Check that every promise can be kept; exit code 1 when one cannot.
+
+    Example: holdfast doctor
+    """
+    answer = speak(context, lambda client: client.raw("GET", "/v1/doctor"))
+    found = json.loads(answer)
+    if output == "json":
+        print_json(answer)
+    else:
+        print_table("checks", found["checks"])
+    failed = [check["name"] for check in found["checks"] if not check["ok"]]
+    if failed or not found["ok"]:
+        raise Failed(f"{len(failed)} of {len(found['checks'])} checks failed: {', '.join(failed)}")

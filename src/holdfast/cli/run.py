@@ -1,0 +1,181 @@
+"""`run`: a command on a warm worker, as if it ran here.
+
+Ctrl-C cancels the claim and waits for its end; the second one leaves. The exit code is the job's own; 124
+when it was not served or not done in time, 125 for any other end, 128 + signal when a signal made us stop.
+"""
+
+import asyncio
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from .session import Failed, hide, say, speak
+
+if TYPE_CHECKING:
+    from holdfast.client import Claim, ClaimOptions, Client
+
+TIMED_OUT = 124  # as timeout(1) says it
+NOT_RUN = 125  # as docker run says it
+PATIENT = "2s"  # longer waits are explained
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def register(app: typer.Typer) -> None:
+    app.command(context_settings={"allow_interspersed_args": False})(run)
+
+
+def run(
+    context: typer.Context,
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="The command and its arguments.")],
+    pool: Annotated[str, typer.Option(help="The pool.")],
+    tenant: Annotated[str | None, typer.Option(help="For whom; admins and operators only.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Names the claim for 24 h: asking again returns it.")
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable; repeat it.")
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE|NAME=@FILE",
+            help="Like --env, never shown and erased at hand-over; a file loses its last newline.",
+        ),
+    ] = None,
+    deadline: Annotated[str | None, typer.Option(help="Refuse it when no worker was free so long.")] = None,
+    priority: Annotated[int | None, typer.Option(min=0, max=9, help="Higher is served earlier.")] = None,
+    retry: Annotated[Literal["lost"] | None, typer.Option(help="Run again if its worker died.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the claim's id and leave.")] = False,
+) -> None:
+    """Run a command on a warm worker, stream its output and exit with its code.
+
+    Example: holdfast run --pool linux --env CI=1 -- make test
+    """
+    secrets = _pairs("--secret", secret, files=True)
+    hide(*secrets.values())
+    options: ClaimOptions = {
+        "tenant": tenant,
+        "key": key,
+        "command": command,
+        "env": _pairs("--env", env) or None,
+        "secrets": secrets or None,
+        "deadline": deadline,
+        "priority": priority,
+        "retry": retry,
+    }
+
+    async def talk(client: "Client") -> int:
+        if detach:
+            claim = await client.claim(pool, wait="0s", **options)
+            typer.echo(claim.id)
+            return 0
+        return await _Job(client).run(pool, options)
+
+    raise typer.Exit(speak(context, talk))
+
+
+def _pairs(option: str, given: list[str] | None, *, files: bool = False) -> dict[str, str]:
+    """NAME=VALUE; an error names the option and the name, never a value."""
+    pairs: dict[str, str] = {}
+    for number, each in enumerate(given or (), 1):
+        name, equals, value = each.partition("=")
+        if not equals or not NAME.fullmatch(name):
+            raise Failed(f"{option} (number {number}): expected NAME=VALUE with a variable's name", 2)
+        if files and value.startswith("@"):
+            try:
+                value = Path(value[1:]).read_text().removesuffix("\n")
+            except (OSError, UnicodeDecodeError) as error:
+                what = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+                raise Failed(f"{option} {name}: {value[1:]}: {what}") from None
+        pairs[name] = value
+    return pairs
+
+
+class _Job:
+    """One run: its claim, once known, and the signal that asked it to stop, if any."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+        self._claim: Claim | None = None
+        self._signal: int | None = None
+        self._left = asyncio.Event()
+        self._cancelling: asyncio.Task[None] | None = None
+        self._told = ""
+
+    async def run(self, pool: str, options: "ClaimOptions") -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal, number)
+        work = asyncio.create_task(self._work(pool, options))
+        leaving = asyncio.create_task(self._left.wait())
+        await asyncio.wait([work, leaving], return_when=asyncio.FIRST_COMPLETED)
+        leaving.cancel()
+        if work.done():
+            return work.result()
+        work.cancel()
+        await asyncio.wait([work])
+        assert self._signal is not None
+        say(f"left claim {self._claim.id if self._claim else '(not known yet)'}; it may go on")
+        return 128 + self._signal
+
+    async def _work(self, pool: str, options: "ClaimOptions") -> int:
+        claim = self._claim = await self._client.claim(pool, wait=PATIENT, **options)
+        if self._signal is not None:
+            self._cancel()
+        self._explain(claim)
+        claim = await self._client.until(claim, "active", poll="10s", news=self._explain)
+        if self._told and not claim.ended:
+            say(f"claim {claim.id} runs on {claim.worker}")
+        async for piece in self._client.output(claim.id, follow=True):
+            try:
+                sys.stdout.buffer.write(piece)
+                sys.stdout.buffer.flush()
+            except BrokenPipeError:
+                sys.stdout = None  # nothing to flush at exit
+                raise Failed(f"nobody reads the output any more; claim {claim.id} goes on", 141) from None
+        claim = await self._client.until(claim, "ended")
+        if self._cancelling is not None:
+            await asyncio.wait([self._cancelling])
+        return self._exit_code(claim)
+
+    def _explain(self, claim: "Claim") -> None:
+        if claim.state in ("waiting", "assigned") and claim.reason != self._told:
+            self._told = claim.reason or ""
+            say(f"claim {claim.id} is {claim.state}: {claim.reason or 'no reason given yet'}")
+
+    def _exit_code(self, claim: "Claim") -> int:
+        if claim.outcome in ("completed", "failed"):
+            fallback = 0 if claim.outcome == "completed" else 1
+            return claim.exit_code if claim.exit_code is not None else fallback
+        say(f"claim {claim.id} ended as {claim.outcome}: {claim.reason or 'no reason given'}")
+        if claim.outcome == "cancelled" and self._signal is not None:
+            return 128 + self._signal
+        late = claim.outcome == "refused" and bool(
+            claim.deadline_at and claim.ended_at and claim.ended_at >= claim.deadline_at
+        )
+        return TIMED_OUT if late or claim.outcome == "expired" else NOT_RUN
+
+    def _on_signal(self, number: int) -> None:
+        if self._signal is not None:
+            self._left.set()
+            return
+        self._signal = number
+        say("cancelling; once more to leave it alone")
+        if self._claim is not None:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        assert self._claim is not None
+        self._cancelling = asyncio.create_task(self._send_cancel(self._claim.id))
+
+    async def _send_cancel(self, claim_id: str) -> None:
+        from holdfast.client import HoldfastError
+
+        try:
+            await self._client.cancel(claim_id, reason="its caller interrupted it")
+        except HoldfastError as error:
+            say(f"claim {claim_id} could not be cancelled: {error}")

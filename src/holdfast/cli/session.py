@@ -1,0 +1,85 @@
+"""What every command needs: the server, one run of the event loop, and words for what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.client.context import Context
+
+T = TypeVar("T")
+
+Format = Literal["table", "json"]
+Output = Annotated[Format, typer.Option("--output", "-o", help="A table for people, or the server's JSON.")]
+
+_hidden: list[str] = []  # values that must never be printed, whoever quotes them back at us
+
+
+@dataclass(frozen=True)
+class Where:
+    """The global options, as given."""
+
+    url: str | None = None
+    token: str | None = None
+    context: str | None = None
+
+    def resolve(self) -> Context:
+        from holdfast.client.context import resolve
+
+        return resolve(self.url, self.token, context=self.context)
+
+
+class Failed(Exception):
+    """A command failed for a reason that can be said in one line."""
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def speak(context: typer.Context, talk: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+    """Run one conversation with the server."""
+    from holdfast.client import Client
+
+    where: Where = context.obj
+    found = where.resolve()
+    hide(found.token)
+
+    async def conversation() -> T:
+        async with Client(found.url, found.token, patience=15.0) as client:
+            return await talk(client)
+
+    return asyncio.run(conversation())
+
+
+def hide(*secrets: str) -> None:
+    """Keep these out of everything that `say` prints."""
+    _hidden.extend(secret for secret in secrets if secret)
+
+
+def say(message: str) -> None:
+    """A line for the person, on stderr: stdout is for what other programs read."""
+    for secret in sorted(_hidden, key=len, reverse=True):
+        message = message.replace(secret, "***")
+    print(message, file=sys.stderr, flush=True)
+
+
+def complain(error: Exception) -> int:
+    """One line that says what is wrong; the exit code. What is no expected error is a bug, and says so."""
+    from holdfast.client.errors import HoldfastError
+
+    if isinstance(error, Failed):
+        say(f"holdfast: {error}")
+        return error.code
+    if isinstance(error, HoldfastError | OSError):
+        say(f"holdfast: {error}")
+        return 1
+    say(f"holdfast: this is a bug: {type(error).__name__}: {error}")
+    return 1

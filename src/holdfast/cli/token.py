@@ -1,0 +1,65 @@
+"""`token`: who may speak to the server."""
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from .session import Output, speak
+from .show import print_json, print_table
+
+tokens = typer.Typer(
+    no_args_is_help=True, help="Create, list and revoke tokens (admins).", rich_markup_mode=None
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(tokens, name="token")
+
+
+@tokens.command()
+def create(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="What it is for.")],
+    role: Annotated[Literal["admin", "operator", "tenant"], typer.Option(help="What it may do.")],
+    tenant: Annotated[str | None, typer.Option(help="Whose claims, for the role tenant.")] = None,
+    expires_in: Annotated[str | None, typer.Option(help="Such as 720h; never, by default.")] = None,
+    output: Output = "table",
+) -> None:
+    """Create a token and print it: the only time that it can be seen.
+
+    Example: holdfast token create ci --role tenant --tenant acme --expires-in 720h
+    """
+    fields: dict[str, Any] = {"name": name, "role": role, "tenant": tenant, "expiresIn": expires_in}
+    body = {field: value for field, value in fields.items() if value is not None}
+    answer = speak(context, lambda client: client.raw("POST", "/v1/tokens", body=body))
+    if output == "json":
+        print_json(answer)
+    else:
+        import json
+
+        typer.echo(json.loads(answer)["token"])
+
+
+@tokens.command("list")
+def list_(context: typer.Context, output: Output = "table") -> None:
+    """List tokens, never their values.
+
+    Example: holdfast token list
+    """
+    answer = speak(context, lambda client: client.raw("GET", "/v1/tokens"))
+    if output == "json":
+        print_json(answer)
+    else:
+        import json
+
+        print_table("tokens", json.loads(answer)["items"])
+
+
+@tokens.command()
+def revoke(context: typer.Context, token: Annotated[str, typer.Argument(help="Its id.")]) -> None:
+    """Revoke a token at once.
+
+    Example: holdfast token revoke t-1a2b3c
+    """
+    speak(context, lambda client: client.revoke_token(token))
+    typer.echo(f"token {token} revoked")

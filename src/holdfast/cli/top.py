@@ -1,0 +1,153 @@
+"""`top`: the fleet at a glance, live."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .session import speak
+from .show import age, cell, console, lasting, pool_state, status, table
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from holdfast.client import Client
+
+STATES = ("warm", "held", "parked", "spawning", "retiring")
+STALE = 15.0  # seconds; P6: by then another replica must have taken over
+LAST_EVENTS = 8
+PAGES_A_LOOK = 5  # of a thousand events: a long history must not hold up the screen
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(top)
+
+
+def top(
+    context: typer.Context,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and leave.")] = False,
+) -> None:
+    """Watch pools, duties and the last events.
+
+    Example: holdfast top
+    """
+    try:
+        speak(context, _once if once else _live)
+    except KeyboardInterrupt:
+        raise typer.Exit() from None
+
+
+class _History:
+    """The last events. The history is read oldest first, so a long one is walked once and then followed."""
+
+    def __init__(self) -> None:
+        self.last: deque[dict[str, Any]] = deque(maxlen=LAST_EVENTS)
+        self.current = False
+        self._after: str | int | None = None
+
+    async def catch_up(self, client: Client) -> None:
+        for _ in range(PAGES_A_LOOK):
+            page = json.loads(
+                await client.raw("GET", "/v1/events", params={"limit": 1000, "after": self._after})
+            )
+            self.last.extend(page["items"])
+            self._after = page["items"][-1]["id"] if page["items"] else self._after
+            self.current = len(page["items"]) < 1000
+            if self.current:
+                return
+
+
+async def _once(client: Client) -> None:
+    console().print(_frame(await _look(client, _History())))
+
+
+async def _live(client: Client) -> None:
+    from rich.live import Live
+
+    from holdfast.client import Unavailable, Unreachable
+
+    from .get import changes
+
+    history = _History()
+    seen = await _look(client, history)
+    with Live(_frame(seen), screen=True, auto_refresh=False) as screen:
+        async for _ in changes(client):
+            try:
+                seen = await _look(client, history)
+            except (Unreachable, Unavailable) as error:
+                seen = {**seen, "trouble": str(error)}  # the last good frame stays, and says that it is old
+            screen.update(_frame(seen), refresh=True)
+
+
+async def _look(client: Client, history: _History) -> dict[str, Any]:
+    """Everything at once; a door that is closed to this token is left out."""
+    from holdfast.client import Denied
+
+    async def items(path: str, **params: Any) -> list[dict[str, Any]]:
+        try:
+            found: list[dict[str, Any]] = json.loads(await client.raw("GET", path, params=params))["items"]
+        except Denied as error:
+            if error.status == 401:
+                raise
+            return []
+        return found
+
+    async def events() -> None:
+        try:
+            await history.catch_up(client)
+        except Denied as error:
+            if error.status == 401:
+                raise
+
+    pools, duties, waiting, _ = await asyncio.gather(
+        items("/v1/pools", limit=1000),
+        items("/v1/duties"),
+        items("/v1/claims", state="waiting", limit=1000),
+        events(),
+    )
+    return {"pools": pools, "duties": duties, "waiting": waiting, "history": history}
+
+
+def _frame(seen: dict[str, Any]) -> Group:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    pools = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for title in ("POOL", "STATE", *(state.upper() for state in STATES), "WAITING", "OLDEST"):
+        pools.add_column(title, no_wrap=True)
+    for pool in seen["pools"]:
+        queue = [claim for claim in seen["waiting"] if claim.get("pool") == pool["name"]]
+        oldest = status(pool, "oldest_wait", "oldest_waiting")
+        waiting = status(pool, "waiting")
+        pools.add_row(
+            pool["name"],
+            Text(pool_state(pool)),
+            *(cell(status(pool, state) or 0) for state in STATES),
+            cell(len(queue) if waiting is None else waiting),
+            lasting(oldest)
+            if oldest is not None
+            else age(min((c.get("created_at") or "" for c in queue), default="")),
+        )
+    duties = "  ".join(_duty(duty) for duty in seen["duties"])
+    trouble = [Text(f"not current: {seen['trouble']}", style="bold red")] if seen.get("trouble") else []
+    return Group(
+        *trouble,
+        pools,
+        Text(),
+        Text(f"duties  {duties or 'not shown to this token'}"),
+        Text(),
+        Text("events" if seen["history"].current else "events (catching up with the history)"),
+        table("events", list(seen["history"].last)),
+    )
+
+
+def _duty(duty: dict[str, Any]) -> str:
+    name, old = duty.get("duty") or duty.get("name"), duty.get("age")
+    if not isinstance(old, int | float):
+        return f"{name} never"
+    return f"{name} {lasting(old) or '0s'}" + (" STALE" if old > STALE or old < 0 else "")

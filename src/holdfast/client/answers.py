@@ -1,0 +1,173 @@
+"""What the server answers. Unknown fields are ignored, so that a newer server works."""
+
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class _Answer(msgspec.Struct, frozen=True, kw_only=True):
+    pass
+
+
+class Page(_Answer, Generic[T], frozen=True, kw_only=True):
+    """One page of a list; pass `next` as the cursor of the following call."""
+
+    items: list[T]
+    next: str | int | None = None
+
+
+class Timings(_Answer, frozen=True, kw_only=True):
+    """Seconds that a claim spent in each part of its journey."""
+
+    wait: float | None = None
+    hand_over: float | None = None
+    hold: float | None = None
+
+
+class Claim(_Answer, frozen=True, kw_only=True):
+    id: str
+    state: str
+    pool: str = ""
+    tenant: str = ""
+    reason: str | None = None
+    key: str | None = None
+    worker: str | None = None
+    endpoint: str | None = None
+    credential: str | None = None
+    fence: int | None = None
+    protected: bool | None = None
+    lease_until: datetime | None = None
+    max_until: datetime | None = None
+    deadline_at: datetime | None = None
+    attempts: int = 0
+    priority: int = 0
+    outcome: str | None = None
+    exit_code: int | None = None
+    created_at: datetime | None = None
+    assigned_at: datetime | None = None
+    active_at: datetime | None = None
+    ended_at: datetime | None = None
+    timings: Timings | None = None
+
+    @property
+    def active(self) -> bool:
+        return self.state == "active"
+
+    @property
+    def ended(self) -> bool:
+        return self.state == "ended"
+
+    def __repr__(self) -> str:  # without the credential, which would end up in logs
+        return (
+            f"Claim(id={self.id!r}, state={self.state!r}, outcome={self.outcome!r}, worker={self.worker!r})"
+        )
+
+
+class Pool(_Answer, frozen=True, kw_only=True):
+    name: str
+    id: str = ""
+    revision: str = ""
+    state: str = ""
+    frozen: str | bool | None = None
+    spec: dict[str, Any] = {}
+    status: dict[str, Any] = {}
+
+
+class Worker(_Answer, frozen=True, kw_only=True):
+    id: str
+    state: str
+    pool: str = ""
+    claim: str | None = None
+    tenant: str | None = None
+    reason: str | None = None
+    revision: str | None = None
+    node: str | None = None
+    endpoint: str | None = None
+
+
+class Tenant(_Answer, frozen=True, kw_only=True):
+    name: str
+    spec: dict[str, Any] = {}
+
+
+class Event(_Answer, frozen=True, kw_only=True):
+    kind: str
+    id: str | int = ""
+    at: str | float = ""
+    pool: str | None = None
+    worker: str | None = None
+    claim: str | None = None
+    tenant: str | None = None
+    reason: str | None = None
+    data: Any = None
+
+
+class Explanation(_Answer, frozen=True, kw_only=True):
+    kind: str
+    id: str
+    sentences: list[str] = []
+    facts: dict[str, Any] = {}
+
+
+class Duty(_Answer, frozen=True, kw_only=True):
+    """A duty's holder, its last success and what it did; `age` is in seconds."""
+
+    duty: str = ""
+    name: str = ""
+    holder: str | None = None
+    number: int | None = None
+    age: float | None = None
+    seconds: float | None = None
+    actions: int | None = None
+    skips: int | None = None
+    failure: str | None = None
+
+
+class Replica(_Answer, frozen=True, kw_only=True):
+    id: str
+    state: str = ""
+    url: str = ""
+    pid: int | None = None
+    version: str | None = None
+    duties: list[str] = []
+    started_at: str | None = None
+    seen_at: str | None = None
+
+
+class Check(_Answer, frozen=True, kw_only=True):
+    name: str
+    ok: bool
+    promise: str | None = None
+    detail: str | None = None
+    advice: str | None = None
+
+
+class Doctor(_Answer, frozen=True, kw_only=True):
+    ok: bool
+    checks: list[Check] = []
+
+
+class Token(_Answer, frozen=True, kw_only=True):
+    """A token's row; `token` itself is there only in the answer that created it."""
+
+    id: str
+    name: str = ""
+    role: str = ""
+    tenant: str | None = None
+    token: str | None = None
+    created_at: str | None = None
+    expires_at: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Token(id={self.id!r}, name={self.name!r}, role={self.role!r}, tenant={self.tenant!r})"
+
+
+class Identity(_Answer, frozen=True, kw_only=True):
+    """Whom the server takes a token for."""
+
+    role: str
+    name: str | None = None
+    tenant: str | None = None

@@ -1,0 +1,111 @@
+"""Which server, and as whom: arguments, the environment, the login file, or the fleet on this machine.
+
+A stored token belongs to its address. It is never sent to another one, whatever the environment says.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from .errors import NotConfigured
+from .transport import addresses
+
+LOCAL_URL = "http://127.0.0.1:7070"
+LOCAL_TOKEN = Path(".holdfast") / "token"  # written by `holdfast up` below its working directory
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True):
+    """An address (or several, separated by commas) and the token for it."""
+
+    url: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"Context(url={self.url!r})"
+
+
+class Contexts(msgspec.Struct, frozen=True, kw_only=True):
+    """What `holdfast login` remembered, and which of it is in use."""
+
+    current: str | None = None
+    contexts: dict[str, Context] = {}
+
+    def with_context(self, name: str, context: Context) -> "Contexts":
+        return Contexts(current=name, contexts={**self.contexts, name: context})
+
+    def using(self, name: str) -> "Contexts":
+        self.named(name)
+        return Contexts(current=name, contexts=self.contexts)
+
+    def named(self, name: str) -> Context:
+        if name not in self.contexts:
+            known = ", ".join(sorted(self.contexts)) or "none"
+            raise NotConfigured(f"no context {name!r} (known: {known}); `holdfast login` makes one")
+        return self.contexts[name]
+
+
+def contexts_file(env: Mapping[str, str] = os.environ) -> Path:
+    home = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME") or Path.home()) / ".config")
+    return Path(home) / "holdfast" / "contexts.json"
+
+
+def read_contexts(path: Path) -> Contexts:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Contexts)
+    except FileNotFoundError:
+        return Contexts()
+    except (msgspec.DecodeError, OSError) as error:
+        raise NotConfigured(f"{path}: cannot be read: {error}") from error
+
+
+def write_contexts(path: Path, contexts: Contexts) -> None:
+    """Replace the file as a whole: nobody else may read it, and a crash leaves the old one."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=".contexts-")  # mode 0600 from its birth
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(msgspec.to_builtins(contexts), file, indent=2)
+            file.write("\n")
+        Path(beside).replace(path)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise
+
+
+def resolve(
+    url: str | None = None,
+    token: str | None = None,
+    *,
+    context: str | None = None,
+    env: Mapping[str, str] = os.environ,
+    folder: Path | None = None,
+) -> Context:
+    """The server and token to use: given, a named context, the environment, the login, this machine."""
+    stored = read_contexts(contexts_file(env))
+    named = stored.named(context) if context is not None else None
+    current = stored.named(stored.current) if stored.current in stored.contexts else None
+    if url is None and named is None:
+        url = env.get("HOLDFAST_URL") or None
+    chosen = named or current
+    address = url or (chosen.url if chosen else LOCAL_URL)
+    if token is None and not (named and address == named.url):
+        token = env.get("HOLDFAST_TOKEN") or None
+    return Context(url=address, token=token or _token_for(address, chosen, stored, folder or Path.cwd()))
+
+
+def _token_for(address: str, chosen: Context | None, stored: Contexts, folder: Path) -> str:
+    """A remembered token, of exactly this address."""
+    wanted = addresses(address)
+    for known in ([chosen] if chosen else []) + list(stored.contexts.values()):
+        if addresses(known.url) == wanted:
+            return known.token
+    if wanted == [LOCAL_URL]:
+        try:
+            return (folder / LOCAL_TOKEN).read_text().strip()
+        except OSError:
+            pass
+    raise NotConfigured(f"no token for {address}: run `holdfast login {address}`, or set HOLDFAST_TOKEN")

@@ -1,0 +1,74 @@
+"""What all doors share: ask, decode, and walk through pages."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from .answers import Page
+from .errors import HoldfastError
+from .transport import Params, Transport
+
+T = TypeVar("T")
+
+
+class Doors:
+    """A group of endpoints on one transport."""
+
+    transport: Transport
+
+    async def raw(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        body: Any = None,
+        safe: bool | None = None,
+        wait: float = 0.0,
+    ) -> bytes:
+        """The server's own JSON, for callers that pass it on."""
+        answer = await self.transport.request(
+            method,
+            path,
+            params=params,
+            body=None if body is None else msgspec.json.encode(body),
+            safe=method == "GET" if safe is None else safe,
+            wait=wait,
+        )
+        return answer.body
+
+    async def ask(
+        self,
+        kind: type[T],
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        body: Any = None,
+        safe: bool | None = None,
+        wait: float = 0.0,
+    ) -> T:
+        answer = await self.raw(method, path, params=params, body=body, safe=safe, wait=wait)
+        try:
+            return msgspec.json.decode(answer, type=kind)
+        except msgspec.DecodeError as error:
+            raise HoldfastError(f"{method} {path}: not an answer of Holdfast: {error}") from error
+
+
+def at(*parts: str) -> str:
+    """A path below /v1; names come from users and must not change its shape."""
+    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+
+
+async def every(page: Callable[[str | int | None], Awaitable[Page[T]]]) -> AsyncIterator[T]:
+    """All items of a list, page after page: `every(lambda cursor: client.list_claims(cursor=cursor))`."""
+    cursor: str | int | None = None
+    while True:
+        got = await page(cursor)
+        for item in got.items:
+            yield item
+        cursor = got.next
+        if cursor is None:
+            return

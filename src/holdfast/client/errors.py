@@ -1,0 +1,140 @@
+"""What can go wrong when speaking to Holdfast.
+
+HoldfastError
+├── NotConfigured      no server or no token is known here
+├── Unreachable        no replica answered; `sent` says whether one may have heard the request
+├── Refused            a replica answered with a problem: `problem` has code, status, detail and errors
+│   ├── Denied         401, 403: the token is unknown, or may not do this
+│   ├── NotFound       404
+│   ├── Conflict       409: stale fence, the key of another request, a worker that is held
+│   ├── Invalid        400, 413, 422: a field is wrong; `problem.errors` says which and why
+│   └── Unavailable    502, 503, 504: nothing was lost; `retry_after` says when to ask again
+├── ClaimEnded         the claim ended before it became active: `claim` has outcome and reason
+└── LeaseLost          the worker is no longer ours: the lease ran out, or the claim was ended
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from .answers import Claim
+
+
+class FieldError(msgspec.Struct, frozen=True):
+    """One field that the server refused, and why."""
+
+    field: str = ""
+    reason: str = ""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """An `application/problem+json` answer."""
+
+    status: int = 0
+    code: str = ""
+    title: str = ""
+    detail: str = ""
+    errors: list[FieldError] = []
+
+    def __str__(self) -> str:
+        """One line that names every field: what a person needs to put it right."""
+        fields = "; ".join(f"{error.field}: {error.reason}" for error in self.errors)
+        said = self.detail or self.title or f"HTTP {self.status}"
+        return f"{said} ({fields})" if fields and fields not in said else said
+
+
+class HoldfastError(Exception):
+    """Anything that this package raises by itself."""
+
+
+class NotConfigured(HoldfastError):
+    """No server or no token is known here."""
+
+
+class Unreachable(HoldfastError):
+    """No replica answered. With `sent`, one may have heard the request and done what it asked."""
+
+    def __init__(self, message: str, *, sent: bool = False) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class Refused(HoldfastError):
+    """A replica answered with a problem."""
+
+    def __init__(self, problem: Problem, *, retry_after: float | None = None) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+        self.retry_after = retry_after
+
+    @property
+    def status(self) -> int:
+        return self.problem.status
+
+    @property
+    def code(self) -> str:
+        return self.problem.code
+
+
+class Denied(Refused):
+    """The token is unknown, or may not do this."""
+
+
+class NotFound(Refused):
+    """There is no such thing, or not for this token."""
+
+
+class Conflict(Refused):
+    """The request contradicts what is: a stale fence, the key of another request, a held worker."""
+
+
+class Invalid(Refused):
+    """A field is wrong; `problem.errors` says which and why."""
+
+
+class Unavailable(Refused):
+    """The replica cannot serve at the moment; nothing was lost."""
+
+
+class ClaimEnded(HoldfastError):
+    """The claim ended before it became active."""
+
+    def __init__(self, claim: Claim) -> None:
+        super().__init__(f"claim {claim.id} ended as {claim.outcome}: {claim.reason or 'no reason given'}")
+        self.claim = claim
+
+
+class LeaseLost(HoldfastError):
+    """The worker is no longer ours; its credential is dead and its connections are closed."""
+
+    def __init__(self, claim_id: str, why: str) -> None:
+        super().__init__(f"claim {claim_id} is lost: {why}")
+        self.claim_id = claim_id
+        self.why = why
+
+
+_BY_STATUS: dict[int, type[Refused]] = {
+    400: Invalid,
+    401: Denied,
+    403: Denied,
+    404: NotFound,
+    409: Conflict,
+    413: Invalid,
+    422: Invalid,
+    502: Unavailable,
+    503: Unavailable,
+    504: Unavailable,
+}
+
+
+def refusal(status: int, body: bytes, retry_after: float | None = None) -> Refused:
+    """The error for an answer: decided by its status, since a proxy's page is no problem+json."""
+    try:
+        problem = msgspec.json.decode(body, type=Problem)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        problem = Problem(detail=body[:200].decode(errors="replace").strip())
+    problem = msgspec.structs.replace(problem, status=status)
+    return _BY_STATUS.get(status, Refused)(problem, retry_after=retry_after)

@@ -1,0 +1,49 @@
+"""Follow the history as server-sent events, resuming after the last one seen."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import aiohttp
+
+from .doors import at
+from .transport import Params, Transport
+
+QUIET = 60.0  # seconds without so much as a comment: the connection is taken for dead
+
+
+async def watch_events(
+    transport: Transport, after: str | int | None, filters: Params
+) -> AsyncGenerator[bytes, None]:
+    """The data of each event, for ever."""
+    last = None if after is None else str(after)
+    while True:
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last is not None else {})
+        params = {**filters, "after": last}
+        response = await transport.stream(at("events"), params=params, headers=headers, quiet=QUIET)
+        async with response:
+            try:
+                async for name, data in _messages(response.content):
+                    last = name or last
+                    yield data
+            except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+                origin = str(response.url.origin())
+                for url in transport.urls:
+                    if url.startswith(origin):
+                        transport.leave(url)
+        await transport.sleep(0.2)  # a server that ends its streams at once must not make us spin
+
+
+async def _messages(content: aiohttp.StreamReader) -> AsyncIterator[tuple[str | None, bytes]]:
+    """(id, data) of each complete message; one cut off in the middle is not told, and comes again."""
+    name: str | None = None
+    data: list[bytes] = []
+    while line := await content.readuntil(b"\n"):
+        field, _, value = line.rstrip(b"\r\n").partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
+            data.append(value)
+        elif field == b"id":
+            name = value.decode()
+        elif not field and not value and line in (b"\n", b"\r\n"):
+            if data:
+                yield name, b"\n".join(data)
+            name, data = None, []

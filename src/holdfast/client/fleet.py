@@ -1,0 +1,164 @@
+"""The doors to what operators look after: pools, workers, tenants, duties, replicas, the brake, tokens."""
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from .answers import (
+    Doctor,
+    Duty,
+    Event,
+    Explanation,
+    Identity,
+    Page,
+    Pool,
+    Replica,
+    Tenant,
+    Token,
+    Worker,
+)
+from .doors import Doors, at
+from .errors import Denied, NotFound
+from .events import watch_events
+
+Cursor = str | int | None
+
+
+class FleetDoors(Doors):
+    # Pools
+
+    async def list_pools(self, *, limit: int | None = None, cursor: Cursor = None) -> Page[Pool]:
+        return await self.ask(Page[Pool], "GET", at("pools"), params={"limit": limit, "cursor": cursor})
+
+    async def get_pool(self, name: str) -> Pool:
+        return await self.ask(Pool, "GET", at("pools", name))
+
+    async def put_pool(self, name: str, spec: Mapping[str, Any]) -> Pool:
+        return await self.ask(Pool, "PUT", at("pools", name), body=spec)
+
+    async def delete_pool(self, name: str) -> None:
+        """Drain it: free workers leave at once, busy ones finish."""
+        # Never repeated after a lost answer: by then the name may be another pool's.
+        await self.raw("DELETE", at("pools", name))
+
+    async def freeze(self, name: str, *, reason: str) -> Pool:
+        return await self.ask(Pool, "POST", at("pools", name, "freeze"), body={"reason": reason})
+
+    async def thaw(self, name: str) -> Pool:
+        return await self.ask(Pool, "POST", at("pools", name, "thaw"), body={})
+
+    # Workers
+
+    async def list_workers(
+        self,
+        *,
+        pool: str | None = None,
+        state: str | None = None,
+        limit: int | None = None,
+        cursor: Cursor = None,
+    ) -> Page[Worker]:
+        params = {"pool": pool, "state": state, "limit": limit, "cursor": cursor}
+        return await self.ask(Page[Worker], "GET", at("workers"), params=params)
+
+    async def get_worker(self, worker: str) -> Worker:
+        return await self.ask(Worker, "GET", at("workers", worker))
+
+    async def retire(self, worker: str, *, reason: str) -> Worker:
+        """Conflict while it is held."""
+        return await self.ask(Worker, "POST", at("workers", worker, "retire"), body={"reason": reason})
+
+    # Tenants
+
+    async def list_tenants(self, *, limit: int | None = None, cursor: Cursor = None) -> Page[Tenant]:
+        return await self.ask(Page[Tenant], "GET", at("tenants"), params={"limit": limit, "cursor": cursor})
+
+    async def get_tenant(self, name: str) -> Tenant:
+        return await self.ask(Tenant, "GET", at("tenants", name))
+
+    async def put_tenant(self, name: str, spec: Mapping[str, Any]) -> Tenant:
+        return await self.ask(Tenant, "PUT", at("tenants", name), body=spec)
+
+    # History
+
+    async def list_events(
+        self,
+        *,
+        after: Cursor = None,
+        claim: str | None = None,
+        worker: str | None = None,
+        pool: str | None = None,
+        limit: int | None = None,
+    ) -> Page[Event]:
+        """Oldest first."""
+        params = {"after": after, "claim": claim, "worker": worker, "pool": pool, "limit": limit}
+        return await self.ask(Page[Event], "GET", at("events"), params=params)
+
+    async def watch_events(
+        self,
+        *,
+        after: Cursor = None,
+        claim: str | None = None,
+        worker: str | None = None,
+        pool: str | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """Events as they happen, for ever; resumes after the last one seen when a connection breaks."""
+        async for data in watch_events(
+            self.transport, after, {"claim": claim, "worker": worker, "pool": pool}
+        ):
+            yield msgspec.json.decode(data, type=Event)
+
+    # What operators ask
+
+    async def explain(self, kind: Literal["pool", "worker", "claim"], name: str) -> Explanation:
+        return await self.ask(Explanation, "GET", at("explain", kind, name))
+
+    async def list_duties(self) -> Page[Duty]:
+        return await self.ask(Page[Duty], "GET", at("duties"))
+
+    async def list_replicas(self) -> Page[Replica]:
+        return await self.ask(Page[Replica], "GET", at("replicas"))
+
+    async def brake(self) -> dict[str, Any]:
+        return await self.ask(dict[str, Any], "GET", at("brake"))
+
+    async def release_brake(self, *, reason: str) -> dict[str, Any]:
+        return await self.ask(dict[str, Any], "POST", at("brake", "release"), body={"reason": reason})
+
+    async def doctor(self) -> Doctor:
+        return await self.ask(Doctor, "GET", at("doctor"))
+
+    async def metrics(self) -> str:
+        return (await self.raw("GET", "/metrics")).decode()
+
+    # Tokens
+
+    async def list_tokens(self) -> Page[Token]:
+        return await self.ask(Page[Token], "GET", at("tokens"))
+
+    async def create_token(
+        self, name: str, role: str, *, tenant: str | None = None, expires_in: str | None = None
+    ) -> Token:
+        """The answer is the only one that ever holds the token itself."""
+        body = {"name": name, "role": role, "tenant": tenant, "expiresIn": expires_in}
+        body = {field: value for field, value in body.items() if value is not None}
+        return await self.ask(Token, "POST", at("tokens"), body=body)
+
+    async def revoke_token(self, token: str) -> None:
+        await self.raw("DELETE", at("tokens", token))
+
+    async def whoami(self) -> Identity:
+        """Whom the server takes us for. A server without that door is asked what we may read instead."""
+        try:
+            return await self.ask(Identity, "GET", at("whoami"))
+        except NotFound:
+            pass
+        for path, role in ((at("tokens"), "admin"), (at("duties"), "operator")):
+            try:
+                await self.raw("GET", path, params={"limit": 1})
+                return Identity(role=role)
+            except Denied as error:
+                if error.status == 401:
+                    raise
+        claims = await self.ask(Page[dict[str, Any]], "GET", at("claims"), params={"limit": 1})
+        return Identity(role="tenant", tenant=claims.items[0].get("tenant") if claims.items else None)

@@ -1,0 +1,226 @@
+"""Hold a worker for the length of a block: wait for it, renew its lease, release it.
+
+The server decides when a lease is over, since its clock stops while it cannot hear (P7): an outage during
+which renewals fail is waited out, and only the word of a replica ends the block. Then the body's task is
+cancelled, and the `async with` raises LeaseLost in its place. A cancellation from outside stays one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Unpack
+
+from .answers import Claim
+from .client import Client
+from .context import resolve
+from .errors import (
+    ClaimEnded,
+    Conflict,
+    HoldfastError,
+    LeaseLost,
+    NotFound,
+    Unavailable,
+    Unreachable,
+)
+from .requests import ClaimOptions
+
+log = logging.getLogger("holdfast.client")
+
+FIRST_WAIT = "2s"  # short: a caller that gives up must learn the claim's id before it can cancel it
+GIVE_UP = 5.0  # seconds for cancelling a claim that nobody waits for any more; its deadline ends it otherwise
+RELEASE_WITHIN = 10.0  # seconds; leaving a block must not hang for an outage, the lease ends the claim anyway
+RENEW_AT = 3  # at a third of the lease: two more tries fit into it
+SHORTEST_RENEWAL = 0.2  # seconds
+# What a claim that ended under its holder may say; the others are the holder's own doing.
+TAKEN = ("expired", "lost", "cancelled", "refused")
+
+
+class HeldWorker:
+    """The worker of an active claim, as its holder sees it."""
+
+    def __init__(self, claim: Claim) -> None:
+        assert claim.worker is not None
+        assert claim.fence is not None
+        self.claim_id = claim.id
+        self.id = claim.worker
+        self.fence = claim.fence
+        self.endpoint = claim.endpoint
+        self.credential = claim.credential
+        self.protected = bool(claim.protected)
+        self.tenant = claim.tenant
+        self.pool = claim.pool
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request to `endpoint` must carry."""
+        return {"Authorization": f"Bearer {self.credential}"} if self.credential else {}
+
+    def __repr__(self) -> str:  # without the credential
+        return f"HeldWorker(id={self.id!r}, claim_id={self.claim_id!r}, endpoint={self.endpoint!r})"
+
+
+class Holding:
+    """One claim's life on the holder's side: `take`, then `keep` beside the work, then `let_go`."""
+
+    def __init__(self, client: Client, pool: str, options: ClaimOptions) -> None:
+        self._client = client
+        self._pool = pool
+        self._options = options
+        self._closing = False
+        self._keeper: asyncio.Task[None] | None = None
+        self.lost: LeaseLost | None = None
+
+    async def take(self) -> Claim:
+        """Wait until the claim is active. Whoever gives up waiting leaves no claim behind."""
+        asking = asyncio.ensure_future(self._client.claim(self._pool, wait=FIRST_WAIT, **self._options))
+        try:
+            claim = await asyncio.shield(asking)
+            claim = await self._client.until(claim, "active")
+        except BaseException:
+            await self._abandon(asking)
+            raise
+        if claim.ended:
+            raise ClaimEnded(claim)
+        return claim
+
+    def keep(self, claim: Claim, on_lost: Callable[[LeaseLost], object]) -> None:
+        """Renew in the background; `on_lost` is called at most once, and never after `let_go` began."""
+        if claim.lease_until is not None:
+            self._keeper = asyncio.create_task(self._renew(claim, on_lost), name=f"renew {claim.id}")
+
+    async def let_go(self, worker: HeldWorker) -> None:
+        """Stop renewing and release. A release that cannot be stored is logged: the lease ends the claim."""
+        self._closing = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+        if self.lost is not None:
+            return
+        try:
+            async with asyncio.timeout(RELEASE_WITHIN):
+                await self._client.release(worker.claim_id, fence=worker.fence)
+        except (Conflict, NotFound):
+            await self._learn_its_end(worker.claim_id)
+        except (HoldfastError, TimeoutError) as error:
+            log.warning("claim %s could not be released, its lease will end it: %s", worker.claim_id, error)
+
+    async def _renew(self, claim: Claim, on_lost: Callable[[LeaseLost], object]) -> None:
+        assert claim.fence is not None
+        clock, sleep = self._client.transport.clock, self._client.transport.sleep
+        runs_out_at = clock() + self._left(claim)
+        while True:
+            left = runs_out_at - clock()
+            await sleep(max(SHORTEST_RENEWAL, left / RENEW_AT))
+            try:
+                sent_at = clock()
+                renewed = await self._client.renew(claim.id, claim.fence)
+                if renewed.lease_until is not None:
+                    runs_out_at = sent_at + self._left(renewed)
+                continue
+            except (Conflict, NotFound) as error:
+                why = str(error)
+            except (Unreachable, Unavailable) as error:
+                log.warning("claim %s: renewal failed, trying again: %s", claim.id, error)
+                continue
+            except HoldfastError as error:  # a revoked token, a fault: it is ours until its end
+                if clock() < runs_out_at:
+                    log.warning("claim %s: renewal refused, trying again: %s", claim.id, error)
+                    continue
+                why = f"its lease ran out while renewals were refused: {error}"
+            if not self._closing:
+                self.lost = LeaseLost(claim.id, why)
+                pass
+            return
+
+    def _left(self, claim: Claim) -> float:
+        assert claim.lease_until is not None
+        return max(0.0, self._client.seconds_until(claim.lease_until))
+
+    async def _learn_its_end(self, claim_id: str) -> None:
+        """The release came too late: was it taken from us, or had it ended as it should?"""
+        try:
+            claim = await self._client.get_claim(claim_id)
+        except HoldfastError:
+            return
+        if claim.outcome in TAKEN:
+            self.lost = LeaseLost(claim_id, f"it had already ended as {claim.outcome}: {claim.reason or ''}")
+
+    async def _abandon(self, asking: asyncio.Future[Claim]) -> None:
+        async def cancel() -> None:
+            claim = await asking
+            if not claim.ended:
+                await self._client.cancel(claim.id, reason="its caller gave up waiting")
+
+        cleanup = asyncio.ensure_future(cancel())
+        try:
+            await asyncio.wait_for(asyncio.shield(cleanup), GIVE_UP)
+        except (HoldfastError, TimeoutError) as error:
+            log.debug("a claim in pool %s could not be cancelled: %s", self._pool, error)
+        finally:
+            cleanup.cancel()
+            asking.cancel()
+
+
+class claim:
+    """`async with holdfast.claim("duckdb", tenant="acme") as worker:` holds a worker for the block."""
+
+    def __init__(
+        self,
+        pool: str,
+        *,
+        url: str | Sequence[str] | None = None,
+        token: str | None = None,
+        client: Client | None = None,
+        **options: Unpack[ClaimOptions],
+    ) -> None:
+        self._own = client is None
+        if client is None:
+            where = resolve(url if url is None or isinstance(url, str) else ",".join(url), token)
+            client = Client(where.url, where.token)
+        self._client = client
+        self._holding = Holding(client, pool, options)
+
+    async def __aenter__(self) -> HeldWorker:
+        self._task = asyncio.current_task()
+        assert self._task is not None
+        self._cancelling = self._task.cancelling()
+        self._interrupted = False
+        try:
+            taken = await self._holding.take()
+        except BaseException:
+            await self._close()
+            raise
+        self._worker = HeldWorker(taken)
+        self._holding.keep(taken, self._interrupt)
+        return self._worker
+
+    def _interrupt(self, _: LeaseLost) -> None:
+        assert self._task is not None
+        self._interrupted = True
+        self._task.cancel()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        # Take back our own cancellation; if one is left, somebody else wants this task to end as well.
+        others = self._interrupted and self._task.uncancel() > self._cancelling
+        try:
+            await self._holding.let_go(self._worker)
+        finally:
+            await self._close()
+        lost = self._holding.lost
+        if lost is None or others:
+            return
+        # An error of the body's own stays, if the loss only came to light at the release.
+        if self._interrupted and (error is None or isinstance(error, Exception | asyncio.CancelledError)):
+            raise lost from error
+        if error is None:
+            raise lost
+
+    async def _close(self) -> None:
+        if self._own:
+            await self._client.close()

@@ -1,0 +1,199 @@
+"""The same doors for code without an event loop: a private loop on a thread of its own does the work.
+
+A thread cannot be interrupted from outside, so here a lost lease is told in three ways: `worker.lost` is set,
+`worker.check()` raises LeaseLost, and so does leaving the block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+
+from .answers import Claim
+from .client import Client
+from .context import resolve
+from .errors import LeaseLost
+from .holding import HeldWorker, Holding
+from .requests import ClaimOptions
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LAST_WORDS = (
+    6.0  # seconds in which calls under way may end; above holding.GIVE_UP, which bounds the longest of them
+)
+
+
+class LoopThread:
+    """An event loop on a daemon thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="holdfast-client", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C in our thread: what is under way must not go on without us
+            raise
+
+    def close(self) -> None:
+        if self.loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(_finish(), self.loop).result()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+async def _finish() -> None:
+    """Let cancelled calls clean up after themselves."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        _, late = await asyncio.wait(others, timeout=LAST_WORDS)
+        for task in late:
+            task.cancel()
+
+
+def _twin(
+    door: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncClient, P], T]:
+    @functools.wraps(door)
+    def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.thread.run(door(self.client, *args, **kwargs))
+
+    return call
+
+
+class SyncClient:
+    """`with SyncClient("http://127.0.0.1:7070", token) as client: …`; the doors are those of `Client`."""
+
+    def __init__(self, urls: str | Sequence[str], token: str, *, patience: float = 30.0) -> None:
+        self.client = Client(urls, token, patience=patience)
+        self.thread = LoopThread()
+
+    claim = _twin(Client.claim)
+    list_claims = _twin(Client.list_claims)
+    get_claim = _twin(Client.get_claim)
+    until = _twin(Client.until)
+    renew = _twin(Client.renew)
+    release = _twin(Client.release)
+    cancel = _twin(Client.cancel)
+    list_pools = _twin(Client.list_pools)
+    get_pool = _twin(Client.get_pool)
+    put_pool = _twin(Client.put_pool)
+    delete_pool = _twin(Client.delete_pool)
+    freeze = _twin(Client.freeze)
+    thaw = _twin(Client.thaw)
+    list_workers = _twin(Client.list_workers)
+    get_worker = _twin(Client.get_worker)
+    retire = _twin(Client.retire)
+    list_tenants = _twin(Client.list_tenants)
+    get_tenant = _twin(Client.get_tenant)
+    put_tenant = _twin(Client.put_tenant)
+    list_events = _twin(Client.list_events)
+    explain = _twin(Client.explain)
+    list_duties = _twin(Client.list_duties)
+    list_replicas = _twin(Client.list_replicas)
+    brake = _twin(Client.brake)
+    release_brake = _twin(Client.release_brake)
+    doctor = _twin(Client.doctor)
+    metrics = _twin(Client.metrics)
+    list_tokens = _twin(Client.list_tokens)
+    create_token = _twin(Client.create_token)
+    revoke_token = _twin(Client.revoke_token)
+    whoami = _twin(Client.whoami)
+
+    def output(self, claim: str, *, offset: int = 0, follow: bool = True) -> Iterator[bytes]:
+        pieces = self.client.output(claim, offset=offset, follow=follow)
+
+        async def following() -> bytes | None:
+            return await anext(pieces, None)
+
+        try:
+            while (piece := self.thread.run(following())) is not None:
+                yield piece
+        finally:
+            self.thread.run(pieces.aclose())
+
+    def close(self) -> None:
+        if not self.thread.loop.is_closed():
+            self.thread.run(self.client.close())
+            self.thread.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class SyncWorker(HeldWorker):
+    """A held worker that knows whether it is still ours."""
+
+    def __init__(self, claim: Claim) -> None:
+        super().__init__(claim)
+        self.lost = threading.Event()
+        self._loss: LeaseLost | None = None
+
+    def check(self) -> None:
+        """Raise LeaseLost if the worker is no longer ours; call it between two steps of the work."""
+        if self._loss is not None:
+            raise self._loss
+
+    def lose(self, loss: LeaseLost) -> None:
+        self._loss = loss
+        self.lost.set()
+
+
+class claim:
+    """`with holdfast.client.sync.claim("duckdb", tenant="acme") as worker:` holds a worker for the block."""
+
+    def __init__(
+        self,
+        pool: str,
+        *,
+        url: str | Sequence[str] | None = None,
+        token: str | None = None,
+        **options: Unpack[ClaimOptions],
+    ) -> None:
+        where = resolve(url if url is None or isinstance(url, str) else ",".join(url), token)
+        self._where, self._pool, self._options = where, pool, options
+
+    def __enter__(self) -> SyncWorker:
+        self._sync = SyncClient(self._where.url, self._where.token)
+        self._holding = Holding(self._sync.client, self._pool, self._options)
+        try:
+            self._worker = self._sync.thread.run(self._take())
+        except BaseException:
+            self._sync.close()
+            raise
+        return self._worker
+
+    async def _take(self) -> SyncWorker:
+        taken = await self._holding.take()
+        worker = SyncWorker(taken)
+        self._holding.keep(taken, worker.lose)
+        return worker
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._sync.thread.run(self._holding.let_go(self._worker))
+        finally:
+            self._sync.close()
+        lost = self._holding.lost
+        if lost is not None:
+            self._worker.lose(lost)
+            if error is None:
+                raise lost

@@ -1,0 +1,236 @@
+"""What a plan may ask for. Engine's `apply` is the one place where these become effects."""
+
+from dataclasses import dataclass, field
+
+from ..ports.store import Adoption, Facts
+
+
+@dataclass(frozen=True)
+class Match:
+    """Pair what waits in a pool with what is free."""
+
+    pool_id: str
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """Protect and offer again: the replica that assigned it may have died in between."""
+
+    claim: str
+
+
+@dataclass(frozen=True)
+class EndClaim:
+    """One of P2's ways. With `proof`, only after a direct read showed that this pod is gone or ended."""
+
+    claim: str
+    fence: int | None
+    states: tuple[str, ...]
+    outcome: str
+    how: str
+    reason: str
+    exit_code: int | None = None
+    proof: "Proof | None" = None
+
+
+@dataclass(frozen=True)
+class Proof:
+    name: str
+    uid: str | None
+
+
+@dataclass(frozen=True)
+class Requeue:
+    """Back to its place in the queue. `keep_worker`: nothing was delivered, so it may go back where it came from."""
+
+    claim: str
+    fence: int
+    reason: str
+    keep_worker: bool = False
+    suspect: bool = False
+    proof: Proof | None = None
+
+
+@dataclass(frozen=True)
+class Spawn:
+    """More workers for a pool: so many free or coming, so many starting at once."""
+
+    pool_id: str
+    free_target: int
+    starting_limit: int
+    count: int
+
+
+@dataclass(frozen=True)
+class CreatePod:
+    """The pod of a row whose creation is unknown: looked up by its name, created if it is not there."""
+
+    worker: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class NoteUid:
+    """The pod exists: its UID is the worker's identity from now on."""
+
+    worker: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class Warm:
+    worker: str
+    version: int
+    endpoint: str | None
+
+
+@dataclass(frozen=True)
+class Condemn:
+    """A free worker is to go. `counted`: the brake counts it. `trouble`: a start failed, and the pool should say so."""
+
+    worker: str
+    version: int
+    reason: str
+    counted: bool = True
+    pool_id: str | None = None
+    trouble: str | None = None
+
+
+@dataclass(frozen=True)
+class DeletePod:
+    """Of a worker that is retiring, or of a pod without a row. Never under a live claim: `apply` asks the store again."""
+
+    name: str
+    uid: str
+    grace: float
+    orphan: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ForgetPod:
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class Bury:
+    """Only after a direct read showed that the pod is absent or ended."""
+
+    worker: str
+    uid: str | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Suspect:
+    worker: str
+    version: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class HeardAgain:
+    worker: str
+
+
+@dataclass(frozen=True)
+class Protect:
+    """Restore stamp and protection on a busy worker."""
+
+    worker: str
+    uid: str
+    claim: str
+    tenant: str
+    fence: int
+
+
+@dataclass(frozen=True)
+class Clear:
+    """Remove left-over stamp and protection from a free worker: a guarded change first, then a versioned write."""
+
+    worker: str
+    version: int
+    uid: str
+    pod_version: str
+
+
+@dataclass(frozen=True)
+class ShowFacts:
+    facts: tuple[Facts, ...]
+
+
+@dataclass(frozen=True)
+class FinishPool:
+    pool_id: str
+
+
+@dataclass(frozen=True)
+class BeginRecovery:
+    reason: str
+
+
+@dataclass(frozen=True)
+class Adopt:
+    adoption: Adoption
+
+
+@dataclass(frozen=True)
+class AdoptFree:
+    worker: str
+    uid: str
+    pool_id: str
+    pool: str
+    revision: str
+
+
+@dataclass(frozen=True)
+class EndRecovery:
+    pass
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """Something that we do not understand and must not touch: say so, once."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PruneHistory:
+    days: int
+
+
+@dataclass(frozen=True)
+class PruneOutputs:
+    keep: frozenset[str] = field(repr=False)
+
+
+Action = (
+    Match
+    | HandOver
+    | EndClaim
+    | Requeue
+    | Spawn
+    | CreatePod
+    | NoteUid
+    | Warm
+    | Condemn
+    | DeletePod
+    | ForgetPod
+    | Bury
+    | Suspect
+    | HeardAgain
+    | Protect
+    | Clear
+    | ShowFacts
+    | FinishPool
+    | BeginRecovery
+    | Adopt
+    | AdoptFree
+    | EndRecovery
+    | Quarantine
+    | PruneHistory
+    | PruneOutputs
+)

@@ -1,0 +1,354 @@
+"""Put each worker into exactly one named case of the failure table, and say what to do about it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ..model.pod import Pod, Pulse
+from ..ports.store import Facts, Recovery, Row
+from . import recover
+from .actions import (
+    Action,
+    Adopt,
+    AdoptFree,
+    BeginRecovery,
+    Bury,
+    Clear,
+    Condemn,
+    CreatePod,
+    DeletePod,
+    EndClaim,
+    ForgetPod,
+    HeardAgain,
+    NoteUid,
+    Proof,
+    Protect,
+    Quarantine,
+    Requeue,
+    ShowFacts,
+    Suspect,
+    Warm,
+)
+from .duty import Ports
+
+SILENT = 60.0  # seconds of heard time without a word: three missed polls of 20 s
+SPAWN_LOOK = 5.0  # a row without a pod for so long: its creator died, or the outcome is unknown
+ORPHAN_GRACE = 45.0  # a pod without a row may be older than our view of rows; 60 s with the pass's own period
+
+
+class Case(StrEnum):
+    QUIET = "quiet"
+    STARTING = "starting"
+    UID_UNKNOWN = "uid-unknown"
+    READY = "ready"
+    SPAWN_UNKNOWN = "spawn-unknown"
+    NEVER_READY = "never-ready"
+    POD_ENDED_FREE = "pod-ended-free"
+    POD_ENDED_ASSIGNED = "pod-ended-assigned"
+    POD_ENDED_ACTIVE = "pod-ended-active"
+    TERMINATING_FREE = "terminating-free"
+    TERMINATING_BUSY = "terminating-busy"
+    CORDONED_FREE = "cordoned-free"
+    SILENT = "silent"
+    SILENT_RETIRE = "silent-retire"
+    HEARD_AGAIN = "heard-again"
+    STRANGE_HOLD = "strange-hold"
+    PROTECTION_MISSING = "protection-missing"
+    PROTECTION_LEFT = "protection-left"
+    RETIRING = "retiring"
+    RETIRING_ENDING = "retiring-ending"
+    RETIRED = "retired"
+    POD_MISSING_ONCE = "pod-missing-once"
+    POD_MISSING = "pod-missing"
+    ORPHAN_YOUNG = "orphan-young"
+    ORPHAN = "orphan"
+    ORPHAN_ENDED = "orphan-ended"
+    ORPHAN_BUSY = "orphan-busy"
+    ORPHAN_EPOCH = "orphan-epoch"
+    AHEAD = "ahead"
+    RECOVERING = "recovering"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Pods are read before rows: a claim made in between shows on the row, so nothing is taken for free that is not."""
+
+    pods: dict[str, Pod]
+    rows: dict[str, Row]
+    pulses: dict[str, Pulse]  # of pods without a row
+    state: Recovery
+    now: float
+    missing_before: frozenset[str] = frozenset()
+    quarantined: frozenset[str] = frozenset()
+    whole: bool = True  # every pod and every row, not just some
+
+
+class Converge:
+    """The full pass; `observe_some` looks at a few workers after a hint."""
+
+    name = "converge"
+    period = 15.0
+
+    def __init__(self) -> None:
+        # Hints for cheaper or calmer passes, never authority: a replica that takes over starts without them.
+        self._missing: frozenset[str] = frozenset()
+        self._quarantined: frozenset[str] = frozenset()
+
+    async def observe(self, ports: Ports) -> Seen:
+        pods = {pod.name: pod for pod in await ports.cluster.pods()}
+        rows = {row.worker.id: row for row in await ports.store.workers.rows(None)}
+        seen = await self._seen(ports, pods, rows)
+        self._missing = frozenset(name for name in rows if name not in pods)
+        return seen
+
+    async def observe_some(self, ports: Ports, names: Iterable[str]) -> Seen:
+        """Straight from the source, one by one: absence here is proof already."""
+        pods = {}
+        for name in names:
+            pod = await ports.cluster.read(name)
+            if pod is not None:
+                pods[name] = pod
+        rows = {row.worker.id: row for row in await ports.store.workers.rows(list(names))}
+        return await self._seen(ports, pods, rows, proven=frozenset(names))
+
+    async def _seen(
+        self, ports: Ports, pods: dict[str, Pod], rows: dict[str, Row], proven: frozenset[str] = frozenset()
+    ) -> Seen:
+        strangers = [name for name in pods if name not in rows]
+        pulses = {p.worker: p for p in await ports.store.workers.pulses(strangers)} if strangers else {}
+        state = await ports.store.fleet.state()
+        now = await ports.store.now()
+        return Seen(pods, rows, pulses, state, now, self._missing | proven, self._quarantined, whole=not proven)
+
+    def plan(self, seen: Seen) -> list[Action]:
+        actions: list[Action] = []
+        facts: list[Facts] = []
+        for name in sorted(seen.rows.keys() | seen.pods.keys()):
+            row, pod = seen.rows.get(name), seen.pods.get(name)
+            actions += classify(row, pod, seen).actions
+            if row is not None and pod is not None and (fact := new_facts(row, pod)) is not None:
+                facts.append(fact)
+        if seen.state.recovering and seen.whole:
+            adopting = any(isinstance(action, Adopt | AdoptFree) for action in actions)
+            actions += recover.finish(seen.pods.values(), seen.rows, seen.pulses, seen.state, adopting)
+        self._quarantined |= {a.name for a in actions if isinstance(a, Quarantine)}
+        return [ShowFacts(tuple(facts)), *actions] if facts else actions
+
+
+@dataclass(frozen=True)
+class Verdict:
+    case: Case
+    actions: list[Action] = field(default_factory=list)
+
+
+def classify(row: Row | None, pod: Pod | None, seen: Seen) -> Verdict:
+    """Exactly one case for each worker. The order of the questions is the order of precedence."""
+    if pod is not None and pod.stamp is not None and pod.stamp.fence > seen.state.last_fence:
+        return Verdict(Case.AHEAD, [BeginRecovery("a pod carries a fence that this database never gave")])
+    if seen.state.recovering:
+        return Verdict(Case.RECOVERING, recover.compare(row, pod, _pulse(row, pod, seen), seen.state))
+    if row is None:
+        assert pod is not None
+        return stranger(pod, seen)
+    if pod is not None and row.worker.pod_uid is not None and pod.uid != row.worker.pod_uid:
+        pod = None  # identity is the UID: a pod of the same name is not this worker's
+    if pod is None:
+        return without_pod(row, seen)
+    if pod.phase == "ended":
+        return ended(row, pod)
+    if row.worker.state == "retiring":
+        return retiring(row, pod)
+    if row.worker.pod_uid is None:
+        return Verdict(Case.UID_UNKNOWN, [NoteUid(row.worker.id, pod.uid)])
+    if pod.terminating:
+        return terminating(row)
+    if row.worker.state == "spawning":
+        return starting(row, pod)
+    return living(row, pod)
+
+
+def living(row: Row, pod: Pod) -> Verdict:
+    """Warm, parked or held, on a pod that lives."""
+    worker, pulse = row.worker, row.pulse
+    free = worker.state in ("warm", "parked")
+    if free and not pod.schedulable:
+        return Verdict(
+            Case.CORDONED_FREE, [Condemn(worker.id, worker.version, "its node is cordoned", counted=False)]
+        )
+    if row.agent:
+        silent = (pulse.age if pulse else row.age) > SILENT
+        if silent and free and row.silence == "retire":
+            return Verdict(
+                Case.SILENT_RETIRE, [Condemn(worker.id, worker.version, "silent for 60 s (silence: retire)")]
+            )
+        if silent and worker.suspect_since is None:
+            return Verdict(
+                Case.SILENT, [Suspect(worker.id, worker.version, "no word from its agent for 60 s")]
+            )
+        if (
+            not silent
+            and worker.suspect_since is not None
+            and pulse is not None
+            and pulse.age < SILENT / 2
+            and not free
+        ):
+            return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])
+        if (
+            free
+            and pulse is not None
+            and pulse.claim is not None
+            and worker.suspect_since is None
+            and row.age > SILENT
+        ):
+            # It says that it works for a claim that we do not have on it: not to be ended, and not to be given out.
+            return Verdict(
+                Case.STRANGE_HOLD,
+                [Suspect(worker.id, worker.version, f"its agent still holds {pulse.claim}")],
+            )
+    if worker.state == "held" and row.protection == "claim" and row.claim_state == "active":
+        assert worker.claim is not None
+        assert worker.tenant is not None
+        assert worker.fence is not None
+        if not pod.protected or pod.stamp is None or pod.stamp.fence != worker.fence:
+            return Verdict(
+                Case.PROTECTION_MISSING,
+                [Protect(worker.id, pod.uid, worker.claim, worker.tenant, worker.fence)],
+            )
+    if free and row.protection == "claim" and (pod.protected or pod.stamp is not None):
+        return Verdict(Case.PROTECTION_LEFT, [Clear(worker.id, worker.version, pod.uid, pod.version)])
+    return Verdict(Case.QUIET)
+
+
+def starting(row: Row, pod: Pod) -> Verdict:
+    worker = row.worker
+    if not row.agent and pod.ready:
+        return Verdict(Case.READY, [Warm(worker.id, worker.version, pod.endpoint)])
+    waited = row.scheduled_age if row.scheduled_age is not None else row.age
+    if waited > row.start_timeout:
+        why = pod.trouble or ("unschedulable" if pod.phase == "pending" else "it never became ready")
+        reason = f"not ready within its start timeout: {why}"
+        return Verdict(Case.NEVER_READY, [_failed_start(row, reason)])
+    return Verdict(Case.STARTING)
+
+
+def ended(row: Row, pod: Pod) -> Verdict:
+    """The pod's process is over. Under a claim this is proof of death, once a direct read has confirmed it."""
+    worker, proof = row.worker, Proof(pod.name, pod.uid)
+    if worker.state == "retiring":
+        return Verdict(
+            Case.RETIRED, [Bury(worker.id, pod.uid, "its process ended"), ForgetPod(pod.name, pod.uid)]
+        )
+    if worker.state == "held":
+        known = pod.exit_code if pod.exit_fence == worker.fence else None
+        return death(row, proof, "its worker's process ended", known)
+    if worker.state == "spawning":
+        return Verdict(Case.POD_ENDED_FREE, [_failed_start(row, "it ended before it was ready")])
+    return Verdict(
+        Case.POD_ENDED_FREE, [Condemn(worker.id, worker.version, "its process ended", counted=False)]
+    )
+
+
+def death(row: Row, proof: Proof, reason: str, exit_code: int | None) -> Verdict:
+    worker = row.worker
+    assert worker.claim is not None
+    assert worker.fence is not None
+    if row.claim_state == "assigned":
+        # Not acknowledged, so nothing has started: the claim keeps its place and gets another worker.
+        return Verdict(Case.POD_ENDED_ASSIGNED, [Requeue(worker.claim, worker.fence, reason, proof=proof)])
+    if exit_code is None and row.claim_retry == "lost" and row.claim_losses < 2:
+        return Verdict(
+            Case.POD_ENDED_ACTIVE,
+            [Requeue(worker.claim, worker.fence, f"{reason}; retry: lost", proof=proof)],
+        )
+    outcome = "lost" if exit_code is None else "completed" if exit_code == 0 else "failed"
+    end = EndClaim(worker.claim, worker.fence, ("active",), outcome, "death", reason, exit_code, proof)
+    return Verdict(Case.POD_ENDED_ACTIVE, [end])
+
+
+def terminating(row: Row) -> Verdict:
+    worker = row.worker
+    if worker.state == "held":
+        return Verdict(Case.TERMINATING_BUSY)  # it drains; the pod's end decides
+    reason = "its pod is being ended from outside"
+    return Verdict(Case.TERMINATING_FREE, [Condemn(worker.id, worker.version, reason, counted=False)])
+
+
+def retiring(row: Row, pod: Pod) -> Verdict:
+    if pod.terminating or row.pool_frozen:
+        return Verdict(Case.RETIRING_ENDING)
+    return Verdict(Case.RETIRING, [DeletePod(pod.name, pod.uid, row.grace, reason=row.worker.reason or "")])
+
+
+def without_pod(row: Row, seen: Seen) -> Verdict:
+    worker, proof = row.worker, Proof(row.worker.id, row.worker.pod_uid)
+    if worker.state == "retiring":
+        return Verdict(Case.RETIRED, [Bury(worker.id, worker.pod_uid, "its pod is gone")])
+    if worker.state == "held":
+        return death(row, proof, "its pod is gone", None)
+    if worker.state == "spawning" and worker.pod_uid is None:
+        if row.age > row.start_timeout:
+            return Verdict(
+                Case.NEVER_READY,
+                [_failed_start(row, "its pod could not be created within its start timeout")],
+            )
+        if row.age < SPAWN_LOOK or row.pool_frozen:
+            return Verdict(Case.STARTING)
+        return Verdict(Case.SPAWN_UNKNOWN, [CreatePod(worker.id, row.epoch)])
+    if worker.id not in seen.missing_before:
+        return Verdict(Case.POD_MISSING_ONCE)
+    return Verdict(Case.POD_MISSING, [Condemn(worker.id, worker.version, "its pod is gone", counted=False)])
+
+
+def stranger(pod: Pod, seen: Seen) -> Verdict:
+    """Our installation's pod, without a row."""
+    pulse = seen.pulses.get(pod.name)
+    if pod.phase == "ended":
+        return Verdict(
+            Case.ORPHAN_ENDED,
+            [ForgetPod(pod.name, pod.uid)] if seen.now - pod.created_at > ORPHAN_GRACE else [],
+        )
+    if seen.now - pod.created_at < ORPHAN_GRACE:
+        return Verdict(Case.ORPHAN_YOUNG)
+    if pod.stamp is not None or (pulse is not None and pulse.claim is not None):
+        return Verdict(
+            Case.ORPHAN_BUSY, _quarantine(pod, seen, "a pod without a row that is stamped or busy")
+        )
+    if pod.epoch != seen.state.epoch:
+        return Verdict(Case.ORPHAN_EPOCH, _quarantine(pod, seen, "a pod without a row, of another epoch"))
+    return Verdict(
+        Case.ORPHAN, [DeletePod(pod.name, pod.uid, 30.0, orphan=True, reason="a pod without a row")]
+    )
+
+
+def _quarantine(pod: Pod, seen: Seen, reason: str) -> list[Action]:
+    return [] if pod.name in seen.quarantined else [Quarantine(pod.name, reason)]
+
+
+def _failed_start(row: Row, reason: str) -> Condemn:
+    worker = row.worker
+    return Condemn(worker.id, worker.version, reason, counted=False, pool_id=worker.pool_id, trouble=reason)
+
+
+def _pulse(row: Row | None, pod: Pod | None, seen: Seen) -> Pulse | None:
+    if row is not None:
+        return row.pulse
+    return seen.pulses.get(pod.name) if pod is not None else None
+
+
+def new_facts(row: Row, pod: Pod) -> Facts | None:
+    """What the cluster reports, where the row shows something else."""
+    worker = row.worker
+    if worker.pod_uid != pod.uid:
+        return None
+    shown = (worker.node, worker.terminating, worker.schedulable, row.pod_protected)
+    if shown == (pod.node, pod.terminating or worker.terminating, pod.schedulable, pod.protected):
+        return None
+    return Facts(
+        worker=worker.id,
+        uid=pod.uid,
+        node=pod.node,
+        terminating=pod.terminating,
+        schedulable=pod.schedulable,
+        protected=pod.protected,
+        endpoint=pod.endpoint,
+    )

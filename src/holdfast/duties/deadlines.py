@@ -1,0 +1,54 @@
+"""End claims whose time is up, and mend hand-overs that stopped."""
+
+from ..ports.store import Due
+from .actions import Action, EndClaim, HandOver, Requeue
+from .duty import Ports
+
+# A hand-over is repaired within 15 s (failure table), in two steps: first again with the same worker, then with another.
+OFFER_STALL = 5.0  # protection takes at most 3 tries of 1 s; after that its replica is dead
+DELIVER_STALL = (
+    9.0  # a live agent polls all the time; 9 s without fetching its assignment is an agent that is cut off
+)
+ACTIVATE_STALL = 15.0  # five missed progress reports of 3 s each
+BATCH = 500  # a pass stays short; what is left is due again in the next
+
+
+class Deadlines:
+    name = "deadlines"
+    period = 2.0
+
+    async def observe(self, ports: Ports) -> list[Due]:
+        return await ports.store.claims.due(BATCH)
+
+    def plan(self, seen: list[Due]) -> list[Action]:
+        return [action for due in seen if (action := decide(due)) is not None]
+
+
+def decide(due: Due) -> Action | None:
+    """What is due for one claim; the order of the questions is the order of precedence."""
+    if due.state == "waiting":
+        if not due.pool_live:
+            return _end(due, "refused", "pool_deleted", "its pool was deleted before a worker was free")
+        if due.past_deadline:
+            return _end(due, "refused", "deadline", "no worker was free before its deadline")
+        return None
+    if due.state == "active":
+        if due.past_lease:
+            return _end(due, "expired", "lease", "its holder stopped renewing the lease")
+        if due.past_max:
+            return _end(due, "expired", "max_duration", "it reached its longest duration")
+        return None
+    assert due.fence is not None
+    if not due.offered:
+        return HandOver(due.claim) if due.idle >= OFFER_STALL else None
+    if not due.delivered:
+        if due.idle < DELIVER_STALL:
+            return None
+        return Requeue(due.claim, due.fence, "its worker did not fetch it", keep_worker=True, suspect=True)
+    if due.idle >= ACTIVATE_STALL:
+        return Requeue(due.claim, due.fence, "activation stopped making progress")
+    return None
+
+
+def _end(due: Due, outcome: str, how: str, reason: str) -> EndClaim:
+    return EndClaim(due.claim, due.fence, (due.state,), outcome, how, reason)

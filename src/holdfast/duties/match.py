@@ -1,0 +1,15 @@
+"""Pair waiting claims with free workers where the claim path itself did not: the backstop."""
+
+from .actions import Action, Match
+from .duty import Ports
+
+
+class MatchDuty:
+    name = "match"
+    period = 1.0
+
+    async def observe(self, ports: Ports) -> list[str]:
+        return await ports.store.pools.demand()
+
+    def plan(self, seen: list[str]) -> list[Action]:
+        return [Match(pool_id) for pool_id in seen]

@@ -1,0 +1,105 @@
+"""Keep each pool at its size: spawn what is missing, let go of what is free and not wanted, roll old revisions over."""
+
+import math
+
+from ..ports.store import PoolLoad
+from .actions import Action, Condemn, Spawn
+from .duty import Ports
+
+COOLDOWN = 30.0  # between two steps down, so that a short lull does not cost the next burst its warm workers
+STARTING_FLOOR = 4  # so many may start at once in a small pool …
+STARTING_SHARE = (
+    0.25  # … and this share of max in a large one: a bad template must not fill the cluster with failing pods
+)
+
+
+class Scale:
+    name = "scale"
+    period = 2.0
+
+    async def observe(self, ports: Ports) -> list[PoolLoad]:
+        return await ports.store.pools.loads()
+
+    def plan(self, seen: list[PoolLoad]) -> list[Action]:
+        return [action for load in seen for action in plan_pool(load)]
+
+
+def plan_pool(load: PoolLoad) -> list[Action]:
+    """What one pool needs. A frozen pool needs nothing; a draining one lets go of everything that is free."""
+    pool = load.pool
+    if pool.frozen is not None:
+        return []
+    if pool.state == "draining" or load.stopping:
+        reason = "its pool was deleted" if pool.state == "draining" else "the installation is being stopped"
+        free = load.stale_warm + load.fresh_warm + load.starting + load.parked_free
+        return [Condemn(worker, version, reason, counted=False) for worker, version in free]
+    return [*parked_ends(load), *rollout(load), *shrink(load), *grow(load)]
+
+
+def free_target(load: PoolLoad) -> int:
+    """How many workers should be warm or coming: the warm target, on top of busy ones and of those that waiting claims are
+    about to take; one more stands for all demand that is blocked by caps, so that a fully capped pool never freezes."""
+    blocked = 1 if load.waiting > load.servable else 0
+    return load.pool.spec.warm + load.servable + blocked
+
+
+def present(load: PoolLoad) -> int:
+    """What takes a slot of max: everything that still runs, retiring workers too."""
+    return load.spawning + load.warm + load.held + load.parked + load.retiring
+
+
+def grow(load: PoolLoad) -> list[Action]:
+    spec = load.pool.spec
+    if load.pool.backoff_until is not None and load.pool.backoff_until > load.now:
+        return []
+    target = min(free_target(load), spec.max)
+    starting = max(STARTING_FLOOR, math.ceil(spec.max * STARTING_SHARE))
+    missing = min(target - load.spawning - load.warm, spec.max - present(load), starting - load.spawning)
+    return [Spawn(load.pool.id, target, starting, missing)] if missing > 0 else []
+
+
+def shrink(load: PoolLoad) -> list[Action]:
+    """Let free workers go when there are more than wanted: oldest first, a quarter at a time, with a cooldown."""
+    surplus = load.spawning + load.warm - free_target(load)
+    over = present(load) - load.retiring - load.pool.spec.max  # max was lowered: no cooldown for that
+    step = max(over, 0)
+    if surplus > 0 and (load.shrunk_ago is None or load.shrunk_ago >= COOLDOWN):
+        step = max(step, math.ceil(surplus / 4))
+    step = min(step, max(surplus, over))
+    pool_id = load.pool.id
+    return [
+        Condemn(worker, version, f"the pool wants {free_target(load)} free workers", pool_id=pool_id)
+        for worker, version in load.fresh_warm[: max(0, step)]
+    ]
+
+
+def rollout(load: PoolLoad) -> list[Action]:
+    """Replace free workers of an old revision, a few at a time; busy ones finish first and then retire by themselves."""
+    if not load.stale_warm:
+        return []
+    allowed = load.pool.spec.unavailable(load.pool.spec.warm)
+    unavailable = max(0, load.pool.spec.warm - load.free_ready)
+    step = max(0, allowed - unavailable)
+    return [
+        Condemn(worker, version, f"rollout to revision {load.pool.revision}", counted=False)
+        for worker, version in load.stale_warm[:step]
+    ]
+
+
+def parked_ends(load: PoolLoad) -> list[Action]:
+    """Past its TTL a parked worker goes, unless the pool keeps a floor of them; above the cap the oldest go."""
+    spec = load.pool.spec.park
+    spare = load.parked - spec.min
+    ends = [
+        Condemn(worker, version, "parked past its TTL", counted=False)
+        for worker, version in load.parked_expired[: max(0, spare)]
+    ]
+    if spec.max is not None and load.parked - len(ends) > spec.max:
+        gone = {end.worker for end in ends}
+        left = [(w, v) for w, v in load.parked_free if w not in gone]
+        above = load.parked - len(ends) - spec.max
+        ends += [
+            Condemn(worker, version, "more parked workers than park.max", counted=False)
+            for worker, version in left[:above]
+        ]
+    return list(ends)

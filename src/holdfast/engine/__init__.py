@@ -1,0 +1,1 @@
+"""How decisions become effects: terms, ticks, take-over, and the claim path."""

@@ -1,0 +1,228 @@
+"""The one place where decisions become effects: every action is guarded, counted, and answered with a value."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ..duties import actions as do
+from ..model.outcome import Done, Failed, Outcome, Skipped, Stale
+from ..model.pod import Stamp
+from ..model.pool import Pool
+from ..ports.cluster import Cluster, ClusterUnavailable, Order, Refused
+from ..ports.store import Pair, Store, StoreUnavailable
+from .crash import crash_point
+from .desk import Desk
+from .ids import Ids
+from .metrics import Metrics
+
+SPAWN_BACKOFF = 2.0  # seconds after the first refusal; doubles up to 5 min
+
+
+class Apply:
+    def __init__(self, store: Store, cluster: Cluster, desk: Desk, ids: Ids, metrics: Metrics) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._desk = desk
+        self._ids = ids
+        self._metrics = metrics
+        self._by_type: dict[type, Callable[[Any], Awaitable[Outcome]]] = {
+            do.Match: self._match,
+            do.HandOver: self._hand_over,
+            do.EndClaim: self._end_claim,
+            do.Requeue: self._requeue,
+            do.Spawn: self._spawn,
+            do.CreatePod: self._create_pod,
+            do.NoteUid: lambda a: store.workers.spawned(a.worker, a.uid),
+            do.Warm: self._warm,
+            do.Condemn: self._condemn,
+            do.DeletePod: self._delete_pod,
+            do.ForgetPod: self._forget_pod,
+            do.Bury: self._bury,
+            do.Suspect: lambda a: store.workers.suspect(a.worker, a.version, a.reason),
+            do.HeardAgain: self._heard_again,
+            do.Protect: self._protect,
+            do.Clear: self._clear,
+            do.ShowFacts: self._show_facts,
+            do.FinishPool: lambda a: store.pools.finish(a.pool_id),
+            do.BeginRecovery: self._begin_recovery,
+            do.Adopt: lambda a: store.fleet.adopt(a.adoption),
+            do.AdoptFree: lambda a: store.fleet.adopt_free(a.worker, a.uid, a.pool_id, a.pool, a.revision),
+            do.EndRecovery: lambda _: store.fleet.end_recovery(),
+            do.Quarantine: self._quarantine,
+            do.PruneHistory: self._prune_history,
+            do.PruneOutputs: self._prune_outputs,
+        }
+
+    async def __call__(self, action: do.Action) -> Outcome:
+        try:
+            outcome = await self._by_type[type(action)](action)
+        except (StoreUnavailable, ClusterUnavailable) as error:
+            outcome = Failed(str(error))
+        word = outcome.by if isinstance(outcome, Skipped) else type(outcome).__name__.lower()
+        self._metrics.actions.labels(type(action).__name__, word).inc()
+        return outcome
+
+    # Claims
+
+    async def _match(self, a: do.Match) -> Outcome:
+        pool = await self._pool(a.pool_id)
+        if pool is None:
+            return Stale()
+        await self._desk.match(pool)
+        return Done()
+
+    async def _hand_over(self, a: do.HandOver) -> Outcome:
+        found = await self._store.claims.get([a.claim])
+        if not found or found[0].state != "assigned":
+            return Stale()
+        claim = found[0]
+        pool = await self._pool(claim.pool_id)
+        assert claim.worker is not None
+        assert claim.fence is not None
+        identity = await self._store.workers.identity(claim.worker)
+        if pool is None or identity is None:
+            return Stale()
+        await self._desk.hand_over_again(pool, Pair(claim.id, claim.worker, claim.fence, identity[0], claim.tenant))
+        return Done()
+
+    async def _end_claim(self, a: do.EndClaim) -> Outcome:
+        if a.proof is not None and not await self._dead(a.proof):
+            return Skipped("unsure")
+        outcome = await self._store.claims.end(
+            a.claim,
+            outcome=a.outcome,
+            how=a.how,
+            reason=a.reason,
+            states=a.states,
+            fence=a.fence,
+            exit_code=a.exit_code,
+        )
+        if isinstance(outcome, Done):
+            self._metrics.ends.labels(a.how).inc()
+        return outcome
+
+    async def _requeue(self, a: do.Requeue) -> Outcome:
+        if a.proof is not None and not await self._dead(a.proof):
+            return Skipped("unsure")
+        return await self._store.claims.requeue(
+            a.claim, a.fence, keep_worker=a.keep_worker, suspect=a.suspect, reason=a.reason
+        )
+
+    async def _dead(self, proof: do.Proof) -> bool:
+        """Proof of death is a direct read: the pod is absent, has another UID, or its process is over."""
+        pod = await self._cluster.read(proof.name)
+        return pod is None or (proof.uid is not None and pod.uid != proof.uid) or pod.phase == "ended"
+
+    # Workers
+
+    async def _spawn(self, a: do.Spawn) -> Outcome:
+        pool = await self._pool(a.pool_id)
+        if pool is None:
+            return Stale()
+        ids = [self._ids.new(f"w-{pool.name}", 8) for _ in range(a.count)]
+        made = await self._store.workers.spawn(a.pool_id, ids, a.free_target, a.starting_limit)
+        crash_point("spawn.rows")
+        outcome: Outcome = Done() if made else Stale()
+        for worker, epoch in made:
+            step = await self._create(worker, pool, epoch)
+            if isinstance(step, Failed):
+                outcome = step  # refused once is refused for all of this pass: give the other slots back as well
+        return outcome
+
+    async def _create_pod(self, a: do.CreatePod) -> Outcome:
+        identity = await self._store.workers.identity(a.worker)
+        if identity is None:
+            return Stale()
+        return await self._create(a.worker, identity[1], a.epoch)
+
+    async def _create(self, worker: str, pool: Pool, epoch: int) -> Outcome:
+        answer = await self._cluster.create(Order(worker=worker, pool=pool, epoch=epoch))
+        crash_point("spawn.created")
+        if isinstance(answer, Refused):
+            self._metrics.spawn_failures.labels(answer.kind).inc()
+            await self._store.workers.unspawn(worker, answer.kind, answer.reason, SPAWN_BACKOFF)
+            return Failed(answer.reason)
+        return await self._store.workers.spawned(worker, answer.uid)
+
+    async def _warm(self, a: do.Warm) -> Outcome:
+        outcome = await self._store.workers.warm(a.worker, a.version, a.endpoint)
+        identity = await self._store.workers.identity(a.worker)
+        if isinstance(outcome, Done) and identity is not None:
+            self._desk.poke(identity[1])
+        return outcome
+
+    async def _condemn(self, a: do.Condemn) -> Outcome:
+        outcome = await self._store.workers.condemn(a.worker, a.version, a.reason, counted=a.counted)
+        crash_point("condemn.stored")
+        if isinstance(outcome, Done) and a.pool_id is not None:
+            if a.trouble is not None:
+                self._metrics.spawn_failures.labels("never-ready").inc()
+                await self._store.pools.trouble(a.pool_id, a.trouble, SPAWN_BACKOFF)
+            else:
+                await self._store.pools.shrunk(a.pool_id)
+        return outcome
+
+    async def _delete_pod(self, a: do.DeletePod) -> Outcome:
+        # The last look before the irreversible: a row that is not retiring, or any row at all for an orphan, forbids it.
+        worker = await self._store.workers.get(a.name)
+        state = await self._store.fleet.state()
+        if state.recovering:
+            return Skipped("recovering")
+        present = worker is not None and worker.state != "gone"
+        if a.orphan == present or (worker is not None and present and worker.state != "retiring"):
+            return Stale()
+        await self._cluster.delete(a.name, a.uid, a.grace)
+        crash_point("delete.sent")
+        return Done()
+
+    async def _forget_pod(self, a: do.ForgetPod) -> Outcome:
+        worker = await self._store.workers.get(a.name)
+        if worker is not None and worker.state != "gone":
+            return Stale()  # its row is not closed yet: the record may still be needed
+        await self._cluster.forget(a.name, a.uid)
+        return Done()
+
+    async def _bury(self, a: do.Bury) -> Outcome:
+        if not await self._dead(do.Proof(a.worker, a.uid)):
+            return Skipped("unsure")
+        crash_point("bury.confirmed")
+        return await self._store.workers.bury(a.worker, a.reason)
+
+    async def _heard_again(self, a: do.HeardAgain) -> Outcome:
+        await self._store.workers.heard_again([a.worker])
+        return Done()
+
+    async def _protect(self, a: do.Protect) -> Outcome:
+        pod = await self._cluster.protect(a.worker, a.uid, Stamp(a.tenant, a.claim, a.fence))
+        return Stale() if pod is None else Done()
+
+    async def _clear(self, a: do.Clear) -> Outcome:
+        outcome = await self._store.workers.unprotect(a.worker, a.version)
+        if not isinstance(outcome, Done):
+            return outcome
+        return Done() if await self._cluster.clear(a.worker, a.uid, a.pod_version) else Stale()
+
+    async def _show_facts(self, a: do.ShowFacts) -> Outcome:
+        await self._store.workers.facts(a.facts)
+        return Done()
+
+    # The whole
+
+    async def _begin_recovery(self, a: do.BeginRecovery) -> Outcome:
+        state = await self._store.fleet.state()
+        return Done() if await self._store.fleet.begin_recovery(a.reason, state.mark) else Stale()
+
+    async def _quarantine(self, a: do.Quarantine) -> Outcome:
+        self._metrics.quarantined.inc()
+        await self._store.history.note("pod.quarantined", f"{a.reason}: {a.name}", worker=a.name)
+        return Done()
+
+    async def _prune_history(self, a: do.PruneHistory) -> Outcome:
+        await self._store.history.prune(a.days)
+        return Done()
+
+    async def _prune_outputs(self, a: do.PruneOutputs) -> Outcome:
+        await self._cluster.prune_output(set(a.keep))
+        return Done()
+
+    async def _pool(self, pool_id: str) -> Pool | None:
+        return next((pool for pool in await self._store.pools.all() if pool.id == pool_id), None)

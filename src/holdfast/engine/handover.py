@@ -1,0 +1,82 @@
+"""Protect, then offer: a holder or agent hears of a worker only after its pod carries the protection (P3)."""
+
+import asyncio
+
+from ..model.outcome import Outcome, Stale
+from ..model.pod import Pod, Stamp
+from ..model.pool import Pool
+from ..ports.cluster import Cluster, ClusterUnavailable
+from ..ports.store import Pair, Store, StoreUnavailable
+from .crash import crash_point
+from .metrics import Metrics
+
+TRIES = 3
+PAUSE = 0.1
+TRY_SECONDS = 1.0
+
+
+class HandOvers:
+    def __init__(self, store: Store, cluster: Cluster, metrics: Metrics) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._metrics = metrics
+
+    async def hand_over(self, pool: Pool, pair: Pair) -> Outcome | None:
+        """Stale: the worker proved unusable and the claim is back in the queue: match again. None: offered."""
+        if pair.active:
+            return None
+        protected = pool.spec.protection.mode == "always"
+        if pool.spec.protection.mode == "claim":
+            pod = await self._protect(pair)
+            if isinstance(pod, str):
+                await self._store.claims.requeue(pair.claim, pair.fence, keep_worker=False, suspect=False, reason=pod)
+                return Stale()
+            if pod is None and pool.spec.protection.required:
+                await self._refuse(pair)
+                return None
+            protected = pod is not None
+            if not protected:
+                self._metrics.unprotected.labels(pool.name).inc()
+        crash_point("handover.protected")
+        await self._store.claims.offer([(pair.claim, pair.fence, protected)])
+        crash_point("handover.offered")
+        return None
+
+    async def _protect(self, pair: Pair) -> Pod | str | None:
+        """The protected pod; a reason why the worker is unusable; or None: the cluster would not take it."""
+        if pair.uid is None:
+            return "its worker has no pod yet"
+        stamp = Stamp(pair.tenant, pair.claim, pair.fence)
+        for attempt in range(TRIES):
+            try:
+                pod = await asyncio.wait_for(self._cluster.protect(pair.worker, pair.uid, stamp), TRY_SECONDS)
+            except (ClusterUnavailable, TimeoutError):
+                self._metrics.protect_errors.inc()
+                if attempt + 1 < TRIES:
+                    await asyncio.sleep(PAUSE)
+                continue
+            if pod is None or pod.phase == "ended":
+                return "its worker's pod was gone at hand-over"
+            if pod.terminating:
+                return "its worker's pod was terminating at hand-over"
+            return pod
+        return None
+
+    async def _refuse(self, pair: Pair) -> None:
+        # The pool would rather have no holder than an unprotected one. Nothing was delivered, so the worker goes back.
+        await self._store.claims.end(
+            pair.claim,
+            outcome="refused",
+            how="deadline",
+            reason="the cluster would not take the protection that the pool requires",
+            states=("assigned",),
+            fence=pair.fence,
+        )
+
+
+async def quietly(store_call: object) -> None:
+    """Await something whose failure a duty repairs anyway."""
+    try:
+        await store_call  # type: ignore[misc]
+    except StoreUnavailable:
+        return

@@ -1,0 +1,26 @@
+"""New names. One seam, so that a simulation's seed decides them."""
+
+import random
+import secrets
+from typing import Protocol
+
+ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # without i, l, o, u: names are read aloud
+
+
+class Random(Protocol):
+    def choice(self, options: str) -> str: ...
+
+    def uniform(self, low: float, high: float) -> float: ...
+
+
+class Ids:
+    """Names with a prefix that says what they name: c-…, w-…, p-…, r-…, t-…."""
+
+    def __init__(self, source: Random | None = None) -> None:
+        self._random: Random = source or random.SystemRandom()
+
+    def new(self, prefix: str, length: int = 12) -> str:
+        return f"{prefix}-" + "".join(self._random.choice(ALPHABET) for _ in range(length))
+
+    def token(self) -> str:
+        return "hf_" + secrets.token_urlsafe(32)

@@ -1,0 +1,85 @@
+"""Terms: which replica does which duty now. Trust in one's own term ends early, never late."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..ports.store import Beat, DutyReport, TermState
+
+TERM = 10.0  # seconds; with a beat a second, nine may fail before it runs out
+TRUST = TERM - 2.0  # we stop believing 2 s before others may take it
+BEAT = 1.0
+
+
+def stale_after(period: float) -> float:
+    """A duty without progress for this long is taken over (failure table: 3 periods + 5 s)."""
+    return 3 * period + 4.0  # the beat that notices it adds the fifth second
+
+
+@dataclass
+class Tally:
+    """What a duty did since the last beat that was stored."""
+
+    progressed: bool = False
+    succeeded: bool = False
+    seconds: float | None = None
+    actions: int = 0
+    skips: int = 0
+    failure: str | None = None
+
+
+@dataclass
+class Terms:
+    """This replica's view: what it holds, and until when it may believe so (by its own monotonic clock)."""
+
+    replica: str
+    held: dict[str, tuple[int, float]] = field(default_factory=dict)
+    tallies: dict[str, Tally] = field(default_factory=dict)
+
+    def trusted(self, duty: str, now: float) -> bool:
+        number_until = self.held.get(duty)
+        return number_until is not None and now < number_until[1]
+
+    def took(self, duty: str, number: int, sent: float) -> None:
+        self.held[duty] = (number, sent + TRUST)
+        self.tallies[duty] = Tally()
+
+    def tally(self, duty: str) -> Tally:
+        return self.tallies.setdefault(duty, Tally())
+
+    def reports(self) -> list[DutyReport]:
+        """What to tell the store. The tallies start anew only when `stored` says that it arrived."""
+        return [
+            DutyReport(
+                duty=duty,
+                number=number,
+                progressed=t.progressed,
+                succeeded=t.succeeded,
+                seconds=t.seconds,
+                actions=t.actions,
+                skips=t.skips,
+                failure=t.failure,
+            )
+            for duty, (number, _) in self.held.items()
+            for t in [self.tally(duty)]
+        ]
+
+    def stored(self, beat: Beat, sent: float) -> None:
+        """A beat was stored: terms that are still ours go on, counted from when it was *sent*."""
+        mine = {t.duty: t.number for t in beat.terms if t.holder == self.replica}
+        for duty in list(self.held):
+            if mine.get(duty) == self.held[duty][0]:
+                self.held[duty] = (mine[duty], sent + TRUST)
+                failure = self.tally(duty).failure
+                self.tallies[duty] = Tally(failure=failure)
+            else:
+                del self.held[duty]
+
+    def to_take(self, beat: Beat, periods: dict[str, float]) -> Iterable[tuple[TermState, bool]]:
+        """Terms that are to be had, and whether only because their holder makes no progress."""
+        for term in beat.terms:
+            if term.duty not in periods or term.duty in self.held:
+                continue
+            if term.holder is None or term.expired:
+                yield term, False
+            elif term.idle > stale_after(periods[term.duty]) or term.idle < 0:
+                yield term, True

@@ -1,0 +1,49 @@
+"""Who waits for what in this replica, and how other replicas' notices wake them. Hints only."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Wakes:
+    def __init__(self) -> None:
+        self._claims: dict[str, set[asyncio.Event]] = defaultdict(set)
+        self._workers: dict[str, set[asyncio.Event]] = defaultdict(set)
+
+    @contextmanager
+    def claim(self, claim: str) -> Iterator[asyncio.Event]:
+        with _waiting(self._claims, claim) as event:
+            yield event
+
+    @contextmanager
+    def worker(self, worker: str) -> Iterator[asyncio.Event]:
+        with _waiting(self._workers, worker) as event:
+            yield event
+
+    def wake_claim(self, claim: str) -> None:
+        for event in self._claims.get(claim, ()):
+            event.set()
+
+    def wake_worker(self, worker: str) -> None:
+        for event in self._workers.get(worker, ()):
+            event.set()
+
+    def wake_all(self) -> None:
+        """After a gap in the notices: everybody looks."""
+        for table in (self._claims, self._workers):
+            for events in table.values():
+                for event in events:
+                    event.set()
+
+
+@contextmanager
+def _waiting(table: dict[str, set[asyncio.Event]], key: str) -> Iterator[asyncio.Event]:
+    event = asyncio.Event()
+    table[key].add(event)
+    try:
+        yield event
+    finally:
+        table[key].discard(event)
+        if not table[key]:
+            del table[key]

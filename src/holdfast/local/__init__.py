@@ -1,0 +1,5 @@
+"""Pods as process trees on this machine."""
+
+from .cluster import LocalCluster
+
+__all__ = ["LocalCluster"]

@@ -1,0 +1,260 @@
+"""Run pods as processes of this machine that outlive the replica which started them."""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from ..model.pod import Pod, Stamp
+from ..model.pool import Pool, Problem
+from ..ports.cluster import ClusterUnavailable, Identity, Order, OutcomeUnknown, Output, Refused, Remembered
+from .ending import end
+from .folder import Folder, StampFile
+from .keeping import HighWater, Outputs, Tokens
+from .launch import AGENT, Places, abandoned, command, reserve, start_shim, sweep_drafts
+from .survey import PLAIN, Survey
+
+T = TypeVar("T")
+
+LOOK = 0.5  # seconds between two looks for changes
+SHARE = 20  # a look may take at most 1/20 of the time: with very many pods they come less often
+DRAFT_AGE = 600.0  # seconds; making or removing a folder takes milliseconds
+
+
+class LocalCluster:
+    """The Cluster port, on one machine. Any number of replicas may use the same folders at once."""
+
+    def __init__(
+        self,
+        root: Path,
+        output_root: Path,
+        highwater: Path,
+        servers_file: Path,
+        install: str,
+        key: bytes,
+        agent_argv: list[str] | None = None,
+    ) -> None:
+        self.install = install
+        self._places = Places(root.absolute(), output_root.absolute(), servers_file.absolute())
+        for folder in (self._places.root, self._places.output_root):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._survey = Survey(self._places.root, install)
+        self._outputs = Outputs(self._places.output_root)
+        self._highwater = HighWater(highwater.absolute())
+        self._tokens = Tokens(install, key)
+        self._agent_argv = list(agent_argv or AGENT)
+        # Apart, so that a burst of slow starts never keeps a protection waiting.
+        self._hands = ThreadPoolExecutor(8, "holdfast-local")
+        self._starters = ThreadPoolExecutor(4, "holdfast-start")
+        self._ending: dict[str, asyncio.Task[None]] = {}
+
+    async def pods(self) -> list[Pod]:
+        return await self._do(self._survey.pods)
+
+    async def changes(self) -> AsyncIterator[set[str]]:
+        before: dict[str, Pod] | None = None
+        while True:
+            begun = time.monotonic()
+            with contextlib.suppress(ClusterUnavailable):  # only a hint: the next look will tell
+                now = {pod.name: pod for pod in await self.pods()}
+                old, before = before if before is not None else now, now
+                if changed := {name for name in old.keys() | now.keys() if old.get(name) != now.get(name)}:
+                    yield changed
+            await asyncio.sleep(max(LOOK, SHARE * (time.monotonic() - begun)))
+
+    async def read(self, name: str) -> Pod | None:
+        return await self._do(lambda: self._survey.pod(name))
+
+    async def create(self, order: Order) -> Pod | Refused:
+        if not PLAIN.fullmatch(order.name):
+            return Refused("invalid", f"not a name for a worker: {order.name!r}")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._starters, self._create, order)
+        except OSError as error:
+            raise OutcomeUnknown(f"cannot tell whether {order.name} was started: {error}") from error
+
+    def _create(self, order: Order) -> Pod | Refused:
+        self._survey.check_root()
+        argv = command(order.pool.spec, self._agent_argv)
+        if isinstance(argv, Refused):
+            return argv
+        if self._survey.facts(order.name) is not None:
+            return self._found(order)
+        lock = reserve(
+            order, argv, self.install, self._places, lambda uid: self._tokens.issue(order.worker, uid)
+        )
+        if lock is None:
+            return self._found(order)
+        if isinstance(lock, Refused):
+            return lock
+        try:
+            refused = start_shim(self._survey.folder(order.name))
+        finally:
+            os.close(lock)
+        return refused or self._there(order.name)
+
+    def _found(self, order: Order) -> Pod | Refused:
+        """The pod of an earlier try. If its creator died before the shim started, start it now."""
+        facts = self._survey.facts(order.name)
+        if facts is not None and facts.order.install != self.install:
+            return Refused("other", f"the name {order.name!r} is taken by another installation")
+        if facts is not None and abandoned(facts):
+            folder = self._survey.folder(order.name)
+            with contextlib.suppress(FileNotFoundError, ClusterUnavailable), folder.locked(timeout=0):
+                facts = self._survey.facts(order.name)
+                if facts is not None and abandoned(facts):
+                    refused = start_shim(folder)
+                    if refused is not None:
+                        return refused
+        return self._there(order.name)
+
+    def _there(self, name: str) -> Pod:
+        pod = self._survey.pod(name)
+        if pod is None:
+            raise OutcomeUnknown(f"{name} was there and is gone: removed by another meanwhile")
+        return pod
+
+    async def protect(self, name: str, uid: str, stamp: Stamp) -> Pod | None:
+        def write() -> Pod | None:
+            with self._owned(name, uid) as folder:
+                if folder is None:
+                    return None
+                kept = self._stamp(name)
+                again = kept.stamp is not None and (kept.stamp.claim, kept.stamp.fence) == (
+                    stamp.claim,
+                    stamp.fence,
+                )
+                at = kept.stamp.at if again and kept.stamp is not None else time.time()
+                fresh = msgspec.structs.replace(stamp, at=at)
+                folder.write("stamp.json", StampFile(kept.version + 1, fresh, True))
+                return self._survey.pod(name)
+
+        return await self._do(write)
+
+    async def clear(self, name: str, uid: str, version: str) -> bool:
+        def write() -> bool:
+            with self._owned(name, uid) as folder:
+                if folder is None or str((kept := self._stamp(name)).version) != version:
+                    return False
+                folder.write("stamp.json", StampFile(kept.version + 1))
+                return True
+
+        return await self._do(write)
+
+    async def delete(self, name: str, uid: str, grace: float) -> None:
+        def ask() -> float | None:
+            with self._owned(name, uid) as folder:
+                facts = self._survey.facts(name) if folder is not None else None
+                return None if folder is None or facts is None else end(folder, facts, grace)
+
+        again = await self._do(ask)
+        if again is not None and uid not in self._ending:
+            # Its shim was killed, so nobody but us keeps the deadline. Should we die too, the next call
+            # finds the mark.
+            self._ending[uid] = asyncio.create_task(self._end_later(name, uid, again))
+
+    async def _end_later(self, name: str, uid: str, seconds: float) -> None:
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._ending.pop(uid, None)
+        with contextlib.suppress(ClusterUnavailable):
+            await self.delete(name, uid, 0.0)
+
+    async def forget(self, name: str, uid: str) -> None:
+        def remove() -> None:
+            with self._owned(name, uid) as folder:
+                if (
+                    folder is not None
+                    and (pod := self._survey.pod(name)) is not None
+                    and pod.phase == "ended"
+                ):
+                    folder.remove()
+
+        await self._do(remove)
+
+    async def output(self, claim: str, worker: str, offset: int, limit: int) -> Output:
+        return await self._do(lambda: self._outputs.read(claim, offset, limit))
+
+    async def prune_output(self, keep: set[str]) -> int:
+        def prune() -> int:
+            sweep_drafts(self._places.root, DRAFT_AGE)
+            return self._outputs.prune(keep)
+
+        return await self._do(prune)
+
+    async def verify(self, token: str) -> Identity | None:
+        said = self._tokens.read(token)
+        if said is None:
+            return None
+        pod = await self.read(said.worker)
+        return said if pod is not None and pod.uid == said.uid and pod.phase != "ended" else None
+
+    async def check(self, pool: Pool) -> list[Problem]:
+        spec = pool.spec
+        found: list[Problem] = []
+        if spec.mode == "session" and not spec.worker.serve:
+            found.append(
+                Problem("worker.serve", "a session on this machine needs a command that serves $PORT")
+            )
+        elsewhere = "only on Kubernetes: here a worker is a process of this machine"
+        kubernetes_only = {
+            "pod": bool(spec.pod),
+            "headroom.mode": spec.headroom.mode == "constant",
+            "network.seal": spec.network.seal,
+            "network.egress": bool(spec.network.egress),
+            "network.ingress": bool(spec.network.ingress),
+        }
+        found += [Problem(field, elsewhere) for field, asked in kubernetes_only.items() if asked]
+        argv = command(spec, self._agent_argv)
+        if isinstance(argv, Refused):
+            found.append(Problem("worker.run", argv.reason))
+        return found
+
+    async def remember(self, mark: Remembered) -> None:
+        await self._do(lambda: self._highwater.raise_to(mark))
+
+    async def remembered(self) -> Remembered | None:
+        return await self._do(self._highwater.read)
+
+    async def close(self) -> None:
+        for task in list(self._ending.values()):
+            task.cancel()
+        await asyncio.gather(*self._ending.values(), return_exceptions=True)
+        self._hands.shutdown(wait=False)
+        self._starters.shutdown(wait=False)
+
+    @contextlib.contextmanager
+    def _owned(self, name: str, uid: str) -> Iterator[Folder | None]:
+        """The folder of the pod with this UID, locked; None: it is gone, or another's."""
+        self._survey.check_root()
+        folder = self._survey.folder(name)
+        with contextlib.ExitStack() as held:
+            ours = self._is(name, uid)
+            if ours:
+                try:
+                    held.enter_context(folder.locked())
+                    ours = self._is(name, uid)  # again: it may have gone while we waited
+                except FileNotFoundError:
+                    ours = False
+            yield folder if ours else None
+
+    def _is(self, name: str, uid: str) -> bool:
+        facts = self._survey.facts(name) if PLAIN.fullmatch(name) else None
+        return facts is not None and (facts.order.install, facts.order.uid) == (self.install, uid)
+
+    def _stamp(self, name: str) -> StampFile:
+        facts = self._survey.facts(name)
+        return facts.stamp if facts is not None else StampFile()
+
+    async def _do(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._hands, work)
+        except OSError as error:  # a disk that is full or failing; every write is whole or not at all
+            raise ClusterUnavailable(str(error)) from error

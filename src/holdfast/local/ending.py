@@ -1,0 +1,59 @@
+"""End a pod: ask its shim, or its orphans where the shim was killed; kill what is left after the grace."""
+
+import signal
+import time
+
+from .folder import Exit, Facts, Folder, Mark
+from .process import BOOT, NOBODY, Kin, Process, Table, alive, kin, send
+
+HUNG = 5.0  # seconds past the deadline, after which a shim that still lives is taken for stopped
+KILL_ROUNDS = 100  # 10 ms apart: a killed process may have forked just before
+
+
+def end(folder: Folder, facts: Facts, grace: float) -> float | None:
+    """Ask the pod to end. The lock must be held.
+
+    Seconds until somebody has to come again; None: its shim does the rest, or nothing is left to do.
+    """
+    if facts.exit is not None or facts.order.boot != BOOT:
+        return None
+    mark = _mark(folder, facts, grace)
+    if facts.shim is None and not folder.write_once("pod.json", NOBODY):
+        facts = folder.facts()[0]  # a shim was faster
+    if facts.shim is None or facts.shim == NOBODY:  # and one that comes late finds the pod taken
+        folder.write_once("exit.json", Exit(None, None, time.time()))
+        return None
+    overdue = time.time() - mark.until
+    if alive(facts.shim):
+        if overdue > HUNG:
+            _kill_all(facts, facts.shim)
+        else:
+            send(facts.shim, signal.SIGTERM)
+        return None
+    if overdue >= 0:
+        _kill_all(facts, facts.shim)
+        return None
+    orphans = kin(facts.order.uid, facts.shim, facts.agent, Table())
+    if facts.agent is None or not send(facts.agent, signal.SIGTERM):
+        for process in orphans.sure:
+            send(process, signal.SIGTERM)
+    return -overdue if orphans else None
+
+
+def _mark(folder: Folder, facts: Facts, grace: float) -> Mark:
+    """The earlier deadline stands: a call that is repeated must not give more time each time."""
+    mark = Mark(time.time(), grace)
+    if facts.mark is not None and facts.mark.until <= mark.until:
+        return facts.mark
+    folder.write("terminating", mark)
+    return mark
+
+
+def _kill_all(facts: Facts, shim: Process) -> None:
+    for _ in range(KILL_ROUNDS):
+        left: Kin = kin(facts.order.uid, shim, facts.agent, Table())
+        if not left.sure:
+            return
+        for process in left.sure:
+            send(process, signal.SIGKILL)
+        time.sleep(0.01)

@@ -1,0 +1,131 @@
+"""Keep what outlives a worker: outputs of claims, the high-water mark; and sign the tokens of pods."""
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from ..ports.cluster import ClusterUnavailable, Identity, Output, Remembered
+
+CLAIM = re.compile(r"[A-Za-z0-9_-]{1,128}")
+CUT = ".truncated"
+YOUNG = 60.0  # seconds; the output of a claim made after `keep` was read must not be taken for an old one
+
+
+class Outputs:
+    """A file for each claim, written by its agent; `<claim>.truncated` beside it where the bound cut it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def read(self, claim: str, offset: int, limit: int) -> Output:
+        if not CLAIM.fullmatch(claim):
+            raise ValueError(f"not the id of a claim: {claim!r}")
+        assert offset >= 0
+        assert limit >= 0
+        path = self.root / claim
+        try:
+            with open(path, "rb") as file:
+                data = os.pread(file.fileno(), limit, offset)
+                size = os.fstat(file.fileno()).st_size  # after the read: never less than what was read
+        except FileNotFoundError:
+            return Output(b"", offset, 0)
+        except OSError as error:
+            raise ClusterUnavailable(f"cannot read {path}: {error}") from error
+        return Output(data, offset, size, (self.root / f"{claim}{CUT}").exists())
+
+    def prune(self, keep: set[str]) -> int:
+        removed = 0
+        try:
+            entries = list(os.scandir(self.root))
+        except OSError as error:
+            raise ClusterUnavailable(f"cannot list {self.root}: {error}") from error
+        for entry in entries:
+            claim = entry.name.removesuffix(CUT)
+            if claim in keep or not CLAIM.fullmatch(claim):
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - entry.stat().st_mtime >= YOUNG:
+                    os.unlink(entry.path)
+                    removed += claim == entry.name
+        return removed
+
+
+class HighWater:
+    """A mark beside the database's folder. It only rises, whoever writes it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> Remembered | None:
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=Remembered)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as error:
+            raise ClusterUnavailable(f"cannot read {self.path}: {error}") from error
+
+    def raise_to(self, mark: Remembered) -> None:
+        try:
+            with self._locked():
+                kept = self.read()
+                if kept is not None and kept.install == mark.install:
+                    mark = Remembered(mark.install, max(mark.mark, kept.mark), max(mark.epoch, kept.epoch))
+                if mark != kept:
+                    self._write(msgspec.json.encode(mark))
+        except OSError as error:
+            raise ClusterUnavailable(f"cannot write {self.path}: {error}") from error
+
+    def _write(self, data: bytes) -> None:
+        draft = self.path.with_name(f".{self.path.name}.draft")  # one writer at a time: the lock is held
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(draft, self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        fd = os.open(
+            self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+
+class Tokens:
+    """`<worker>.<uid>.<signature>`: good for one pod of one installation, as long as that pod is there."""
+
+    def __init__(self, install: str, key: bytes) -> None:
+        self._install = install
+        self._key = key
+
+    def issue(self, worker: str, uid: str) -> str:
+        return f"{worker}.{uid}.{self._sign(worker, uid)}"
+
+    def read(self, token: str) -> Identity | None:
+        """Whose it says it is, if it is ours."""
+        parts = token.rsplit(".", 2)
+        if len(parts) != 3 or not token.isascii():
+            return None
+        worker, uid, signature = parts
+        return Identity(worker, uid) if hmac.compare_digest(signature, self._sign(worker, uid)) else None
+
+    def _sign(self, worker: str, uid: str) -> str:
+        text = "\n".join((self._install, worker, uid)).encode()
+        return hmac.new(self._key, text, hashlib.sha256).hexdigest()

@@ -1,0 +1,224 @@
+"""Tell a process from another with the same pid: look at it, find its kin, signal it and nobody else.
+
+A process is its pid and its start time. On Linux that is exact (ticks since boot, from /proc); elsewhere
+psutil's wall clock is compared with a tolerance.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import psutil
+
+ON_LINUX = sys.platform == "linux"
+TOLERANCE = (
+    2.0  # seconds between a start as the kernel knows it and as the shim noted it, where it has only a clock
+)
+MARK = b"HOLDFAST_POD_UID="  # in the environment of every process of a pod, unless one took it out
+
+
+class Process(msgspec.Struct, frozen=True):
+    """Who a process is, for as long as the machine runs."""
+
+    pid: int
+    started: str
+
+
+NOBODY = Process(0, "0")  # stands for a shim that must not come any more
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """One line of the process table."""
+
+    process: Process
+    parent: int
+    session: int
+    zombie: bool = False
+
+
+def _boot() -> str:
+    """This boot and PID namespace: a pod of another one has no process that lives, whatever its pids say."""
+    if not ON_LINUX:
+        return ""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+
+
+BOOT = _boot()
+
+
+def alive(process: Process) -> bool:
+    """Whether this very process runs. A zombie does not."""
+    seen = look(process.pid)
+    if seen is None or not _same(seen.process, process):
+        return False
+    if seen.zombie and seen.parent == os.getpid():
+        # As PID 1 of a container we inherit the shims. Nobody else waits for one: no status is stolen.
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(process.pid, os.WNOHANG)
+    return not seen.zombie
+
+
+def look(pid: int) -> Seen | None:
+    """What is under this pid now."""
+    return _look_linux(pid) if ON_LINUX else _look_elsewhere(pid)
+
+
+class Table:
+    """Every process of the machine that we may see, as of one moment or nearly."""
+
+    def __init__(self) -> None:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if ON_LINUX else psutil.pids()
+        found = (look(pid) for pid in pids)
+        self.seen = {entry.process.pid: entry for entry in found if entry is not None and not entry.zombie}
+        self._marks: dict[int, bytes | None] = {}
+
+    def mark(self, pid: int) -> bytes | None:
+        """The UID of the pod that this process says it belongs to. Read once: many pods may ask."""
+        if pid not in self._marks:
+            self._marks[pid] = _mark_of(pid)
+        return self._marks[pid]
+
+
+def send(process: Process, number: signal.Signals) -> bool:
+    """Signal this very process; False when it is gone. The pidfd is taken before the look: what it names
+    cannot change afterwards, so a pid reused in between is never hit."""
+    if process.pid <= 1 or process.pid == os.getpid():
+        return False
+    try:
+        if not hasattr(os, "pidfd_open"):
+            if not alive(process):
+                return False
+            os.kill(process.pid, number)
+            return True
+        fd = os.pidfd_open(process.pid)
+        try:
+            if not alive(process):
+                return False
+            signal.pidfd_send_signal(fd, number)
+            return True
+        finally:
+            os.close(fd)
+    except (
+        ProcessLookupError,
+        PermissionError,
+    ):  # gone, or it changed its user: then it is not ours to signal
+        return False
+
+
+class Kin(msgspec.Struct, frozen=True):
+    """What is left of a pod's tree: `sure` may be signalled; `perhaps` only counts as life."""
+
+    sure: tuple[Process, ...] = ()
+    perhaps: tuple[Process, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.sure or self.perhaps)
+
+
+def kin(uid: str, shim: Process, agent: Process | None, table: Table) -> Kin:
+    """The processes of a pod whose shim may be dead: its session, its descendants, whoever carries its UID.
+
+    The shim's pid stays reserved as long as its session has members. So with the agent alive the session is
+    ours for sure; with a stranger under that pid it is empty for sure; else only the UID in a member's
+    environment is proof.
+    """
+    seen = table.seen
+    ours: dict[int, Process] = {}
+    for process in (shim, agent):
+        if process is not None and process.pid in seen and _same(seen[process.pid].process, process):
+            ours[process.pid] = process
+    anchored = bool(ours)
+    leader = seen.get(shim.pid)
+    usurped = leader is not None and not _same(leader.process, shim)
+    perhaps: list[Process] = []
+    for pid, entry in seen.items():
+        if pid in ours or pid == os.getpid() or not _not_before(entry.process, shim):
+            continue
+        mark = table.mark(pid)
+        if mark == uid.encode():
+            ours[pid] = entry.process
+        elif entry.session == shim.pid and not usurped:
+            if anchored:
+                ours[pid] = entry.process
+            elif not mark:
+                perhaps.append(entry.process)
+    for pid in _descendants(set(ours), seen):
+        ours[pid] = seen[pid].process
+    return Kin(tuple(ours.values()), tuple(p for p in perhaps if p.pid not in ours))
+
+
+def _descendants(roots: set[int], seen: Mapping[int, Seen]) -> Iterator[int]:
+    by_parent: dict[int, list[int]] = {}
+    for pid, entry in seen.items():
+        by_parent.setdefault(entry.parent, []).append(pid)
+    todo = list(roots)
+    while todo:
+        for pid in by_parent.get(todo.pop(), ()):
+            if pid not in roots:
+                roots.add(pid)
+                todo.append(pid)
+                yield pid
+
+
+def _same(one: Process, other: Process) -> bool:
+    if one.pid != other.pid:
+        return False
+    if one.started == other.started:
+        return True
+    if ON_LINUX:
+        return False
+    return abs(_number(one) - _number(other)) <= TOLERANCE
+
+
+def _not_before(process: Process, shim: Process) -> bool:
+    """Nothing that is older than its shim belongs to a pod."""
+    return _number(process) >= _number(shim) - (0 if ON_LINUX else TOLERANCE)
+
+
+def _number(process: Process) -> float:
+    return float(process.started.lstrip("~"))
+
+
+def _mark_of(pid: int) -> bytes | None:
+    """The pod UID in a process's environment; None when it has none, or does not let us look."""
+    if not ON_LINUX:
+        with contextlib.suppress(psutil.Error, OSError):
+            return psutil.Process(pid).environ().get(MARK[:-1].decode(), "").encode() or None
+        return None
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            variables = file.read().split(b"\0")
+    except OSError:
+        return None
+    return next((v[len(MARK) :] for v in variables if v.startswith(MARK)), None)
+
+
+def _look_linux(pid: int) -> Seen | None:
+    try:
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        line = os.read(fd, 2048)
+    except OSError:  # it ended between the two
+        return None
+    finally:
+        os.close(fd)
+    # Behind the name (which may hold anything): state ppid pgrp session … num_threads(17) … starttime(19).
+    fields = line[line.rfind(b")") + 2 :].split(b" ", 20)
+    zombie = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1  # with more, only its first thread has ended
+    return Seen(Process(pid, fields[19].decode()), int(fields[1]), int(fields[3]), zombie)
+
+
+def _look_elsewhere(pid: int) -> Seen | None:
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            started, zombie = f"~{process.create_time()}", process.status() == psutil.STATUS_ZOMBIE
+            return Seen(Process(pid, started), process.ppid(), 0 if zombie else os.getsid(pid), zombie)
+    except (psutil.Error, OSError):
+        return None

@@ -1,0 +1,488 @@
+"""Where the truth lives. Every change is one guarded statement: it happens exactly as described, with its event, or not at all."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from ..model.claim import Claim
+from ..model.outcome import Outcome
+from ..model.pod import Pulse
+from ..model.pool import Pool, PoolSpec
+from ..model.tenant import Tenant, TenantSpec
+from ..model.worker import Worker
+
+
+class StoreUnavailable(Exception):
+    """The store could not be asked, or whether a change was stored is unknown. Nothing may be concluded from it (P7)."""
+
+
+class NewClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """A validated request. Its id is made before it is sent, so that an unknown commit can be settled by sending it again."""
+
+    id: str
+    tenant: str
+    key: str | None
+    hash: str
+    request: dict[str, Any]  # command, payload, env
+    priority: int
+    lease: float | None
+    max_duration: float
+    deadline: float
+    park_ttl: float | None
+    retry: str | None
+    secrets: dict[str, str] | None
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """A claim that got a worker. `active`: there is nothing to hand over."""
+
+    claim: str
+    worker: str
+    fence: int
+    uid: str | None
+    tenant: str
+    active: bool = False
+    at: float = 0.0
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What became of each request (by its id), and the pairs that were made."""
+
+    answers: dict[str, tuple[Literal["new", "same", "other", "closed"], str]]
+    pairs: list[Pair]
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker is told, exactly once per fence."""
+
+    claim: str
+    fence: int
+    tenant: str
+    request: dict[str, Any]
+    secrets: dict[str, str]
+    protected: bool
+    max_seconds: float
+
+
+class Due(msgspec.Struct, frozen=True, kw_only=True):
+    """A claim with something due, by heard time."""
+
+    claim: str
+    fence: int | None
+    worker: str | None
+    state: Literal["waiting", "assigned", "active"]
+    pool_live: bool
+    past_deadline: bool = False
+    past_lease: bool = False
+    past_max: bool = False
+    idle: float = 0.0  # seconds since the hand-over last progressed
+    offered: bool = False
+    delivered: bool = False
+    agent: bool = True
+
+
+class Directive(msgspec.Struct, frozen=True):
+    """What an agent should do now."""
+
+    do: Literal["nothing", "hold", "end", "exit", "unknown", "ahead"]
+    fence: int | None = None
+    reason: str = ""
+    park: bool = False
+
+
+class Word(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent says of itself."""
+
+    worker: str
+    uid: str
+    doing: Literal["idle", "activating", "running", "resetting", "draining"]
+    claim: str | None = None
+    fence: int | None = None
+    tenant: str | None = None
+    reset_fence: int | None = None
+    endpoint: str | None = None
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker with its claim and pulse: what `converge` compares with the pod."""
+
+    worker: Worker
+    age: float  # seconds in its state, in heard time
+    epoch: int
+    pool_frozen: bool
+    pool_live: bool
+    agent: bool
+    protection: Literal["claim", "always", "off"]
+    silence: Literal["alert", "retire"]
+    start_timeout: float
+    grace: float
+    park_left: float | None = None
+    scheduled_age: float | None = None
+    claim_state: str | None = None
+    claim_fence: int | None = None
+    claim_protected: bool | None = None
+    claim_retry: str | None = None
+    claim_losses: int = 0
+    claim_delivered: bool = False
+    pod_protected: bool = False
+    pulse: Pulse | None = None
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the cluster reports of a worker's pod, to be shown beside its row."""
+
+    worker: str
+    uid: str
+    node: str | None
+    terminating: bool
+    schedulable: bool
+    protected: bool
+    endpoint: str | None = None
+
+
+class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool with what it has and what waits for it: what `scale` plans from."""
+
+    pool: Pool
+    now: float
+    stopping: bool = False  # the whole installation is being stopped with its workers
+    spawning: int
+    warm: int  # ready or not, not terminating
+    held: int
+    parked: int
+    retiring: int
+    waiting: int  # all claims that wait
+    servable: int  # those whose tenants are below their caps
+    oldest_wait: float = 0.0
+    free_ready: int = 0  # could be given out this instant
+    stale_warm: list[tuple[str, int]] = []  # free workers of an old revision: id, version
+    fresh_warm: list[tuple[str, int]] = []  # free workers of the current revision, oldest first
+    starting: list[tuple[str, int]] = []  # spawning, of the current revision
+    parked_free: list[tuple[str, int]] = []
+    parked_expired: list[tuple[str, int]] = []  # past their TTL, oldest first
+    shrunk_ago: float | None = None
+
+
+class TermState(msgspec.Struct, frozen=True, kw_only=True):
+    duty: str
+    holder: str | None
+    number: int
+    expired: bool
+    idle: float
+
+
+class DutyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replica did for a duty since its last beat."""
+
+    duty: str
+    number: int
+    progressed: bool
+    succeeded: bool
+    seconds: float | None
+    actions: int
+    skips: int
+    failure: str | None
+
+
+class Beat(msgspec.Struct, frozen=True):
+    mark: int
+    epoch: int
+    recovering: bool
+    terms: list[TermState]
+
+
+class Recovery(msgspec.Struct, frozen=True):
+    """The installation's own state, as it is now."""
+
+    install: str
+    epoch: int
+    mark: int
+    recovering: bool
+    reason: str | None
+    age: float  # seconds of heard time since recovery began
+    system_identifier: str | None
+    timeline: int | None
+    last_fence: int  # the greatest fence that this database can have given
+
+
+class Adoption(msgspec.Struct, frozen=True, kw_only=True):
+    """A claim that only its pod and its agent still know of."""
+
+    worker: str
+    uid: str
+    pool: str
+    pool_id: str
+    revision: str
+    claim: str
+    tenant: str
+    fence: int
+    endpoint: str | None = None
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    cursor: str
+    at: float
+    kind: str
+    reason: str
+    also: str | None = None
+    pool: str | None = None
+    worker: str | None = None
+    claim: str | None = None
+    tenant: str | None = None
+    data: dict[str, Any] | None = None
+
+
+class Claims(Protocol):
+    async def match(self, pool_id: str, new: Sequence[NewClaim], limit: int) -> Batch:
+        """Take requests in and pair what waits with free workers, in the fair order. Under the pool's lock: caps are exact.
+        Sending the same batch again (same ids) is safe."""
+
+    async def offer(self, offers: Sequence[tuple[str, int, bool]]) -> list[str]:
+        """The worker carries its protection (or not: the flag): its agent may now be told. Claims of pools without an agent
+        become active. Answers the claims that took it."""
+
+    async def deliver(self, worker: str, uid: str) -> Assignment | None:
+        """Note durably that the worker is being told, and what. The same again until acknowledged."""
+
+    async def acknowledge(self, worker: str, fence: int, endpoint: str | None) -> str | None:
+        """The claim becomes active, its secrets are erased. Its id, also when repeated; None: it is not this worker's."""
+
+    async def progress(self, worker: str, fence: int) -> bool:
+        """Activation lives: the hand-over's clock starts anew."""
+
+    async def renew(self, claim: str, fence: int) -> bool:
+        """The lease starts anew. False: the claim has ended, or the fence is old."""
+
+    async def end(
+        self,
+        claim: str,
+        *,
+        outcome: str,
+        how: str,
+        reason: str,
+        states: Sequence[str],
+        fence: int | None = None,
+        exit_code: int | None = None,
+    ) -> Outcome:
+        """End a claim, and move its worker on, in one change."""
+
+    async def requeue(
+        self, claim: str, fence: int, *, keep_worker: bool, suspect: bool, reason: str
+    ) -> Outcome:
+        """Back to its place in the queue; the worker goes back where it came from, or retires."""
+
+    async def due(self, limit: int) -> list[Due]:
+        """Claims with something due, oldest first."""
+
+    async def ended_by(self, worker: str, fence: int) -> str | None:
+        """The claim that this worker's result ended, under this fence."""
+
+    async def get(self, ids: Sequence[str]) -> list[Claim]: ...
+
+    async def find(
+        self, *, pool: str | None, tenant: str | None, state: str | None, limit: int, cursor: str | None
+    ) -> tuple[list[Claim], str | None]: ...
+
+
+class Workers(Protocol):
+    async def spawn(
+        self, pool_id: str, ids: Sequence[str], free_target: int, starting_limit: int
+    ) -> list[tuple[str, int]]:
+        """Rows for new workers, as far as the counts inside allow: ids and epoch. Two at once cannot overspawn."""
+
+    async def unspawn(self, worker: str, kind: str, reason: str, backoff: float) -> Outcome:
+        """The cluster refused the pod: the slot is free again, and the pool says why and waits a little."""
+
+    async def spawned(self, worker: str, uid: str) -> Outcome:
+        """The pod exists; from now on its UID is the worker's identity."""
+
+    async def warm(self, worker: str, version: int, endpoint: str | None) -> Outcome:
+        """A worker without an agent is ready."""
+
+    async def condemn(self, worker: str, version: int | None, reason: str, *, counted: bool) -> Outcome:
+        """A free worker is to go. A live claim refuses it. `counted`: the brake counts it."""
+
+    async def bury(self, worker: str, reason: str) -> Outcome:
+        """Its absence is proven. Only for one that is retiring."""
+
+    async def suspect(self, worker: str, version: int, reason: str) -> Outcome:
+        """Silent too long: no new claim for it."""
+
+    async def heard_again(self, workers: Sequence[str]) -> None:
+        """They spoke: no longer suspect."""
+
+    async def unprotect(self, worker: str, version: int) -> Outcome:
+        """The guarded change that must come before a clear: the worker is free, and still as seen."""
+
+    async def pulses(self, workers: Sequence[str]) -> list[Pulse]:
+        """What agents last said, also those without a row."""
+
+    async def facts(self, facts: Sequence[Facts]) -> int:
+        """Show what the cluster reports. Changes no state."""
+
+    async def hear(self, word: Word) -> Directive:
+        """Take an agent's word and say what it should do. Warm, reset and heard-again happen here."""
+
+    async def beat(self, words: Sequence[Word]) -> None:
+        """Store what agents last said, in one batch."""
+
+    async def rows(self, workers: Sequence[str] | None) -> list[Row]:
+        """Workers that are not gone, with claim and pulse; all, or those named."""
+
+    async def identity(self, worker: str) -> tuple[str | None, Pool] | None:
+        """The worker's pod UID and pool, if the worker is not gone."""
+
+    async def get(self, worker: str) -> Worker | None: ...
+
+    async def find(
+        self, *, pool: str | None, state: str | None, limit: int, cursor: str | None
+    ) -> tuple[list[Worker], str | None]: ...
+
+
+class Pools(Protocol):
+    async def put(
+        self, pool_id: str, name: str, spec: PoolSpec, source: str
+    ) -> tuple[Pool, Literal["created", "changed", "same"]]: ...
+
+    async def delete(self, name: str) -> Pool | None:
+        """Drain it, durably: the name is free at once."""
+
+    async def freeze(self, name: str, reason: str | None) -> Pool | None: ...
+
+    async def get(self, name: str) -> Pool | None:
+        """The live pool of this name."""
+
+    async def all(self) -> list[Pool]:
+        """Live and draining pools."""
+
+    async def loads(self) -> list[PoolLoad]:
+        """Every pool with its counts, in one consistent view."""
+
+    async def demand(self) -> list[str]:
+        """Ids of pools where something waits and something is free."""
+
+    async def finish(self, pool_id: str) -> Outcome:
+        """A draining pool has nothing left: gone."""
+
+    async def shrunk(self, pool_id: str) -> None:
+        """A worker was taken from the pool: the cooldown starts anew."""
+
+    async def trouble(self, pool_id: str, reason: str, backoff: float) -> None:
+        """A start failed: the pool says why, and waits longer each time."""
+
+    async def tenants(self) -> list[Tenant]: ...
+
+    async def put_tenant(self, name: str, spec: TenantSpec) -> Tenant: ...
+
+
+class Fleet(Protocol):
+    async def join(self, replica: str, pid: int, host: str, url: str, version: str) -> None: ...
+
+    async def leave(self, replica: str) -> None:
+        """A replica stops: its terms are free at once."""
+
+    async def beat(
+        self, replica: str, elapsed: float | None, term: float, reports: Sequence[DutyReport]
+    ) -> Beat:
+        """The replica lives; its terms go on; heard time moves by no more than `elapsed`."""
+
+    async def take_term(self, duty: str, replica: str, term: float, stale: float) -> int | None:
+        """The term's new number, if it was to be had."""
+
+    async def state(self) -> Recovery: ...
+
+    async def begin_recovery(self, reason: str, mark: int) -> bool: ...
+
+    async def adopt(self, adoption: Adoption) -> Outcome: ...
+
+    async def adopt_free(self, worker: str, uid: str, pool_id: str, pool: str, revision: str) -> Outcome: ...
+
+    async def end_recovery(self) -> Outcome: ...
+
+    async def release_brake(self, reason: str) -> bool: ...
+
+    async def duties(self) -> list[dict[str, Any]]: ...
+
+    async def replicas(self) -> list[dict[str, Any]]: ...
+
+    async def brake(self) -> dict[str, Any]: ...
+
+    async def stop_workers(self, stopping: bool) -> None:
+        """Free workers go, busy ones finish, nothing is spawned or given out; or the end of that."""
+
+    async def set_brake(self, limit: int, share: float) -> None: ...
+
+
+class History(Protocol):
+    async def events(
+        self,
+        *,
+        after: str | None,
+        limit: int,
+        claim: str | None = None,
+        worker: str | None = None,
+        pool: str | None = None,
+        tenant: str | None = None,
+        newest: bool = False,
+    ) -> tuple[list[Event], str]:
+        """Events in commit order, none skipped, none twice; and the cursor to go on from."""
+
+    async def note(self, kind: str, reason: str, **about: str | None) -> None:
+        """An event that no transition made."""
+
+    async def prune(self, days: int) -> dict[str, int]: ...
+
+    async def live_outputs(self) -> set[str]:
+        """Claims whose output is still to be kept."""
+
+    async def prepare_partitions(self) -> None: ...
+
+
+class Access(Protocol):
+    async def token(self, hash_: str) -> tuple[str, str, str | None] | None:
+        """A token's id, role and tenant, if it is known and has not expired."""
+
+    async def tokens(self) -> list[dict[str, Any]]: ...
+
+    async def make_token(
+        self, id_: str, hash_: str, name: str, role: str, tenant: str | None, expires: float | None
+    ) -> None: ...
+
+    async def revoke(self, id_: str) -> bool: ...
+
+
+class Store(Protocol):
+    @property
+    def claims(self) -> Claims: ...
+    @property
+    def workers(self) -> Workers: ...
+    @property
+    def pools(self) -> Pools: ...
+    @property
+    def fleet(self) -> Fleet: ...
+    @property
+    def history(self) -> History: ...
+    @property
+    def access(self) -> Access: ...
+
+    async def now(self) -> float:
+        """The database's clock."""
+
+    async def listen(self) -> "Notices":
+        """What other replicas notify of. A hint: everything works without it, a little later."""
+
+    async def metrics(self) -> dict[str, Any]:
+        """The figures that are read from the database, so that every replica shows the same."""
+
+    async def check(self) -> list[dict[str, Any]]:
+        """Violations of P1–P5 in the tables, for `doctor`."""
+
+
+class Notices(Protocol):
+    def __aiter__(self) -> "Notices": ...
+
+    async def __anext__(self) -> tuple[Literal["c", "w", "p", "reset"], list[str]]:
+        """('c'|'w'|'p', ids), or ('reset', []) after a gap in which some may have been missed."""
+
+    async def close(self) -> None: ...

@@ -1,0 +1,245 @@
+"""Claims in Postgres: match, hand over, renew, end."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ..model.claim import Claim
+from ..model.outcome import Outcome, outcome_of
+from ..ports.store import Assignment, Batch, Due, NewClaim, Pair
+from .database import Database
+
+_encode = msgspec.json.Encoder().encode
+
+MATCH = "SELECT * FROM @fn.match($1, $2::jsonb, $3)"
+
+# The worker carries its protection: its agent may be told. Without an agent this is the hand-over itself.
+OFFER = """
+WITH given AS (SELECT * FROM unnest($1::text[], $2::bigint[], $3::boolean[]) AS g(id, fence, protected)),
+clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
+c AS (
+    UPDATE holdfast.claim AS claim SET
+        offered = true, protected = g.protected, progress_heard = clock.h,
+        state = CASE WHEN agent.yes THEN claim.state ELSE 'active' END,
+        delivered = NOT agent.yes,
+        active_at = CASE WHEN agent.yes THEN NULL ELSE clock.t END,
+        lease_heard = CASE WHEN agent.yes THEN NULL ELSE clock.h + claim.lease END,
+        max_heard = CASE WHEN agent.yes THEN NULL ELSE clock.h + claim.max_duration END
+    FROM given g, clock, holdfast.pool p, LATERAL (SELECT (p.spec #>> '{worker,agent}')::boolean AS yes) agent
+    WHERE claim.id = g.id AND claim.fence = g.fence AND claim.state IN @claim.activate AND p.id = claim.pool_id
+    RETURNING claim.id, claim.worker_id, claim.pool_id, claim.tenant, claim.state, claim.protected
+), w AS (
+    UPDATE holdfast.worker AS worker SET delivered = true, version = worker.version + 1
+    FROM c WHERE worker.id = c.worker_id AND c.state = 'active'
+), e AS (
+    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
+    SELECT clock.t, CASE WHEN c.state = 'active' THEN 'claim.active' ELSE 'claim.unprotected' END, c.pool_id, c.worker_id, c.id,
+           c.tenant, CASE WHEN c.protected THEN '' ELSE 'the cluster would not take the protection' END
+    FROM c, clock WHERE c.state = 'active' OR NOT c.protected
+), n AS (
+    SELECT pg_notify('holdfast', CASE WHEN c.state = 'active' THEN 'c ' || c.id ELSE 'w ' || c.worker_id END) FROM c
+)
+SELECT c.id, (SELECT count(*) FROM n) FROM c
+"""
+
+# Note durably that the worker is being told: from here on it may have served this tenant.
+DELIVER = """
+WITH c AS (
+    UPDATE holdfast.claim AS claim SET delivered = true, progress_heard = (SELECT holdfast.heard())
+    FROM holdfast.worker w
+    WHERE w.id = $1 AND w.pod_uid = $2 AND w.claim_id = claim.id AND claim.worker_id = w.id AND claim.state = 'assigned'
+      AND claim.offered AND w.fence = claim.fence
+    RETURNING claim.*
+), w AS (
+    UPDATE holdfast.worker AS worker SET delivered = true FROM c WHERE worker.id = c.worker_id AND NOT worker.delivered
+)
+SELECT c.id, c.fence, c.tenant, c.request, c.protected, extract(epoch FROM c.max_duration)::float8 AS max_seconds, s.secrets
+FROM c LEFT JOIN holdfast.claim_secret s ON s.claim_id = c.id
+"""
+
+# A command starts only after this was accepted. Repeated after a lost answer, it is accepted again.
+ACKNOWLEDGE = """
+WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
+c AS (
+    UPDATE holdfast.claim AS claim SET state = 'active', active_at = clock.t, lease_heard = clock.h + claim.lease,
+        max_heard = clock.h + claim.max_duration
+    FROM clock
+    WHERE claim.worker_id = $1 AND claim.fence = $2 AND claim.state IN @claim.activate AND claim.delivered
+    RETURNING claim.id, claim.pool_id, claim.tenant, claim.worker_id
+), w AS (
+    UPDATE holdfast.worker AS worker SET endpoint = coalesce($3, worker.endpoint), version = worker.version + 1
+    FROM c WHERE worker.id = c.worker_id
+), s AS (
+    DELETE FROM holdfast.claim_secret USING c WHERE claim_secret.claim_id = c.id
+), e AS (
+    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant)
+    SELECT clock.t, 'claim.active', c.pool_id, c.worker_id, c.id, c.tenant FROM c, clock
+), n AS (SELECT pg_notify('holdfast', 'c ' || c.id) FROM c)
+SELECT id, (SELECT count(*) FROM n) FROM c
+UNION ALL
+SELECT id, 0 FROM holdfast.claim WHERE worker_id = $1 AND fence = $2 AND state = 'active'
+"""
+
+PROGRESS = """
+UPDATE holdfast.claim SET progress_heard = (SELECT holdfast.heard())
+WHERE worker_id = $1 AND fence = $2 AND state = 'assigned' RETURNING id
+"""
+
+# An adopted claim's lease starts anew with the holder's first word.
+RENEW = """
+UPDATE holdfast.claim SET lease_heard = (SELECT holdfast.heard()) + lease
+WHERE id = $1 AND fence = $2 AND state = 'active' RETURNING id
+"""
+
+END = "SELECT o_what FROM @fn.end_claim($1, $2, $3, $4, $5, $6, $7)"
+
+REQUEUE = "SELECT @fn.requeue($1, $2, $3, $4, $5)"
+
+# Each branch walks its own partial index; hand-overs are looked at from 5 s on.
+DUE = """
+WITH clock AS MATERIALIZED (SELECT holdfast.heard() AS h),
+due AS (
+    (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'waiting' AND c.deadline_heard <= clock.h
+     ORDER BY c.deadline_heard LIMIT $1)
+    UNION ALL
+    (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'assigned' AND c.progress_heard <= clock.h - interval '5 s'
+     ORDER BY c.progress_heard LIMIT $1)
+    UNION ALL
+    (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'active' AND c.lease_heard IS NOT NULL AND c.lease_heard <= clock.h
+     ORDER BY c.lease_heard LIMIT $1)
+    UNION ALL
+    (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'active' AND c.max_heard <= clock.h
+       AND (c.lease_heard IS NULL OR c.lease_heard > clock.h) ORDER BY c.max_heard LIMIT $1)
+    UNION ALL
+    (SELECT c.* FROM holdfast.claim c, clock, holdfast.pool p WHERE p.state <> 'live' AND c.pool_id = p.id
+       AND c.state = 'waiting' AND c.deadline_heard > clock.h LIMIT $1)
+)
+SELECT d.id AS claim, d.fence, d.worker_id AS worker, d.state, p.state = 'live' AS pool_live,
+       d.state = 'waiting' AND d.deadline_heard <= clock.h AS past_deadline,
+       d.state = 'active' AND coalesce(d.lease_heard <= clock.h, false) AS past_lease,
+       d.state = 'active' AND d.max_heard <= clock.h AS past_max,
+       coalesce(extract(epoch FROM clock.h - d.progress_heard), 0)::float8 AS idle, d.offered, d.delivered,
+       (p.spec #>> '{worker,agent}')::boolean AS agent
+FROM due d JOIN holdfast.pool p ON p.id = d.pool_id, clock
+"""
+
+ENDED_BY = """
+SELECT id FROM holdfast.claim WHERE worker_id = $1 AND fence = $2 AND state = 'ended' AND how IN ('result', 'death')
+"""
+
+# Heard time becomes the database's clock again by adding what was not heard.
+CLAIM_COLUMNS = """
+c.id, c.pool_id, p.name AS pool, c.tenant, c.state, c.priority, c.attempts, c.key, c.worker_id AS worker, c.fence, c.protected,
+c.outcome, c.exit_code, c.retry, (p.spec #>> '{worker,agent}')::boolean AS agent,
+CASE WHEN c.state = 'active' THEN w.endpoint END AS endpoint,
+CASE WHEN c.state <> 'waiting' THEN c.reason
+     WHEN i.recovering_since IS NOT NULL THEN 'the database lost commits: everything waits until pods have been compared'
+     WHEN p.state <> 'live' THEN 'its pool is being deleted'
+     WHEN t.max_claims IS NOT NULL AND t.max_claims <= (SELECT count(*) FROM holdfast.claim l
+          WHERE l.tenant = c.tenant AND l.state IN ('assigned', 'active'))
+     THEN format('tenant %L holds its cap of %s claims', c.tenant, t.max_claims)
+     ELSE (SELECT format('pool %L has %s of %s workers free; %s starting, %s held%s%s', p.name,
+               count(*) FILTER (WHERE x.state = 'warm' AND x.ready AND NOT x.terminating), p.spec ->> 'max',
+               count(*) FILTER (WHERE x.state = 'spawning'), count(*) FILTER (WHERE x.state = 'held'),
+               CASE WHEN p.frozen IS NOT NULL THEN '; the pool is frozen: ' || p.frozen ELSE '' END,
+               CASE WHEN p.trouble IS NOT NULL THEN '; the last spawn failed: ' || p.trouble ELSE '' END)
+           FROM holdfast.worker x WHERE x.pool_id = c.pool_id AND x.state <> 'gone')
+          || CASE WHEN c.reason <> '' THEN '; before: ' || c.reason ELSE '' END
+END AS reason,
+extract(epoch FROM c.created_at)::float8 AS created_at, extract(epoch FROM c.assigned_at)::float8 AS assigned_at,
+extract(epoch FROM c.active_at)::float8 AS active_at, extract(epoch FROM c.ended_at)::float8 AS ended_at,
+extract(epoch FROM c.deadline_heard + h.deaf)::float8 AS deadline_at,
+extract(epoch FROM c.lease_heard + h.deaf)::float8 AS lease_until, extract(epoch FROM c.max_heard + h.deaf)::float8 AS max_until
+"""
+CLAIM_FROM = """
+FROM holdfast.claim c JOIN holdfast.pool p ON p.id = c.pool_id LEFT JOIN holdfast.worker w ON w.id = c.worker_id
+LEFT JOIN holdfast.tenant t ON t.name = c.tenant, holdfast.hearing h, holdfast.installation i
+"""
+GET = f"SELECT {CLAIM_COLUMNS} {CLAIM_FROM} WHERE c.id = ANY ($1::text[])"
+FIND = f"""
+SELECT {CLAIM_COLUMNS} {CLAIM_FROM}
+WHERE ($1::text IS NULL OR p.name = $1) AND ($2::text IS NULL OR c.tenant = $2) AND ($3::text IS NULL OR c.state = $3)
+  AND ($4::text IS NULL OR (c.created_at, c.id) < (SELECT k.created_at, k.id FROM holdfast.claim k WHERE k.id = $4))
+ORDER BY c.created_at DESC, c.id DESC LIMIT $5
+"""
+
+
+class PostgresClaims:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def match(self, pool_id: str, new: Sequence[NewClaim], limit: int) -> Batch:
+        asked = [{"ord": n, **msgspec.structs.asdict(claim)} for n, claim in enumerate(new)]
+        rows = await self._db.rows(MATCH, pool_id, _encode(asked).decode(), limit)
+        batch = Batch({}, [])
+        for what, claim, worker, fence, uid, tenant, at in rows:
+            if what in ("assigned", "active"):
+                batch.pairs.append(Pair(claim, worker, fence, uid, tenant, what == "active", at.timestamp()))
+            else:
+                batch.answers[claim] = (what, worker or claim)
+        return batch
+
+    async def offer(self, offers: Sequence[tuple[str, int, bool]]) -> list[str]:
+        ids, fences, flags = zip(*offers, strict=True)
+        return [row["id"] for row in await self._db.rows(OFFER, list(ids), list(fences), list(flags))]
+
+    async def deliver(self, worker: str, uid: str) -> Assignment | None:
+        row = await self._db.row(DELIVER, worker, uid)
+        if row is None:
+            return None
+        return Assignment(
+            claim=row["id"],
+            fence=row["fence"],
+            tenant=row["tenant"],
+            request=msgspec.json.decode(row["request"]),
+            secrets=msgspec.json.decode(row["secrets"]) if row["secrets"] else {},
+            protected=bool(row["protected"]),
+            max_seconds=row["max_seconds"],
+        )
+
+    async def acknowledge(self, worker: str, fence: int, endpoint: str | None) -> str | None:
+        claim: str | None = await self._db.value(ACKNOWLEDGE, worker, fence, endpoint)
+        return claim
+
+    async def progress(self, worker: str, fence: int) -> bool:
+        return await self._db.value(PROGRESS, worker, fence) is not None
+
+    async def renew(self, claim: str, fence: int) -> bool:
+        return await self._db.value(RENEW, claim, fence) is not None
+
+    async def end(
+        self,
+        claim: str,
+        *,
+        outcome: str,
+        how: str,
+        reason: str,
+        states: Sequence[str],
+        fence: int | None = None,
+        exit_code: int | None = None,
+    ) -> Outcome:
+        return outcome_of(
+            await self._db.value(END, claim, fence, list(states), outcome, how, reason, exit_code)
+        )
+
+    async def requeue(
+        self, claim: str, fence: int, *, keep_worker: bool, suspect: bool, reason: str
+    ) -> Outcome:
+        return outcome_of(await self._db.value(REQUEUE, claim, fence, keep_worker, suspect, reason))
+
+    async def due(self, limit: int) -> list[Due]:
+        return [Due(**dict(row)) for row in await self._db.rows(DUE, limit)]
+
+    async def ended_by(self, worker: str, fence: int) -> str | None:
+        claim: str | None = await self._db.value(ENDED_BY, worker, fence)
+        return claim
+
+    async def get(self, ids: Sequence[str]) -> list[Claim]:
+        return [Claim(**dict(row)) for row in await self._db.rows(GET, list(ids))]
+
+    async def find(
+        self, *, pool: str | None, tenant: str | None, state: str | None, limit: int, cursor: str | None
+    ) -> tuple[list[Claim], str | None]:
+        rows = await self._db.rows(FIND, pool, tenant, state, cursor, limit + 1)
+        claims = [Claim(**dict(row)) for row in rows[:limit]]
+        return claims, claims[-1].id if len(rows) > limit else None

@@ -1,0 +1,132 @@
+"""The one seam to Postgres: a pool of connections, named statements, and errors that say what to do."""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import asyncpg
+
+from ..model.claim import CLAIM
+from ..model.worker import WORKER
+from ..ports.store import StoreUnavailable
+
+HERE = Path(__file__).parent
+MACHINES = {"claim": CLAIM, "worker": WORKER}
+
+# A statement that takes longer than this is a fault, not a load: the caller hears 503 and may ask again.
+STATEMENT_SECONDS = 10.0
+CONNECT_SECONDS = 5.0
+
+UNAVAILABLE = (
+    OSError,
+    asyncio.TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.exceptions.OperatorInterventionError,
+    asyncpg.exceptions.InsufficientResourcesError,
+    asyncpg.exceptions.InvalidTransactionStateError,
+    asyncpg.exceptions.TransactionRollbackError,
+    asyncpg.exceptions.LockNotAvailableError,
+)
+
+
+def functions_text() -> str:
+    return "\n".join(path.read_text() for path in sorted((HERE / "functions").glob("*.sql")))
+
+
+def functions_schema() -> str:
+    """Functions belong to the release that wrote them: the schema's name is a hash of their text and of the tables in it."""
+    return "holdfast_" + hashlib.sha256(render(functions_text(), "fn").encode()).hexdigest()[:8]
+
+
+def render(sql: str, functions: str) -> str:
+    """Fill in `@fn`, and guards such as `@worker.condemn`, which come from the state machines' tables."""
+
+    def guard(match: re.Match[str]) -> str:
+        return MACHINES[match[1]].guard(match[2])
+
+    return re.sub(r"@(claim|worker)\.(\w+)", guard, sql).replace("@fn", functions)
+
+
+class _Connection(asyncpg.Connection):  # type: ignore[misc]
+    """A connection that is not reset between uses: we keep no session state, and the reset costs a round trip."""
+
+    def get_reset_query(self) -> str:
+        return ""
+
+
+class Database:
+    """Runs statements, one at a time and each by itself: a transaction of several statements does not exist here."""
+
+    def __init__(self, pool: asyncpg.Pool, dsn: str) -> None:
+        self._pool = pool
+        self.dsn = dsn
+        self.functions = functions_schema()
+        self._rendered: dict[str, str] = {}
+        self.errors = 0
+
+    @classmethod
+    async def connect(cls, dsn: str, *, size: int = 8, pooled: bool = False) -> "Database":
+        """`pooled`: behind PgBouncer in transaction mode, where statements cannot be kept prepared."""
+        # lock_timeout below statement_timeout: who waits for a row hears so before it is cut off.
+        settings = {
+            "statement_timeout": "10s",
+            "lock_timeout": "5s",
+            "idle_in_transaction_session_timeout": "10s",
+            "jit": "off",
+        }
+        try:
+            pool = await asyncpg.create_pool(
+                dsn,
+                min_size=1,
+                max_size=size,
+                connection_class=_Connection,
+                command_timeout=STATEMENT_SECONDS,
+                timeout=CONNECT_SECONDS,
+                statement_cache_size=0 if pooled else 200,
+                server_settings={} if pooled else settings,
+                max_inactive_connection_lifetime=300,
+            )
+        except UNAVAILABLE as error:
+            raise StoreUnavailable(_say(error)) from error
+        return cls(pool, dsn)
+
+    def sql(self, text: str) -> str:
+        rendered = self._rendered.get(text)
+        if rendered is None:
+            rendered = self._rendered[text] = render(text, self.functions)
+        return rendered
+
+    async def rows(self, text: str, *args: object) -> list[asyncpg.Record]:
+        try:
+            async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
+                return cast(list[asyncpg.Record], await connection.fetch(self.sql(text), *args))
+        except UNAVAILABLE as error:
+            self.errors += 1
+            raise StoreUnavailable(_say(error)) from error
+
+    async def row(self, text: str, *args: object) -> asyncpg.Record | None:
+        found = await self.rows(text, *args)
+        return found[0] if found else None
+
+    async def value(self, text: str, *args: object) -> Any:
+        found = await self.rows(text, *args)
+        return found[0][0] if found else None
+
+    async def close(self) -> None:
+        try:
+            await asyncio.wait_for(self._pool.close(), 3)
+        except (TimeoutError, *UNAVAILABLE):
+            self._pool.terminate()
+
+
+def _say(error: BaseException) -> str:
+    # By type: the text of an error may echo what users sent.
+    return f"the store is not available ({type(error).__name__})"
+
+
+def ids(values: Sequence[str]) -> list[str]:
+    return list(values)

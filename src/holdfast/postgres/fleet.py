@@ -1,0 +1,149 @@
+"""Replicas, terms, heard time, recovery and the brake in Postgres."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ..model.outcome import Outcome, Stale, outcome_of
+from ..ports.store import Adoption, Beat, DutyReport, Recovery, TermState
+from .database import Database
+
+JOIN = """
+INSERT INTO holdfast.replica (id, pid, host, url, version, functions, started_at, seen_at)
+VALUES ($1, $2, $3, $4, $5, $6, holdfast.now(), holdfast.now())
+"""
+LEAVE = """
+WITH r AS (UPDATE holdfast.replica SET stopped_at = holdfast.now() WHERE id = $1)
+UPDATE holdfast.term SET until = 'epoch', holder = NULL WHERE holder = $1
+"""
+BEAT = "SELECT * FROM @fn.beat($1, $2, $3, $4::jsonb)"
+TAKE_TERM = "SELECT @fn.take_term($1, $2, $3, $4)"
+STATE = """
+SELECT i.install_id, i.epoch, h.mark, i.recovering_since IS NOT NULL AS recovering, i.recovery_reason,
+       coalesce(extract(epoch FROM holdfast.heard() - i.recovery_heard), 0)::float8 AS age, i.system_identifier, i.timeline,
+       (i.epoch::bigint << 40) + (SELECT last_value FROM holdfast.fence) AS last_fence, s.system_identifier::text AS live_identifier, c.timeline_id AS live_timeline
+FROM holdfast.installation i, holdfast.hearing h, pg_control_system() s, pg_control_checkpoint() c
+"""
+IDENTIFY = "UPDATE holdfast.installation SET system_identifier = $1, timeline = $2"
+BEGIN_RECOVERY = "SELECT @fn.begin_recovery($1, $2)"
+ADOPT = "SELECT @fn.adopt($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+ADOPT_FREE = "SELECT @fn.adopt_free($1, $2, $3, $4, $5)"
+END_RECOVERY = """
+WITH i AS (UPDATE holdfast.installation SET recovering_since = NULL, recovered_at = holdfast.now()
+           WHERE recovering_since IS NOT NULL RETURNING 1),
+e AS (INSERT INTO holdfast.event (at, kind, reason)
+      SELECT holdfast.now(), 'recovery.ended', 'pods and agents have been compared' FROM i)
+SELECT 'done' FROM i
+"""
+RELEASE_BRAKE = """
+WITH clock AS (SELECT holdfast.now() AS t),
+i AS (UPDATE holdfast.installation SET brake_tripped_at = NULL, brake_reason = NULL, brake_released_at = clock.t FROM clock
+      WHERE brake_tripped_at IS NOT NULL RETURNING 1),
+e AS (INSERT INTO holdfast.event (at, kind, reason) SELECT clock.t, 'brake.released', $1 FROM i, clock)
+SELECT 1 FROM i
+"""
+STOP_WORKERS = "UPDATE holdfast.installation SET stopping = $1 WHERE stopping <> $1"
+SET_BRAKE = "UPDATE holdfast.installation SET brake_limit = $1, brake_share = $2 WHERE (brake_limit, brake_share) <> ($1, $2)"
+BRAKE = """
+SELECT i.brake_tripped_at IS NOT NULL AS tripped, i.brake_tripped_at AS tripped_at, i.brake_reason AS reason,
+       i.brake_limit AS limit, i.brake_share AS share,
+       (SELECT count(*) FROM holdfast.ending e WHERE e.kind = 'worker' AND e.at > holdfast.now() - interval '10 min') AS workers_ended,
+       (SELECT count(*) FROM holdfast.ending e WHERE e.kind = 'claim' AND e.at > holdfast.now() - interval '10 min') AS claims_ended
+FROM holdfast.installation i
+"""
+DUTIES = """
+SELECT duty, holder, number, taken_over, success_at, extract(epoch FROM holdfast.now() - success_at)::float8 AS age,
+       progress_at, seconds::float8 AS seconds, actions, skips, failure, until > holdfast.now() AS held
+FROM holdfast.term ORDER BY duty
+"""
+# Death is a comparison of timestamps that any reader can make: no pass has to run for it.
+REPLICAS = """
+SELECT r.id, r.pid, r.host, r.url, r.version, r.started_at, r.seen_at,
+       CASE WHEN r.stopped_at IS NOT NULL THEN 'stopped' WHEN r.seen_at < holdfast.now() - interval '5 s' THEN 'silent'
+            ELSE 'live' END AS state,
+       ARRAY(SELECT duty FROM holdfast.term t WHERE t.holder = r.id AND t.until > holdfast.now() ORDER BY duty) AS duties
+FROM holdfast.replica r
+WHERE coalesce(r.stopped_at, r.seen_at) > holdfast.now() - interval '10 min' ORDER BY r.started_at DESC, r.id
+"""
+
+
+class PostgresFleet:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def join(self, replica: str, pid: int, host: str, url: str, version: str) -> None:
+        await self._db.rows(JOIN, replica, pid, host, url, version, self._db.functions)
+
+    async def leave(self, replica: str) -> None:
+        await self._db.rows(LEAVE, replica)
+
+    async def beat(
+        self, replica: str, elapsed: float | None, term: float, reports: Sequence[DutyReport]
+    ) -> Beat:
+        row = await self._db.row(BEAT, replica, elapsed, term, msgspec.json.encode(reports).decode())
+        assert row is not None
+        terms = msgspec.json.decode(row["o_terms"], type=list[TermState])
+        return Beat(row["o_mark"], row["o_epoch"], row["o_recovering"], terms)
+
+    async def take_term(self, duty: str, replica: str, term: float, stale: float) -> int | None:
+        number: int | None = await self._db.value(TAKE_TERM, duty, replica, term, stale)
+        return number
+
+    async def state(self) -> Recovery:
+        row = await self._db.row(STATE)
+        assert row is not None
+        if row["system_identifier"] is None:
+            await self._db.rows(IDENTIFY, row["live_identifier"], row["live_timeline"])
+        elif (row["system_identifier"], row["timeline"]) != (row["live_identifier"], row["live_timeline"]):
+            await self.begin_recovery(
+                "the server's identity or timeline changed: restored or failed over", row["mark"]
+            )
+            await self._db.rows(IDENTIFY, row["live_identifier"], row["live_timeline"])
+            return await self.state()
+        return Recovery(
+            row["install_id"],
+            row["epoch"],
+            row["mark"],
+            row["recovering"],
+            row["recovery_reason"],
+            row["age"],
+            row["live_identifier"],
+            row["live_timeline"],
+            row["last_fence"],
+        )
+
+    async def begin_recovery(self, reason: str, mark: int) -> bool:
+        return bool(await self._db.value(BEGIN_RECOVERY, reason, mark))
+
+    async def adopt(self, adoption: Adoption) -> Outcome:
+        a = adoption
+        args = (a.worker, a.uid, a.pool_id, a.pool, a.revision, a.claim, a.tenant, a.fence, a.endpoint)
+        return outcome_of(await self._db.value(ADOPT, *args))
+
+    async def adopt_free(self, worker: str, uid: str, pool_id: str, pool: str, revision: str) -> Outcome:
+        return outcome_of(await self._db.value(ADOPT_FREE, worker, uid, pool_id, pool, revision))
+
+    async def end_recovery(self) -> Outcome:
+        word = await self._db.value(END_RECOVERY)
+        return Stale() if word is None else outcome_of(word)
+
+    async def release_brake(self, reason: str) -> bool:
+        return await self._db.value(RELEASE_BRAKE, reason) is not None
+
+    async def stop_workers(self, stopping: bool) -> None:
+        await self._db.rows(STOP_WORKERS, stopping)
+
+    async def set_brake(self, limit: int, share: float) -> None:
+        await self._db.rows(SET_BRAKE, limit, share)
+
+    async def brake(self) -> dict[str, Any]:
+        row = await self._db.row(BRAKE)
+        assert row is not None
+        return dict(row)
+
+    async def duties(self) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self._db.rows(DUTIES)]
+
+    async def replicas(self) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self._db.rows(REPLICAS)]

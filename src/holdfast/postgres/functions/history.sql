@@ -1,0 +1,27 @@
+-- The history's partitions: one a day, made ahead, dropped whole.
+
+CREATE FUNCTION @fn.event_partitions(p_days integer) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    v_day date;
+    v_name text;
+    v_dropped integer := 0;
+    v_today date := (holdfast.now() AT TIME ZONE 'UTC')::date;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.partitions', 0));
+    -- From tomorrow on: rows of today may already be in the default partition, and a partition cannot be made over them.
+    FOR v_day IN SELECT generate_series(v_today + 1, v_today + 3, interval '1 day')::date LOOP
+        v_name := 'event_' || to_char(v_day, 'YYYYMMDD');
+        IF to_regclass('holdfast.' || v_name) IS NULL THEN
+            EXECUTE format('CREATE TABLE holdfast.%I PARTITION OF holdfast.event FOR VALUES FROM (%L) TO (%L)',
+                           v_name, v_day::timestamp AT TIME ZONE 'UTC', (v_day + 1)::timestamp AT TIME ZONE 'UTC');
+        END IF;
+    END LOOP;
+    FOR v_name IN SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                  WHERE n.nspname = 'holdfast' AND relname ~ '^event_[0-9]{8}$'
+                    AND to_date(substr(relname, 7), 'YYYYMMDD') < v_today - p_days LOOP
+        EXECUTE format('DROP TABLE holdfast.%I', v_name);
+        v_dropped := v_dropped + 1;
+    END LOOP;
+    DELETE FROM holdfast.event_default WHERE at < holdfast.now() - make_interval(days => p_days);
+    RETURN v_dropped;
+END $$;

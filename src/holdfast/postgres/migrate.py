@@ -1,0 +1,56 @@
+"""Bring the schema up to date: tables by numbered migrations, functions by release. Replicas may race each other here."""
+
+import asyncpg
+
+from ..ports.store import StoreUnavailable
+from .database import HERE, UNAVAILABLE, functions_schema, functions_text, render
+
+LOCK = 7_413_000_001  # one advisory lock for all of Holdfast's schema changes
+
+
+async def migrate(dsn: str, install: str) -> list[str]:
+    """Apply what is missing; the names of what was applied. Whoever comes second waits, and finds it done."""
+    try:
+        connection = await asyncpg.connect(dsn, timeout=10, statement_cache_size=0)
+    except UNAVAILABLE as error:
+        raise StoreUnavailable(f"cannot connect to Postgres ({type(error).__name__})") from error
+    try:
+        version = connection.get_server_version()
+        if version.major < 15:
+            raise StoreUnavailable(f"Postgres {version.major} is too old: Holdfast needs 15 or newer")
+        async with connection.transaction():
+            await connection.execute("SET LOCAL lock_timeout = '60s'")
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
+            applied = await _tables(connection)
+            applied += await _functions(connection)
+            await connection.execute(
+                "INSERT INTO holdfast.installation (install_id) VALUES ($1) ON CONFLICT (one) DO NOTHING",
+                install,
+            )
+        return applied
+    finally:
+        await connection.close()
+
+
+async def _tables(connection: asyncpg.Connection) -> list[str]:
+    await connection.execute("CREATE SCHEMA IF NOT EXISTS holdfast")
+    await connection.execute(
+        "CREATE TABLE IF NOT EXISTS holdfast.migration (name text PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())"
+    )
+    done = {row["name"] for row in await connection.fetch("SELECT name FROM holdfast.migration")}
+    applied = []
+    for path in sorted((HERE / "migrations").glob("*.sql")):
+        if path.stem not in done:
+            await connection.execute(path.read_text())
+            await connection.execute("INSERT INTO holdfast.migration (name) VALUES ($1)", path.stem)
+            applied.append(path.stem)
+    return applied
+
+
+async def _functions(connection: asyncpg.Connection) -> list[str]:
+    schema = functions_schema()
+    if await connection.fetchval("SELECT 1 FROM pg_namespace WHERE nspname = $1", schema):
+        return []
+    await connection.execute(f"CREATE SCHEMA {schema}")
+    await connection.execute(render(functions_text(), schema))
+    return [schema]

@@ -1,0 +1,263 @@
+"""Pools and tenants in Postgres: their specs, their counts, and the durable drain."""
+
+from typing import Literal
+
+import asyncpg
+import msgspec
+
+from ..model.duration import seconds, text
+from ..model.outcome import Outcome, Stale, outcome_of
+from ..model.pool import Pool, PoolSpec, revision_of
+from ..model.tenant import Tenant, TenantSpec
+from ..ports.store import PoolLoad
+from .database import Database
+
+POOL_COLUMNS = """
+p.id, p.name, p.spec, p.revision, p.state AS pool_state, p.source, p.generation, p.frozen, p.failures, p.trouble,
+extract(epoch FROM p.created_at)::float8 AS created_at, extract(epoch FROM p.backoff_until)::float8 AS backoff_until
+"""
+
+# Written by whoever applies it last; an unchanged spec changes nothing, not even the generation.
+PUT = """
+WITH clock AS (SELECT holdfast.now() AS t),
+was AS (SELECT * FROM holdfast.pool WHERE name = $2 AND state = 'live'),
+p AS (
+    INSERT INTO holdfast.pool AS pool (id, name, spec, revision, source, created_at, updated_at)
+    SELECT $1, $2, $3::jsonb, $4, $5, clock.t, clock.t FROM clock
+    ON CONFLICT (name) WHERE state = 'live' DO UPDATE SET spec = excluded.spec, revision = excluded.revision,
+        generation = pool.generation + (pool.spec IS DISTINCT FROM excluded.spec)::integer, updated_at = excluded.updated_at,
+        -- A new template deserves a new chance.
+        failures = CASE WHEN pool.revision <> excluded.revision THEN 0 ELSE pool.failures END,
+        backoff_until = CASE WHEN pool.revision <> excluded.revision THEN NULL ELSE pool.backoff_until END,
+        trouble = CASE WHEN pool.revision <> excluded.revision THEN NULL ELSE pool.trouble END
+    RETURNING pool.*
+), e AS (
+    INSERT INTO holdfast.event (at, kind, pool_id, reason)
+    SELECT clock.t, CASE WHEN was.id IS NULL THEN 'pool.created' ELSE 'pool.changed' END, p.id,
+           CASE WHEN was.revision <> p.revision THEN 'new revision ' || p.revision ELSE '' END
+    FROM clock, p LEFT JOIN was ON was.id = p.id WHERE was.id IS NULL OR was.spec IS DISTINCT FROM p.spec
+), n AS (SELECT pg_notify('holdfast', 'p ' || p.id) FROM p)
+SELECT p.*, p.state AS pool_state, extract(epoch FROM p.created_at)::float8 AS created, NULL::float8 AS backoff,
+       CASE WHEN was.id IS NULL THEN 'created' WHEN was.spec IS DISTINCT FROM p.spec THEN 'changed' ELSE 'same' END AS what,
+       (SELECT count(*) FROM n)
+FROM p LEFT JOIN was ON was.id = p.id
+"""
+
+DELETE = f"""
+WITH clock AS (SELECT holdfast.now() AS t),
+p AS (UPDATE holdfast.pool AS pool SET state = 'draining', updated_at = clock.t FROM clock
+      WHERE pool.name = $1 AND pool.state = 'live' RETURNING pool.*),
+e AS (INSERT INTO holdfast.event (at, kind, pool_id, reason)
+      SELECT clock.t, 'pool.draining', p.id, 'deleted: free workers go, busy ones finish' FROM p, clock),
+n AS (SELECT pg_notify('holdfast', 'p ' || p.id) FROM p)
+SELECT {POOL_COLUMNS}, (SELECT count(*) FROM n) FROM p
+"""
+
+FREEZE = f"""
+WITH clock AS (SELECT holdfast.now() AS t),
+p AS (UPDATE holdfast.pool AS pool SET frozen = $2, updated_at = clock.t FROM clock
+      WHERE pool.name = $1 AND pool.state = 'live' RETURNING pool.*),
+e AS (INSERT INTO holdfast.event (at, kind, pool_id, reason)
+      SELECT clock.t, CASE WHEN $2::text IS NULL THEN 'pool.thawed' ELSE 'pool.frozen' END, p.id, coalesce($2, '') FROM p, clock)
+SELECT {POOL_COLUMNS} FROM p
+"""
+
+GET = f"SELECT {POOL_COLUMNS} FROM holdfast.pool p WHERE p.name = $1 AND p.state = 'live'"
+ALL = f"SELECT {POOL_COLUMNS} FROM holdfast.pool p WHERE p.state <> 'gone' ORDER BY p.name, p.created_at"
+
+# One consistent view a pool. Lists are cut at 50: no pass acts on more, and 10,000 quiet workers must cost nothing.
+LOADS = f"""
+WITH clock AS MATERIALIZED (SELECT holdfast.now() AS t, holdfast.heard() AS h),
+live AS (SELECT tenant, count(*) AS n FROM holdfast.claim WHERE state IN ('assigned', 'active') GROUP BY tenant),
+queue AS (SELECT pool_id, tenant, count(*) AS n, min(created_at) AS oldest FROM holdfast.claim WHERE state = 'waiting' GROUP BY 1, 2),
+waiting AS (
+    SELECT q.pool_id, sum(q.n)::bigint AS all_waiting, min(q.oldest) AS oldest,
+           sum(CASE WHEN t.max_claims IS NULL THEN q.n ELSE greatest(0, least(q.n, t.max_claims - coalesce(l.n, 0))) END)::bigint
+               AS servable
+    FROM queue q LEFT JOIN holdfast.tenant t ON t.name = q.tenant LEFT JOIN live l ON l.tenant = q.tenant GROUP BY 1
+),
+counts AS (
+    SELECT pool_id, count(*) FILTER (WHERE state = 'spawning') AS spawning,
+           count(*) FILTER (WHERE state = 'warm' AND NOT terminating) AS warm, count(*) FILTER (WHERE state = 'held') AS held,
+           count(*) FILTER (WHERE state = 'parked') AS parked, count(*) FILTER (WHERE state = 'retiring') AS retiring,
+           count(*) FILTER (WHERE state = 'warm' AND ready AND NOT terminating AND schedulable AND suspect_since IS NULL) AS free_ready
+    FROM holdfast.worker WHERE state <> 'gone' GROUP BY pool_id
+)
+SELECT {POOL_COLUMNS}, i.stopping, extract(epoch FROM clock.t)::float8 AS now, extract(epoch FROM clock.t - p.shrunk_at)::float8 AS shrunk_ago,
+       coalesce(c.spawning, 0) AS spawning, coalesce(c.warm, 0) AS warm, coalesce(c.held, 0) AS held, coalesce(c.parked, 0) AS parked,
+       coalesce(c.retiring, 0) AS retiring, coalesce(c.free_ready, 0) AS free_ready,
+       coalesce(w.all_waiting, 0) AS waiting, coalesce(w.servable, 0) AS servable,
+       coalesce(extract(epoch FROM clock.t - w.oldest), 0)::float8 AS oldest_wait,
+       ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state IN ('warm', 'spawning')
+             AND k.revision <> p.revision ORDER BY (k.state = 'spawning') DESC, k.state_since LIMIT 50) AS stale_warm,
+       ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'warm'
+             AND k.revision = p.revision ORDER BY k.state_since LIMIT 50) AS fresh_warm,
+       ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'spawning'
+             AND k.revision = p.revision ORDER BY k.state_since LIMIT 50) AS starting,
+       ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'parked'
+             ORDER BY k.parked_since LIMIT 50) AS parked_free,
+       ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'parked'
+             AND k.parked_heard + k.park_ttl <= clock.h ORDER BY k.parked_since LIMIT 50) AS parked_expired
+FROM holdfast.pool p LEFT JOIN counts c ON c.pool_id = p.id LEFT JOIN waiting w ON w.pool_id = p.id, clock, holdfast.installation i
+WHERE p.state <> 'gone'
+"""
+
+DEMAND = """
+SELECT p.id FROM holdfast.pool p
+WHERE p.state = 'live' AND EXISTS (SELECT FROM holdfast.claim c WHERE c.pool_id = p.id AND c.state = 'waiting')
+  AND EXISTS (SELECT FROM holdfast.worker w WHERE w.pool_id = p.id AND w.state IN ('warm', 'parked') AND w.ready
+              AND NOT w.terminating AND w.schedulable AND w.suspect_since IS NULL)
+"""
+
+FINISH = """
+WITH clock AS (SELECT holdfast.now() AS t),
+p AS (UPDATE holdfast.pool AS pool SET state = 'gone', updated_at = clock.t FROM clock
+      WHERE pool.id = $1 AND pool.state = 'draining'
+        AND NOT EXISTS (SELECT FROM holdfast.worker w WHERE w.pool_id = pool.id AND w.state <> 'gone')
+        AND NOT EXISTS (SELECT FROM holdfast.claim c WHERE c.pool_id = pool.id AND c.state <> 'ended') RETURNING pool.id),
+e AS (INSERT INTO holdfast.event (at, kind, pool_id) SELECT clock.t, 'pool.gone', p.id FROM p, clock)
+SELECT 'done' FROM p
+"""
+
+# A start that failed: the pool says why, and waits longer each time.
+TROUBLE = """
+UPDATE holdfast.pool SET failures = failures + 1, trouble = $2,
+    backoff_until = holdfast.now() + make_interval(secs => least(300, $3 * power(2, least(failures, 8))))
+WHERE id = $1
+"""
+
+SHRUNK = "UPDATE holdfast.pool SET shrunk_at = holdfast.now() WHERE id = $1"
+
+TENANTS = """
+WITH n AS (SELECT tenant, count(*) FILTER (WHERE state = 'waiting') AS waiting, count(*) FILTER (WHERE state <> 'waiting') AS live
+           FROM holdfast.claim WHERE state <> 'ended' GROUP BY tenant)
+SELECT coalesce(t.name, n.tenant) AS name, coalesce(t.weight, 1) AS weight, t.max_claims, coalesce(t.max_priority, 0) AS max_priority,
+       extract(epoch FROM t.park_ttl)::float8 AS park_ttl, coalesce(n.live, 0) AS live, coalesce(n.waiting, 0) AS waiting
+FROM holdfast.tenant t FULL JOIN n ON n.tenant = t.name ORDER BY 1
+"""
+
+PUT_TENANT = """
+INSERT INTO holdfast.tenant (name, weight, max_claims, max_priority, park_ttl, updated_at)
+VALUES ($1, $2, $3, $4, make_interval(secs => $5), holdfast.now())
+ON CONFLICT (name) DO UPDATE SET weight = excluded.weight, max_claims = excluded.max_claims,
+    max_priority = excluded.max_priority, park_ttl = excluded.park_ttl, updated_at = excluded.updated_at
+RETURNING name
+"""
+
+_spec = msgspec.json.Decoder(PoolSpec).decode
+
+
+def pool_of(row: asyncpg.Record) -> Pool:
+    return Pool(
+        id=row["id"],
+        name=row["name"],
+        spec=_spec(row["spec"]),
+        revision=row["revision"],
+        state=row["pool_state"],
+        source=row["source"],
+        created_at=row["created_at"]
+        if isinstance(row["created_at"], float)
+        else row["created_at"].timestamp(),
+        frozen=row["frozen"],
+        backoff_until=row["backoff_until"]
+        if isinstance(row["backoff_until"], float | None)
+        else row["backoff_until"].timestamp(),
+        failures=row["failures"],
+        trouble=row["trouble"],
+        generation=row["generation"],
+    )
+
+
+class PostgresPools:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def put(
+        self, pool_id: str, name: str, spec: PoolSpec, source: str
+    ) -> tuple[Pool, Literal["created", "changed", "same"]]:
+        row = await self._db.row(
+            PUT, pool_id, name, msgspec.json.encode(spec).decode(), revision_of(spec), source
+        )
+        assert row is not None
+        return pool_of(row), row["what"]
+
+    async def delete(self, name: str) -> Pool | None:
+        row = await self._db.row(DELETE, name)
+        return pool_of(row) if row else None
+
+    async def freeze(self, name: str, reason: str | None) -> Pool | None:
+        row = await self._db.row(FREEZE, name, reason)
+        return pool_of(row) if row else None
+
+    async def get(self, name: str) -> Pool | None:
+        row = await self._db.row(GET, name)
+        return pool_of(row) if row else None
+
+    async def all(self) -> list[Pool]:
+        return [pool_of(row) for row in await self._db.rows(ALL)]
+
+    async def loads(self) -> list[PoolLoad]:
+        counts = (
+            "spawning",
+            "warm",
+            "held",
+            "parked",
+            "retiring",
+            "waiting",
+            "servable",
+            "oldest_wait",
+            "free_ready",
+        )
+        return [
+            PoolLoad(
+                pool=pool_of(row),
+                now=row["now"],
+                stopping=row["stopping"],
+                shrunk_ago=row["shrunk_ago"],
+                stale_warm=_versions(row["stale_warm"]),
+                fresh_warm=_versions(row["fresh_warm"]),
+                starting=_versions(row["starting"]),
+                parked_free=_versions(row["parked_free"]),
+                parked_expired=_versions(row["parked_expired"]),
+                **{name: row[name] for name in counts},
+            )
+            for row in await self._db.rows(LOADS)
+        ]
+
+    async def demand(self) -> list[str]:
+        return [row["id"] for row in await self._db.rows(DEMAND)]
+
+    async def finish(self, pool_id: str) -> Outcome:
+        word = await self._db.value(FINISH, pool_id)
+        return Stale() if word is None else outcome_of(word)
+
+    async def shrunk(self, pool_id: str) -> None:
+        await self._db.rows(SHRUNK, pool_id)
+
+    async def trouble(self, pool_id: str, reason: str, backoff: float) -> None:
+        await self._db.rows(TROUBLE, pool_id, reason[:500], backoff)
+
+    async def tenants(self) -> list[Tenant]:
+        return [
+            Tenant(
+                name=row["name"],
+                spec=TenantSpec(
+                    weight=row["weight"],
+                    max_claims=row["max_claims"],
+                    max_priority=row["max_priority"],
+                    park_ttl=None if row["park_ttl"] is None else text(row["park_ttl"]),
+                ),
+                live=row["live"],
+                waiting=row["waiting"],
+            )
+            for row in await self._db.rows(TENANTS)
+        ]
+
+    async def put_tenant(self, name: str, spec: TenantSpec) -> Tenant:
+        ttl = None if spec.park_ttl is None else seconds(spec.park_ttl)
+        await self._db.rows(PUT_TENANT, name, spec.weight, spec.max_claims, spec.max_priority, ttl)
+        return next(tenant for tenant in await self.tenants() if tenant.name == name)
+
+
+def _versions(items: list[str]) -> list[tuple[str, int]]:
+    return [(name, int(version)) for name, _, version in (item.partition(" ") for item in items)]

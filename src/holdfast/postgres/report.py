@@ -1,0 +1,144 @@
+"""Figures for /metrics and violations for `doctor`, read from the tables so that every replica shows the same."""
+
+from typing import Any
+
+from .database import Database
+
+WORKERS = """
+SELECT p.name AS pool, w.state, count(*) AS n, count(*) FILTER (WHERE w.suspect_since IS NOT NULL) AS suspects
+FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id WHERE w.state <> 'gone' GROUP BY 1, 2
+"""
+CLAIMS = """
+SELECT p.name AS pool, c.state, count(*) AS n,
+       coalesce(max(extract(epoch FROM holdfast.now() - c.created_at)) FILTER (WHERE c.state = 'waiting'), 0)::float8 AS oldest
+FROM holdfast.claim c JOIN holdfast.pool p ON p.id = c.pool_id WHERE c.state <> 'ended' GROUP BY 1, 2
+"""
+INSTALLATION = """
+SELECT epoch, recoveries, recovering_since IS NOT NULL AS recovering, brake_tripped_at IS NOT NULL AS braked FROM holdfast.installation
+"""
+# Each check is a query that answers what is wrong, one row a violation, with a sentence.
+CHECKS: tuple[tuple[str, str, str, str], ...] = (
+    (
+        "P1",
+        "one holder: a live claim and its worker point at each other",
+        "stop giving out claims (freeze the pool) and look at `explain` of both",
+        """SELECT format('claim %s is %s on worker %s, which is %s for claim %s', c.id, c.state, c.worker_id,
+                         coalesce(w.state, 'absent'), coalesce(w.claim_id, 'none'))
+           FROM holdfast.claim c LEFT JOIN holdfast.worker w ON w.id = c.worker_id
+           WHERE c.state IN ('assigned', 'active') AND (w.claim_id IS DISTINCT FROM c.id OR w.fence IS DISTINCT FROM c.fence)""",
+    ),
+    (
+        "P1",
+        "a worker serves one tenant only",
+        "retire the worker; its tenants may have seen each other's data",
+        """SELECT format('worker %s was active for %s tenants', worker_id, count(DISTINCT tenant)) FROM holdfast.event
+           WHERE kind = 'claim.active' AND worker_id IS NOT NULL GROUP BY worker_id HAVING count(DISTINCT tenant) > 1""",
+    ),
+    (
+        "P2",
+        "no worker is ending under a live claim",
+        "look at the worker's events: something ended it around the one path",
+        """SELECT format('worker %s is %s under claim %s', w.id, w.state, c.id) FROM holdfast.worker w
+           JOIN holdfast.claim c ON c.worker_id = w.id AND c.state IN ('assigned', 'active') WHERE w.state IN ('retiring', 'gone')""",
+    ),
+    (
+        "P3",
+        "busy workers carry their protection",
+        "`converge` restores it within 5 s; if not, look at /v1/duties and the cluster's rights",
+        """SELECT format('worker %s is active for claim %s without protection', w.id, c.id) FROM holdfast.worker w
+           JOIN holdfast.claim c ON c.id = w.claim_id JOIN holdfast.pool p ON p.id = w.pool_id
+           WHERE c.state = 'active' AND p.spec #>> '{protection,mode}' = 'claim' AND NOT w.protected AND NOT w.terminating
+             AND c.active_at < holdfast.now() - interval '20 s'""",
+    ),
+    (
+        "P4",
+        "every live claim has a longest duration ahead of it",
+        "the duty `deadlines` does not end what is past its longest duration: see /v1/duties, the brake, recovery",
+        """SELECT format('claim %s is past its longest duration', c.id) FROM holdfast.claim c, holdfast.hearing h
+           WHERE c.state = 'active' AND c.max_heard < h.last_heard - h.deaf - interval '30 s'""",
+    ),
+    (
+        "P5",
+        "no worker is stuck on its way out or in",
+        "see `explain worker`; a pod that cannot end needs a person on its node",
+        """SELECT format('worker %s is %s for %s', w.id, w.state, date_trunc('second', holdfast.now() - w.state_since))
+           FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id
+           WHERE (w.state = 'retiring' AND w.state_since < holdfast.now() - interval '10 min' AND p.frozen IS NULL)
+              OR (w.state = 'spawning' AND w.state_since < holdfast.now() - interval '1 hour')""",
+    ),
+    (
+        "P5",
+        "no parked worker outlives its TTL",
+        "`converge` condemns it within 10 s; if not, see /v1/duties, freeze and the brake",
+        """SELECT format('worker %s is parked past its TTL', w.id) FROM holdfast.worker w, holdfast.hearing h
+           WHERE w.state = 'parked' AND w.parked_heard + w.park_ttl < h.last_heard - h.deaf - interval '20 s'""",
+    ),
+    (
+        "P6",
+        "every duty succeeded lately",
+        "see the failure in /v1/duties; another replica takes over where its own reads work",
+        """SELECT format('duty %s has not succeeded for %s: %s', duty,
+                         coalesce(date_trunc('second', holdfast.now() - success_at)::text, 'ever'), coalesce(failure, 'no error reported'))
+           FROM holdfast.term
+           WHERE coalesce(success_at, '-infinity') < holdfast.now() - CASE duty WHEN 'prune' THEN interval '40 min'
+                WHEN 'converge' THEN interval '50 s' ELSE interval '20 s' END
+             AND (SELECT min(started_at) FROM holdfast.replica WHERE stopped_at IS NULL
+                  AND seen_at > holdfast.now() - interval '5 s') < holdfast.now() - interval '60 s'""",
+    ),
+    (
+        "P7",
+        "the brake is released",
+        "look at what was ended (`holdfast get events`), then `holdfast brake release --reason …`",
+        """SELECT format('the brake holds since %s: %s', brake_tripped_at, brake_reason) FROM holdfast.installation
+           WHERE brake_tripped_at IS NOT NULL""",
+    ),
+    (
+        "P7",
+        "no recovery is under way",
+        "it ends by itself once pods and agents have been compared; see events recovery.*",
+        """SELECT format('recovering since %s: %s', recovering_since, recovery_reason) FROM holdfast.installation
+           WHERE recovering_since IS NOT NULL""",
+    ),
+    (
+        "P7",
+        "an acknowledged commit survives",
+        "set synchronous_commit to on, and name standbys in synchronous_standby_names",
+        """SELECT 'fsync is off: a crash loses commits' WHERE current_setting('fsync') = 'off'
+           UNION ALL SELECT 'synchronous_commit is off: a crash loses commits' WHERE current_setting('synchronous_commit') = 'off'
+           UNION ALL SELECT format('standby %s is asynchronous: a failover to it loses commits', application_name)
+           FROM pg_stat_replication WHERE sync_state = 'async' AND application_name NOT IN ('pg_basebackup')""",
+    ),
+    (
+        "P8",
+        "no claim waits past its deadline",
+        "the duty `deadlines` refuses it within seconds; see /v1/duties",
+        """SELECT format('claim %s waits past its deadline', c.id) FROM holdfast.claim c, holdfast.hearing h
+           WHERE c.state = 'waiting' AND c.deadline_heard < h.last_heard - h.deaf - interval '30 s'""",
+    ),
+)
+
+
+async def metrics(db: Database) -> dict[str, Any]:
+    row = await db.row(INSTALLATION)
+    assert row is not None
+    return {
+        "workers": [dict(r) for r in await db.rows(WORKERS)],
+        "claims": [dict(r) for r in await db.rows(CLAIMS)],
+        "installation": dict(row),
+    }
+
+
+async def check(db: Database) -> list[dict[str, Any]]:
+    checks = []
+    for promise, name, advice, sql in CHECKS:
+        wrong = [row[0] for row in await db.rows(f"{sql} LIMIT 20")]
+        checks.append(
+            {
+                "promise": promise,
+                "name": name,
+                "ok": not wrong,
+                "detail": "; ".join(wrong),
+                "advice": advice if wrong else "",
+            }
+        )
+    return checks

@@ -1,0 +1,39 @@
+"""The store on Postgres, put together."""
+
+from typing import Any
+
+from . import report
+from .access import PostgresAccess
+from .claims import PostgresClaims
+from .database import Database
+from .fleet import PostgresFleet
+from .history import PostgresHistory
+from .notices import PostgresNotices
+from .pools import PostgresPools
+from .workers import PostgresWorkers
+
+
+class PostgresStore:
+    def __init__(self, db: Database) -> None:
+        self.db = db
+        self.claims = PostgresClaims(db)
+        self.workers = PostgresWorkers(db)
+        self.pools = PostgresPools(db)
+        self.fleet = PostgresFleet(db)
+        self.history = PostgresHistory(db)
+        self.access = PostgresAccess(db)
+
+    async def now(self) -> float:
+        return float(await self.db.value("SELECT extract(epoch FROM holdfast.now())::float8"))
+
+    async def listen(self) -> PostgresNotices:
+        return PostgresNotices(self.db.dsn)
+
+    async def metrics(self) -> dict[str, Any]:
+        return await report.metrics(self.db)
+
+    async def check(self) -> list[dict[str, Any]]:
+        return await report.check(self.db)
+
+    async def close(self) -> None:
+        await self.db.close()

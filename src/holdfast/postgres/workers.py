@@ -1,0 +1,288 @@
+"""Workers in Postgres: spawn, hear, condemn, bury, and the rows that `converge` compares."""
+
+from collections.abc import Sequence
+
+import asyncpg
+import msgspec
+
+from ..model.outcome import Outcome, Stale, outcome_of
+from ..model.pod import Pulse
+from ..model.pool import Pool
+from ..model.worker import Worker
+from ..ports.store import Directive, Facts, Row, Word
+from .database import Database
+from .pools import POOL_COLUMNS, pool_of
+
+SPAWN = "SELECT o_worker, o_epoch FROM @fn.spawn($1, $2, $3, $4)"
+
+# The slot is free again at once, and the pool says why. Backoff doubles with each failure in a row.
+UNSPAWN = """
+WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
+w AS (
+    UPDATE holdfast.worker AS worker SET state = 'gone', version = version + 1, reason = $3, state_since = clock.t,
+        state_heard = clock.h
+    FROM clock WHERE worker.id = $1 AND worker.state IN @worker.unspawn RETURNING worker.id, worker.pool_id
+), p AS (
+    UPDATE holdfast.pool AS pool SET failures = failures + 1, trouble = $2 || ': ' || $3,
+        backoff_until = clock.t + make_interval(secs => least(300, $4 * power(2, least(pool.failures, 8))))
+    FROM w, clock WHERE pool.id = w.pool_id
+), e AS (
+    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, reason, data)
+    SELECT clock.t, 'worker.gone', w.pool_id, w.id, $3, jsonb_build_object('refused', $2) FROM w, clock
+)
+SELECT 'done' FROM w
+"""
+
+SPAWNED = """
+UPDATE holdfast.worker SET pod_uid = $2, version = version + 1
+WHERE id = $1 AND state <> 'gone' AND (pod_uid IS NULL OR pod_uid = $2) RETURNING 'done'
+"""
+
+WARM = """
+WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
+w AS (
+    UPDATE holdfast.worker AS worker SET state = 'warm', version = version + 1, ready = true,
+        endpoint = coalesce($3, endpoint), state_since = clock.t, state_heard = clock.h
+    FROM clock WHERE worker.id = $1 AND worker.version = $2 AND worker.state IN @worker.warm
+    RETURNING worker.id, worker.pool_id
+), p AS (
+    UPDATE holdfast.pool AS pool SET failures = 0, trouble = NULL, backoff_until = NULL FROM w WHERE pool.id = w.pool_id AND failures > 0
+), e AS (
+    INSERT INTO holdfast.event (at, kind, pool_id, worker_id) SELECT clock.t, 'worker.warm', w.pool_id, w.id FROM w, clock
+), n AS (SELECT pg_notify('holdfast', 'p ' || w.pool_id) FROM w)
+SELECT 'done', (SELECT count(*) FROM n) FROM w
+"""
+
+CONDEMN = "SELECT @fn.condemn($1, $2, $3, $4)"
+
+BURY = """
+WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
+w AS (
+    UPDATE holdfast.worker AS worker SET state = 'gone', version = version + 1, state_since = clock.t, state_heard = clock.h,
+        ready = false
+    FROM clock WHERE worker.id = $1 AND worker.state IN @worker.bury RETURNING worker.id, worker.pool_id, worker.tenant
+), d AS (DELETE FROM holdfast.pulse USING w WHERE pulse.worker_id = w.id),
+e AS (
+    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, tenant, reason)
+    SELECT clock.t, 'worker.gone', w.pool_id, w.id, w.tenant, $2 FROM w, clock
+), n AS (SELECT pg_notify('holdfast', 'p ' || w.pool_id) FROM w)
+SELECT 'done', (SELECT count(*) FROM n) FROM w
+"""
+
+SUSPECT = """
+WITH clock AS (SELECT holdfast.now() AS t),
+w AS (
+    UPDATE holdfast.worker AS worker SET suspect_since = clock.t, version = version + 1
+    FROM clock WHERE worker.id = $1 AND worker.version = $2 AND worker.suspect_since IS NULL AND worker.state <> 'gone'
+    RETURNING worker.id, worker.pool_id, worker.claim_id, worker.tenant
+), e AS (
+    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
+    SELECT clock.t, 'worker.suspect', w.pool_id, w.id, w.claim_id, w.tenant, $3 FROM w, clock
+)
+SELECT 'done' FROM w
+"""
+
+# Heard from again: whoever spoke after it became suspect is not silent.
+UNSUSPECT = """
+UPDATE holdfast.worker AS worker SET suspect_since = NULL, version = version + 1
+WHERE worker.id = ANY ($1::text[]) AND worker.suspect_since IS NOT NULL
+"""
+
+FACTS = """
+UPDATE holdfast.worker AS w SET node = f.node, terminating = w.terminating OR f.terminating, schedulable = f.schedulable,
+    protected = f.protected, endpoint = coalesce(f.endpoint, w.endpoint), version = w.version + 1,
+    scheduled_heard = CASE WHEN f.node IS NOT NULL THEN coalesce(w.scheduled_heard, (SELECT holdfast.heard())) END
+FROM unnest($1::text[], $2::text[], $3::text[], $4::boolean[], $5::boolean[], $6::boolean[], $7::text[])
+     AS f(id, uid, node, terminating, schedulable, protected, endpoint)
+WHERE w.id = f.id AND w.pod_uid = f.uid AND w.state <> 'gone' RETURNING w.id
+"""
+
+HEAR = "SELECT o_do, o_fence, o_reason, o_park FROM @fn.hear($1, $2, $3, $4, $5, $6, $7)"
+
+BEAT = """
+INSERT INTO holdfast.pulse AS pulse (worker_id, beat_heard, doing, claim_id, fence, tenant)
+SELECT w.id, (SELECT holdfast.heard()), w.doing, w.claim, w.fence, w.tenant
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[]) AS w(id, doing, claim, fence, tenant)
+ON CONFLICT (worker_id) DO UPDATE SET beat_heard = greatest(pulse.beat_heard, excluded.beat_heard), doing = excluded.doing,
+    claim_id = excluded.claim_id, fence = excluded.fence, tenant = excluded.tenant
+"""
+
+PULSES = """
+SELECT u.worker_id AS worker, extract(epoch FROM c.h - u.beat_heard)::float8 AS age, u.doing, u.claim_id AS claim, u.fence, u.tenant,
+       coalesce(u.beat_heard > i.recovery_heard, false) AS spoke_since_recovery
+FROM holdfast.pulse u, (SELECT holdfast.heard() AS h) c, holdfast.installation i WHERE u.worker_id = ANY ($1::text[])
+"""
+
+# First here, then on the pod: a clear that was planned from an old view must not land on a new claim's protection.
+UNPROTECT = """
+UPDATE holdfast.worker SET protected = false, version = version + 1
+WHERE id = $1 AND version = $2 AND state IN ('warm', 'parked') RETURNING 'done'
+"""
+
+WORKER_COLUMNS = """
+w.id, w.pool_id, p.name AS pool, w.state, w.version, w.revision, w.claim_id AS claim, w.tenant, w.fence, w.reason, w.pod_uid, w.node,
+w.endpoint, w.ready, w.terminating, w.schedulable, w.delivered, extract(epoch FROM w.created_at)::float8 AS created_at,
+extract(epoch FROM w.state_since)::float8 AS state_since, extract(epoch FROM w.parked_since)::float8 AS parked_since,
+extract(epoch FROM w.park_ttl)::float8 AS park_ttl, extract(epoch FROM w.suspect_since)::float8 AS suspect_since
+"""
+GET = (
+    f"SELECT {WORKER_COLUMNS} FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id WHERE w.id = $1"
+)
+FIND = f"""
+SELECT {WORKER_COLUMNS} FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id
+WHERE ($1::text IS NULL OR p.name = $1) AND (CASE WHEN $2::text IS NULL THEN w.state <> 'gone' ELSE w.state = $2 END)
+  AND ($3::text IS NULL OR (w.created_at, w.id) < (SELECT k.created_at, k.id FROM holdfast.worker k WHERE k.id = $3))
+ORDER BY w.created_at DESC, w.id DESC LIMIT $4
+"""
+
+ROWS = f"""
+WITH clock AS MATERIALIZED (SELECT holdfast.heard() AS h)
+SELECT {WORKER_COLUMNS}, w.epoch AS row_epoch, w.protected AS pod_protected,
+       extract(epoch FROM clock.h - w.state_heard)::float8 AS age,
+       extract(epoch FROM w.parked_heard + w.park_ttl - clock.h)::float8 AS park_left,
+       extract(epoch FROM clock.h - w.scheduled_heard)::float8 AS scheduled_age,
+       c.state AS claim_state, c.fence AS claim_fence, c.protected AS claim_protected, c.retry AS claim_retry,
+       c.losses AS claim_losses, c.delivered AS claim_delivered,
+       u.doing, u.claim_id AS u_claim, u.fence AS u_fence, u.tenant AS u_tenant,
+       extract(epoch FROM clock.h - u.beat_heard)::float8 AS u_age,
+       coalesce(u.beat_heard > (SELECT recovery_heard FROM holdfast.installation), false) AS u_since
+FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id LEFT JOIN holdfast.claim c ON c.id = w.claim_id
+LEFT JOIN holdfast.pulse u ON u.worker_id = w.id, clock
+WHERE w.state <> 'gone' AND ($1::text[] IS NULL OR w.id = ANY ($1))
+"""
+POOL_TRAITS = """
+SELECT id, frozen IS NOT NULL AS frozen, state = 'live' AS live, (spec #>> '{worker,agent}')::boolean AS agent,
+       spec #>> '{protection,mode}' AS protection, spec ->> 'silence' AS silence,
+       extract(epoch FROM @fn.duration(spec ->> 'startTimeout'))::float8 AS start_timeout,
+       extract(epoch FROM @fn.duration(spec #>> '{drain,grace}'))::float8 AS grace
+FROM holdfast.pool WHERE state <> 'gone'
+"""
+
+IDENTITY = f"""
+SELECT w.pod_uid, {POOL_COLUMNS} FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id
+WHERE w.id = $1 AND w.state <> 'gone'
+"""
+
+_WORKER_FIELDS = tuple(field.name for field in msgspec.structs.fields(Worker))
+
+
+class PostgresWorkers:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def spawn(
+        self, pool_id: str, ids: Sequence[str], free_target: int, starting_limit: int
+    ) -> list[tuple[str, int]]:
+        return [
+            (r[0], r[1]) for r in await self._db.rows(SPAWN, pool_id, list(ids), free_target, starting_limit)
+        ]
+
+    async def unspawn(self, worker: str, kind: str, reason: str, backoff: float) -> Outcome:
+        return _guarded(await self._db.value(UNSPAWN, worker, kind, reason[:500], backoff))
+
+    async def spawned(self, worker: str, uid: str) -> Outcome:
+        return _guarded(await self._db.value(SPAWNED, worker, uid))
+
+    async def warm(self, worker: str, version: int, endpoint: str | None) -> Outcome:
+        return _guarded(await self._db.value(WARM, worker, version, endpoint))
+
+    async def condemn(self, worker: str, version: int | None, reason: str, *, counted: bool) -> Outcome:
+        return outcome_of(await self._db.value(CONDEMN, worker, version, reason, counted))
+
+    async def bury(self, worker: str, reason: str) -> Outcome:
+        return _guarded(await self._db.value(BURY, worker, reason))
+
+    async def suspect(self, worker: str, version: int, reason: str) -> Outcome:
+        return _guarded(await self._db.value(SUSPECT, worker, version, reason))
+
+    async def heard_again(self, workers: Sequence[str]) -> None:
+        await self._db.rows(UNSUSPECT, list(workers))
+
+    async def unprotect(self, worker: str, version: int) -> Outcome:
+        return _guarded(await self._db.value(UNPROTECT, worker, version))
+
+    async def pulses(self, workers: Sequence[str]) -> list[Pulse]:
+        return [Pulse(**dict(row)) for row in await self._db.rows(PULSES, list(workers))]
+
+    async def facts(self, facts: Sequence[Facts]) -> int:
+        columns = [
+            [getattr(fact, name) for fact in facts]
+            for name in ("worker", "uid", "node", "terminating", "schedulable", "protected", "endpoint")
+        ]
+        return len(await self._db.rows(FACTS, *columns))
+
+    async def hear(self, word: Word) -> Directive:
+        row = await self._db.row(
+            HEAR, word.worker, word.uid, word.doing, word.claim, word.fence, word.reset_fence, word.endpoint
+        )
+        assert row is not None
+        return Directive(*row)
+
+    async def beat(self, words: Sequence[Word]) -> None:
+        last = {word.worker: word for word in words}  # a row may be upserted only once a statement
+        columns = [
+            [getattr(w, name) for w in last.values()]
+            for name in ("worker", "doing", "claim", "fence", "tenant")
+        ]
+        await self._db.rows(BEAT, *columns)
+
+    async def rows(self, workers: Sequence[str] | None) -> list[Row]:
+        traits = {row["id"]: row for row in await self._db.rows(POOL_TRAITS)}
+        found = await self._db.rows(ROWS, None if workers is None else list(workers))
+        return [_row(row, traits[row["pool_id"]]) for row in found if row["pool_id"] in traits]
+
+    async def identity(self, worker: str) -> tuple[str | None, Pool] | None:
+        row = await self._db.row(IDENTITY, worker)
+        return (row["pod_uid"], pool_of(row)) if row else None
+
+    async def get(self, worker: str) -> Worker | None:
+        row = await self._db.row(GET, worker)
+        return Worker(**dict(row)) if row else None
+
+    async def find(
+        self, *, pool: str | None, state: str | None, limit: int, cursor: str | None
+    ) -> tuple[list[Worker], str | None]:
+        rows = await self._db.rows(FIND, pool, state, cursor, limit + 1)
+        workers = [Worker(**dict(row)) for row in rows[:limit]]
+        return workers, workers[-1].id if len(rows) > limit else None
+
+
+def _guarded(word: str | None) -> Outcome:
+    """An UPDATE that matched no row is not success."""
+    return Stale() if word is None else outcome_of(word)
+
+
+def _row(row: asyncpg.Record, pool: asyncpg.Record) -> Row:
+    pulse = None
+    if row["doing"] is not None:
+        pulse = Pulse(
+            worker=row["id"],
+            age=row["u_age"],
+            doing=row["doing"],
+            claim=row["u_claim"],
+            fence=row["u_fence"],
+            tenant=row["u_tenant"],
+            spoke_since_recovery=row["u_since"],
+        )
+    return Row(
+        worker=Worker(**{name: row[name] for name in _WORKER_FIELDS}),
+        age=row["age"],
+        epoch=row["row_epoch"],
+        pool_frozen=pool["frozen"],
+        pool_live=pool["live"],
+        agent=pool["agent"],
+        protection=pool["protection"],
+        silence=pool["silence"],
+        start_timeout=pool["start_timeout"],
+        grace=pool["grace"],
+        park_left=row["park_left"],
+        scheduled_age=row["scheduled_age"],
+        claim_state=row["claim_state"],
+        claim_fence=row["claim_fence"],
+        claim_protected=row["claim_protected"],
+        claim_retry=row["claim_retry"],
+        claim_losses=row["claim_losses"] or 0,
+        claim_delivered=bool(row["claim_delivered"]),
+        pod_protected=row["pod_protected"],
+        pulse=pulse,
+    )

@@ -1,0 +1,80 @@
+"""Run one replica: its doors and its duties in one process."""
+
+import asyncio
+import contextlib
+import logging
+import sys
+from types import FrameType
+
+import structlog
+import uvicorn
+import uvloop
+
+from .wiring import Layout, Settings, Wired, connect, local_cluster, wire
+
+GRACE = 5  # seconds for requests under way; long polls and waits are answered at once
+
+
+class Server(uvicorn.Server):
+    """Uvicorn, which first lets go of everybody who waits."""
+
+    def __init__(self, config: uvicorn.Config, wired: Wired) -> None:
+        super().__init__(config)
+        self._wired = wired
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._wired.context.stopping.set()
+        self._wired.context.wakes.wake_all()
+        super().handle_exit(sig, frame)
+
+
+async def serve(settings: Settings) -> None:
+    configure_logging()
+    layout = Layout(settings.data_dir)
+    cluster = local_cluster(layout)
+    store = await connect(settings, cluster.install)
+    await store.history.prepare_partitions()
+    wired = wire(store, cluster, key=layout.key.read_bytes(), url=settings.url)
+    config = uvicorn.Config(
+        wired.app,
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        http="httptools",
+        ws="none",
+        timeout_graceful_shutdown=GRACE,
+        timeout_keep_alive=75,
+        server_header=False,
+    )
+    wired.replica.start()
+    try:
+        await Server(config, wired).serve()
+    finally:
+        await wired.replica.stop()
+        await cluster.close()
+        await store.close()
+
+
+def run(settings: Settings) -> None:
+    with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(settings))
+
+
+def configure_logging() -> None:
+    """One line an event on standard error; JSON where nobody watches."""
+    processors: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    renderer = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[*processors, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+__all__ = ["Settings", "run", "serve"]

@@ -1,0 +1,152 @@
+"""Put a replica together: store, cluster, engine and doors. The only place that knows all of them."""
+
+import asyncio
+import os
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+from starlette.applications import Starlette
+
+from . import __version__
+from .api.app import application
+from .api.auth import Auth
+from .api.context import Context
+from .duties.duty import Ports
+from .engine.apply import Apply
+from .engine.desk import Desk
+from .engine.handover import HandOvers
+from .engine.ids import Ids
+from .engine.metrics import Metrics
+from .engine.replica import Replica
+from .engine.wakes import Wakes
+from .local.cluster import LocalCluster
+from .ports.cluster import Cluster
+from .ports.store import Store, StoreUnavailable
+from .postgres.database import Database
+from .postgres.migrate import migrate
+from .postgres.store import PostgresStore
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What lies where below a data directory."""
+
+    root: Path
+
+    @property
+    def key(self) -> Path:
+        return self.root / "key"
+
+    @property
+    def install(self) -> Path:
+        return self.root / "install"
+
+    @property
+    def token(self) -> Path:
+        return self.root / "token"
+
+    @property
+    def servers(self) -> Path:
+        return self.root / "servers"
+
+    @property
+    def workers(self) -> Path:
+        return self.root / "workers"
+
+    @property
+    def output(self) -> Path:
+        return self.root / "output"
+
+    @property
+    def highwater(self) -> Path:
+        return self.root / "highwater.json"
+
+    @property
+    def postgres(self) -> Path:
+        return self.root / "postgres"
+
+
+@dataclass(frozen=True)
+class Settings:
+    dsn: str = field(repr=False)
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 7070
+    pooled: bool = False
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Wired:
+    """A replica that is put together but not started."""
+
+    app: Starlette
+    context: Context
+    replica: Replica
+    store: Store
+    cluster: Cluster
+
+
+def local_cluster(layout: Layout) -> LocalCluster:
+    return LocalCluster(
+        root=layout.workers,
+        output_root=layout.output,
+        highwater=layout.highwater,
+        servers_file=layout.servers,
+        install=layout.install.read_text().strip(),
+        key=layout.key.read_bytes(),
+    )
+
+
+def wire(store: Store, cluster: Cluster, *, key: bytes, url: str, ids: Ids | None = None) -> Wired:
+    """Everything above the ports. A simulation calls this with its own store, cluster and ids."""
+    ids = ids or Ids()
+    metrics, wakes = Metrics(), Wakes()
+    handovers = HandOvers(store, cluster, metrics)
+    desk = Desk(store, handovers, wakes, metrics)
+    apply = Apply(store, cluster, desk, ids, metrics)
+    replica = Replica(
+        ids.new("r", 6),
+        Ports(store, cluster),
+        apply,
+        desk,
+        wakes,
+        metrics,
+        url,
+        os.getpid(),
+        socket.gethostname(),
+        __version__,
+    )
+    context = Context(
+        store=store,
+        cluster=cluster,
+        desk=desk,
+        replica=replica,
+        wakes=wakes,
+        metrics=metrics,
+        auth=Auth(store.access, key),
+        ids=ids,
+        version=__version__,
+        install=cluster.install,
+    )
+    return Wired(application(context), context, replica, store, cluster)
+
+
+async def connect(settings: Settings, install: str) -> PostgresStore:
+    """The store, migrated; waits for a Postgres that is not there yet, and says so."""
+    pause = 0.2
+    while True:
+        try:
+            await migrate(settings.dsn, install)
+            return PostgresStore(await Database.connect(settings.dsn, pooled=settings.pooled))
+        except StoreUnavailable as error:
+            log.warning("waiting for Postgres", reason=str(error))
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 5.0)

@@ -1,0 +1,292 @@
+"""A job's agent starts its command once, only when it may, and never gives up its result."""
+
+import json
+import os
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from conftest import Running, until
+from plane import Plane
+
+Planes = Callable[..., Plane]
+Agents = Callable[..., Running]
+
+
+def shell(script: str) -> list[str]:
+    return ["sh", "-c", script]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+def test_a_command_runs_and_its_exit_code_and_output_are_kept(planes: Planes, agent: Agents) -> None:
+    plane = planes()
+    plane.assign(command=shell("echo out; echo err >&2; exit 3"))
+    running = agent(plane)
+    assert running.exit_code() == 0
+    assert plane.said("result") == [{"fence": 7, "exit_code": 3, "reason": ""}]
+    assert running.output() == b"out\nerr\n"
+    kept = json.loads((running.work / "result.json").read_text())
+    assert kept == {"claim": "c-1", "fence": 7, "exit_code": 3}
+    assert not (running.outputs / "c-1.truncated").exists()
+
+
+def test_it_says_what_it_does(planes: Planes, agent: Agents) -> None:
+    plane = planes()
+    running = agent(plane)
+    until(lambda: plane.doing() == "idle")
+    gate = running.folder / "gate"
+    plane.assign(command=shell(f"until test -e {gate}; do sleep 0.02; done"))
+    until(lambda: plane.doing() == "running")
+    word = plane.words[-1]
+    assert (word["claim"], word["fence"], word["tenant"]) == ("c-1", 7, "acme")
+    assert plane.words[0]["claim"] is None
+    gate.touch()
+    assert running.exit_code() == 0
+
+
+def test_the_command_waits_for_the_acknowledgement_to_be_accepted(planes: Planes, agent: Agents) -> None:
+    plane = planes()
+    plane.hold_acks = True
+    running = agent(plane)
+    mark = running.folder / "started"
+    plane.assign(command=shell(f"touch {mark}"))
+    until(lambda: plane.said("ack"))
+    until(lambda: plane.doing() == "activating")  # it goes on polling while it waits
+    assert not mark.exists()
+    assert not (running.work / "groups").exists()
+    plane.hold_acks = False
+    assert running.exit_code() == 0
+    assert mark.exists()
+
+
+def test_a_stale_acknowledgement_starts_nothing(planes: Planes, agent: Agents) -> None:
+    plane = planes()
+    plane.accept = False
+    running = agent(plane)
+    plane.assign(command=shell("touch started"))
+    until(lambda: plane.said("ack"))
+    until(lambda: len(plane.words) > 3 and plane.doing() == "idle")  # offered again and again, and ignored
+    assert "ignored" in running.log
+    assert len(plane.said("ack")) == 1
+    plane.accept = True
+    plane.assign(fence=8, claim="c-2", command=shell("touch second"))
+    assert running.exit_code() == 0
+    assert sorted(path.name for path in (running.work / "work").iterdir()) == ["second"]
+
+
+def test_a_result_outlives_an_outage_and_is_told_to_the_second_server(planes: Planes, agent: Agents) -> None:
+    first, second = planes(), planes()
+    running = agent(first)
+    gate = running.folder / "gate"
+    first.assign(command=shell(f"until test -e {gate}; do sleep 0.02; done; exit 5"))
+    until(lambda: first.acked)
+    first.down()
+    second.assignment, second.acked = first.assignment, first.acked
+    gate.touch()
+    until(lambda: (running.work / "result.json").exists())
+    until(lambda: "cut off" in running.log)
+    assert running.popen.poll() is None
+    running.servers_file.write_text(f"{first.url}\n{second.url}\n")
+    assert running.exit_code() == 0
+    assert second.said("result") == [{"fence": 7, "exit_code": 5, "reason": ""}]
+
+
+def test_a_busy_agent_does_not_end_itself_for_lack_of_a_server(planes: Planes, agent: Agents) -> None:
+    plane = planes()
+    running = agent(plane, HOLDFAST_LONELY_SECONDS="0.3")
+    gate = running.folder / "gate"
+    plane.assign(command=shell(f"until test -e {gate}; do sleep 0.02; done"))
+    until(lambda: plane.acked)
+    port = plane.port
+    plane.down()
+    until(lambda: "cut off" in running.log)
+    deadline = time.monotonic() + 1.5  # 5 times what a free one would bear
+    while time.monotonic() < deadline:
+        assert running.popen.poll() is None
+        time.sleep(0.05)
+    gate.touch()
+    until(lambda: (running.work / "result.json").exists())
+    plane.up(port)
+    assert running.exit_code() == 0
+    assert plane.said("result")
+
+
+def test_a_lonely_free_agent_ends_itself(planes: Planes, agent: Agents) -> None:
+    plane = planes()
+    running = agent(plane, HOLDFAST_LONELY_SECONDS="0.5")
+    until(lambda: plane.doing() == "idle")
+    plane.down()
+    assert running.exit_code() == 1
+    assert "no server has listened" in running.log
+
+
+def test_output_beyond_the_bound_is_swallowed_and_marked(planes: Planes, agent: Agents) -> None:
+    plane = planes(output_limit=1000)
+    plane.assign(command=shell("head -c 3000000 /dev/zero; exit 4"))
+    running = agent(plane)
+    assert running.exit_code() == 0
+    assert plane.said("result")[0]["exit_code"] == 4
+    assert running.output() == bytes(1000)
+    assert (running.outputs / "c-1.truncated").exists()
+
+
+def test_a_free_agent_leaves_at_once_on_sigterm(planes: Planes, agent: Agents) -> None:
+    plane = planes()
+    running = agent(plane)
+    until(lambda: plane.doing() == "idle")
+    running.term()
+    assert running.exit_code(3) == 0
+    assert plane.doing() == "draining"
+
+
+def test_a_busy_agent_drains_on_sigterm(planes: Planes, agent: Agents) -> None:
+    plane = planes()
+    running = agent(plane)
+    gate = running.folder / "gate"
+    plane.assign(command=shell(f"until test -e {gate}; do sleep 0.02; done; exit 6"))
+    until(lambda: plane.doing() == "running")
+    running.term()
+    until(lambda: plane.doing() == "draining")
+    assert (plane.words[-1]["claim"], plane.words[-1]["fence"]) == ("c-1", 7)
+    assert running.popen.poll() is None
+    gate.touch()
+    assert running.exit_code() == 0
+    assert plane.said("result")[0]["exit_code"] == 6
+
+
+def test_grace_that_runs_out_stops_the_command_and_tells(planes: Planes, agent: Agents) -> None:
+    plane = planes(grace=0.2)
+    running = agent(plane)
+    plane.assign(command=["sleep", "600"])
+    until(lambda: plane.doing() == "running")
+    running.term()
+    assert running.exit_code() == 0
+    assert plane.said("result")[0]["exit_code"] == 128 + 15
+    assert "grace" in plane.said("result")[0]["reason"]
+
+
+def test_the_end_of_a_claim_stops_the_whole_group(planes: Planes, agent: Agents) -> None:
+    plane = planes()
+    running = agent(plane)
+    plane.assign(command=shell("sh -c 'sleep 600 & echo $! > grandchild; wait' & echo $$ > child; wait"))
+    pids = [running.work / "work" / name for name in ("child", "grandchild")]
+    until(lambda: all(path.exists() and path.read_text().strip() for path in pids))
+    plane.end(7, reason="cancelled by its tenant")
+    assert running.exit_code() == 0
+    assert plane.said("result")[0]["exit_code"] == 128 + 15
+    assert not any(alive(int(path.read_text())) for path in pids)
+
+
+def test_what_the_command_leaves_behind_is_killed(planes: Planes, agent: Agents) -> None:
+    plane = planes()
+    plane.assign(command=shell("sleep 600 & echo $!"))
+    running = agent(plane)
+    assert running.exit_code() == 0
+    assert plane.said("result")[0]["exit_code"] == 0
+    assert not alive(int(running.output()))
+
+
+def test_a_claims_words_reach_the_command_and_nothing_of_ours_does(planes: Planes, agent: Agents) -> None:
+    plane = planes()
+    plane.assign(
+        command=shell('env; cat "$HOLDFAST_PAYLOAD"; stat -c "mode %a" "$HOLDFAST_PAYLOAD"'),
+        env={"COLOUR": "green", "BOTH": "env", "HOLDFAST_TENANT": "another"},
+        secrets={"PASSWORD": "hunter2", "BOTH": "secret"},
+        payload={"rows": [1, 2]},
+    )
+    running = agent(plane)
+    assert running.exit_code() == 0
+    seen = running.output().decode()
+    for line in (
+        "COLOUR=green",
+        "PASSWORD=hunter2",
+        "BOTH=secret",
+        "HOLDFAST_TENANT=acme",
+        "HOLDFAST_CLAIM=c-1",
+    ):
+        assert line in seen.splitlines()
+    assert "HOLDFAST_FENCE=7" in seen
+    assert '{"rows":[1,2]}' in seen.replace(" ", "")
+    assert "mode 600" in seen
+    assert "private" not in seen
+    assert "HOLDFAST_TOKEN_FILE" not in seen
+    assert not (running.work / "payload.json").exists()
+    assert stat.S_IMODE(os.stat(running.outputs / "c-1").st_mode) == 0o600
+    for secret in ("hunter2", "bootstrap-1", *plane.tokens):
+        assert secret not in running.log
+
+
+def test_a_command_that_cannot_start_says_why(planes: Planes, agent: Agents) -> None:
+    for command, code in ((["no-such-program"], 127), (["/"], 126), ([], 126), (["a\0b"], 126)):
+        plane = planes()
+        plane.assign(command=command)
+        assert agent(plane).exit_code() == 0
+        told = plane.said("result")[0]
+        assert told["exit_code"] == code
+        assert told["reason"]
+
+
+def test_the_pools_command_goes_before_the_claims(planes: Planes, agent: Agents) -> None:
+    plane = planes(worker={"run": shell("echo pool")})
+    plane.assign(command=shell("echo claim"))
+    running = agent(plane)
+    assert running.exit_code() == 0
+    assert running.output() == b"pool\n"
+
+
+def test_a_token_that_was_replaced_is_read_anew(planes: Planes, agent: Agents) -> None:
+    plane = planes()
+    running = agent(plane)
+    until(lambda: plane.doing() == "idle")
+    plane.bootstrap = "bootstrap-2"
+    plane.tokens.clear()
+    running.token_file.write_text("bootstrap-2")
+    plane.assign(command=["true"])  # the open poll brings it; the acknowledgement meets 401
+    assert running.exit_code() == 0
+    assert len(plane.said("register")) == 2
+    assert plane.said("result")[0]["exit_code"] == 0
+
+
+def test_a_token_is_renewed_before_it_expires(planes: Planes, agent: Agents) -> None:
+    plane = planes(expires_in=0.5, poll_seconds=0.1)
+    agent(plane)
+    until(lambda: len(plane.said("register")) >= 3)
+
+
+def test_a_condemned_agent_exits(planes: Planes, agent: Agents) -> None:
+    plane = planes()
+    running = agent(plane)
+    until(lambda: plane.doing() == "idle")
+    plane.exit = True
+    assert running.exit_code() == 0
+
+
+def test_a_failing_activation_refuses_the_claim(planes: Planes, agent: Agents) -> None:
+    plane = planes(worker={"activate": shell("exit 9")})
+    plane.assign(command=shell("touch started"))
+    running = agent(plane)
+    assert running.exit_code() == 1
+    assert plane.said("refuse") == [{"fence": 7, "reason": "activate exited with 9"}]
+    assert not plane.said("ack")
+
+
+def test_wrong_settings_are_named(planes: Planes, agent: Agents) -> None:
+    plane = planes()
+    cases = {
+        "HOLDFAST_WORKER": "",
+        "HOLDFAST_TOKEN_FILE": "/nowhere/token",
+        "HOLDFAST_SERVERS_FILE": "/nowhere/servers",
+        "HOLDFAST_LONELY_SECONDS": "soon",
+        "HOLDFAST_BIND": "0.0.0.0",
+    }
+    for name, value in cases.items():
+        running = agent(plane, **{name: value})
+        assert running.exit_code() == 2
+        assert name in running.log

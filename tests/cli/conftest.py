@@ -1,0 +1,47 @@
+"""Run the command line in this process, against the fake server of the client's tests."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "client"))
+
+from cli_said import Cli, Said
+from fake_holdfast import TOKEN, FakeHoldfast
+
+from holdfast.cli import session
+from holdfast.cli.main import main
+
+
+@pytest.fixture
+def server() -> Iterator[FakeHoldfast]:
+    fake = FakeHoldfast(replicas=2)
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def cli(
+    server: FakeHoldfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Cli:
+    """`cli("get", "pools")` as a person at a fresh home would type it, logged in by environment."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("HOLDFAST_URL", ",".join(server.urls))
+    monkeypatch.setenv("HOLDFAST_TOKEN", TOKEN)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Said:
+        session._hidden.clear()
+        code: object = 0
+        try:
+            main(list(arguments))
+        except SystemExit as ended:
+            code = ended.code
+        sys.stdout.flush()
+        told = capfd.readouterr()
+        return Said(code if isinstance(code, int) else 0, told.out, told.err)
+
+    return run

@@ -1,0 +1,75 @@
+"""Manifests: what is right is applied, what is wrong is refused with the line, the path and the reason."""
+
+from pathlib import Path
+
+import pytest
+from cli_said import Cli
+from fake_holdfast import FakeHoldfast
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+POOL = """apiVersion: holdfast.dev/v1alpha1
+kind: WorkerPool
+metadata: {name: linux}
+spec:
+  warm: 1
+  protection: {mode: off}
+"""
+
+
+def test_created_then_unchanged_then_configured(cli: Cli, server: FakeHoldfast, tmp_path: Path) -> None:
+    file = tmp_path / "pool.yaml"
+    file.write_text(POOL)
+    assert cli("apply", "-f", str(file)).out == "WorkerPool linux created\n"
+    assert cli("apply", "-f", str(file)).out == "WorkerPool linux unchanged\n"
+    file.write_text(POOL.replace("warm: 1", "warm: 2"))
+    assert cli("apply", "-f", str(file)).out == "WorkerPool linux configured\n"
+    assert server.pools["linux"]["spec"] == {"warm": 2, "protection": {"mode": "off"}}  # a word, not false
+
+
+def test_the_examples_apply(cli: Cli, server: FakeHoldfast) -> None:
+    for name in ("pools.yaml", "tenants.yaml"):
+        said = cli("apply", "-f", str(EXAMPLES / name))
+        assert said.code == 0, said.err
+    assert set(server.pools) == {"linux", "notebook"}
+    assert server.tenants["acme"]["spec"]["maxClaims"] == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "complaint"),
+    [
+        (("warm: 1", "worm: 1"), 5, "spec.worm: unknown field"),
+        (("warm: 1", "warm: many"), 5, "spec.warm: Expected int, got str"),
+        (("warm: 1", "warm: 11"), 5, "spec.warm: warm (11) must not exceed max (10)"),
+        (("warm: 1", "worker: {serve: [sh, 7]}"), 5, "spec.worker.serve[1]: Expected str, got int"),
+        (("warm: 1", "worker: {sevre: []}"), 5, "spec.worker.sevre: unknown field"),
+        (("warm: 1", "warm: 1\n  warm: 2"), 6, "not YAML: key 'warm' appears twice"),
+        (("mode: off", "mode: of"), 6, "spec.protection.mode: Invalid enum value 'of'"),
+        (("kind: WorkerPool", "kind: Pod"), 2, "kind: unknown kind 'Pod'; known: WorkerPool, Tenant"),
+        (("name: linux", "name: Linux!"), 3, "metadata.name: "),
+        (("{name: linux}", "{name: linux, labels: {}}"), 3, "metadata.labels: unknown field"),
+        (("v1alpha1", "v2"), 1, "apiVersion: expected holdfast.dev/v1alpha1, not 'holdfast.dev/v2'"),
+        (("spec:", "spce:"), 4, "spce: unknown field"),
+        (("{name: linux}", "{name: linux"), 4, "not YAML: "),
+    ],
+)
+def test_a_mistake_is_refused_with_line_path_and_reason(
+    cli: Cli, server: FakeHoldfast, tmp_path: Path, change: tuple[str, str], line: int, complaint: str
+) -> None:
+    file = tmp_path / "pool.yaml"
+    file.write_text(POOL.replace(*change))
+    said = cli("apply", "-f", str(file))
+    assert said.code == 1
+    assert f"{file}:{line}: {complaint}" in said.err
+    assert said.err.count("\n") == 1
+    assert server.pools == {}
+
+
+def test_a_mistake_in_the_last_document_changes_nothing(
+    cli: Cli, server: FakeHoldfast, tmp_path: Path
+) -> None:
+    file = tmp_path / "two.yaml"
+    file.write_text(f"{POOL}---\n{POOL.replace('linux', 'other').replace('warm', 'worm')}")
+    said = cli("apply", "-f", str(file))
+    assert f"{file}:12: spec.worm" in said.err
+    assert server.log == []

@@ -1,0 +1,109 @@
+"""Contexts: remembered for nobody else to read, and a token stays with its address."""
+
+import stat
+from pathlib import Path
+
+import pytest
+from cli_said import Cli
+from fake_holdfast import TOKEN, FakeHoldfast
+
+from holdfast.client import NotConfigured
+from holdfast.client.context import Context, Contexts, contexts_file, resolve, write_contexts
+
+
+def test_login_asks_the_server_and_keeps_the_file_private(
+    cli: Cli, server: FakeHoldfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOLDFAST_URL")
+    monkeypatch.delenv("HOLDFAST_TOKEN")
+    said = cli("login", server.url, "--token", TOKEN, "--name", "prod")
+    assert said.out == f"logged in to {server.url} as admin 'root'; context 'prod' is now in use\n"
+    file = tmp_path / "config" / "holdfast" / "contexts.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert cli("get", "pools", "-o", "json").code == 0
+    assert cli("login", "--list").out == f"* prod  {server.url}\n"
+
+
+def test_a_file_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
+    file = tmp_path / "contexts.json"
+    file.write_text("{}")
+    file.chmod(0o644)
+    write_contexts(file, Contexts())
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_wrong_token_is_not_remembered_nor_shown(cli: Cli, server: FakeHoldfast, tmp_path: Path) -> None:
+    said = cli("login", server.url, "--token", "wr0ng-t0ken")
+    assert said.code == 1
+    assert "wr0ng-t0ken" not in said.err
+    assert not (tmp_path / "config").exists()
+
+
+@pytest.mark.parametrize("denied", ["none", "admin"])
+def test_without_whoami_the_role_is_found_by_what_may_be_read(
+    cli: Cli, server: FakeHoldfast, denied: str
+) -> None:
+    from fake_holdfast import problem
+
+    async def forbidden(_: object) -> object:
+        return problem(403, "forbidden", "not for you")
+
+    server.role = None
+    if denied == "admin":
+        server.fail_next("GET", "/tokens", forbidden)  # type: ignore[arg-type]
+    said = cli("login", server.url, "--token", TOKEN)
+    assert f"as {'operator' if denied == 'admin' else 'admin'};" in said.out
+
+
+def test_use_changes_the_context_and_an_unknown_one_is_named(cli: Cli, server: FakeHoldfast) -> None:
+    cli("login", server.urls[0], "--token", TOKEN, "--name", "one")
+    cli("login", server.urls[1], "--token", TOKEN, "--name", "two")
+    assert cli("login", "--use", "one").out == f"using one ({server.urls[0]})\n"
+    said = cli("login", "--use", "three")
+    assert said.code == 1
+    assert "no context 'three' (known: one, two)" in said.err
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    env = {"XDG_CONFIG_HOME": str(tmp_path)}
+    prod = Context(url="https://prod", token="prod-token")
+    other = Context(url="https://other", token="other-token")
+    write_contexts(contexts_file(env), Contexts(current="prod", contexts={"prod": prod, "other": other}))
+    return env
+
+
+def test_the_order_is_arguments_named_environment_login(home: dict[str, str]) -> None:
+    busy = {**home, "HOLDFAST_URL": "https://env", "HOLDFAST_TOKEN": "env-token"}
+    found = [
+        resolve(env=home),
+        resolve(env=busy),
+        resolve(context="other", env=busy),
+        resolve("https://flag", "flag-token", env=busy),
+        resolve("https://other", env=home),
+    ]
+    assert [(each.url, each.token) for each in found] == [
+        ("https://prod", "prod-token"),
+        ("https://env", "env-token"),
+        ("https://other", "other-token"),
+        ("https://flag", "flag-token"),
+        ("https://other", "other-token"),
+    ]
+
+
+def test_a_stored_token_is_never_sent_to_another_address(home: dict[str, str]) -> None:
+    with pytest.raises(NotConfigured, match="no token for https://elsewhere"):
+        resolve("https://elsewhere", env=home)
+    with pytest.raises(NotConfigured, match="no token for https://elsewhere"):
+        resolve(env={**home, "HOLDFAST_URL": "https://elsewhere"})
+
+
+def test_without_anything_the_fleet_on_this_machine_is_meant(tmp_path: Path) -> None:
+    env = {"XDG_CONFIG_HOME": str(tmp_path)}
+    with pytest.raises(NotConfigured, match="holdfast login"):
+        resolve(env=env, folder=tmp_path)
+    (tmp_path / ".holdfast").mkdir()
+    (tmp_path / ".holdfast" / "token").write_text("local-token\n")
+    found = resolve(env=env, folder=tmp_path)
+    assert (found.url, found.token) == ("http://127.0.0.1:7070", "local-token")

@@ -1,0 +1,139 @@
+"""Looking at things: tables for people, JSON for programs, one line for what went wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_said import Cli
+from fake_holdfast import TOKEN, FakeHoldfast
+
+NOUNS = ("pools", "workers", "claims", "tenants", "duties", "replicas", "events")
+
+
+@pytest.fixture
+def busy(server: FakeHoldfast, cli: Cli) -> FakeHoldfast:
+    server.pools["linux"] = {
+        "name": "linux",
+        "state": "live",
+        "frozen": None,
+        "spec": {"mode": "job", "max": 8},
+        "status": {"warm": 3, "held": 5, "waiting": 2, "oldest_wait": 61.0},
+    }
+    cli("run", "--pool", "linux", "--detach", "--", "true")
+    server.happen("claim.active", claim="c-1", worker="w-1", reason="acknowledged")
+    return server
+
+
+@pytest.mark.parametrize("noun", NOUNS)
+def test_json_is_the_servers_own(cli: Cli, busy: FakeHoldfast, noun: str) -> None:
+    said = cli("get", noun, "-o", "json")
+    assert said.code == 0
+    assert set(json.loads(said.out)) == {"items", "next"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("get", "claims", "c-1"),
+        ("explain", "claim", "c-1"),
+        ("doctor",),
+        ("claim", "--pool", "linux"),
+        ("cancel", "c-1"),
+    ],
+)
+def test_json_everywhere(cli: Cli, busy: FakeHoldfast, arguments: tuple[str, ...]) -> None:
+    said = cli(*arguments, "-o", "json")
+    assert (said.code, said.err) == (0, "")
+    json.loads(said.out)
+
+
+def test_tables_have_headers_and_whole_ids(cli: Cli, busy: FakeHoldfast) -> None:
+    lines = cli("get", "claims").out.splitlines()
+    assert lines[0].split()[:4] == ["ID", "POOL", "TENANT", "STATE"]
+    assert lines[1].split()[:4] == ["c-1", "linux", "default", "active"]
+    assert "61" not in cli("get", "pools").out
+    assert cli("explain", "claim", "c-1").out == "claim c-1 is well.\n"
+
+
+def test_top_shows_one_frame(cli: Cli, busy: FakeHoldfast) -> None:
+    shown = cli("top", "--once").out
+    row = next(line for line in shown.splitlines() if line.startswith("linux"))
+    assert row.split() == ["linux", "live", "3", "5", "0", "0", "0", "2", "1m1s"]
+    assert "match 500ms" in shown
+    assert "acknowledged" in shown
+
+
+def test_watching_events_follows_them(busy: FakeHoldfast, tmp_path: Path) -> None:
+    env = {**os.environ, "HOLDFAST_URL": ",".join(busy.urls), "HOLDFAST_TOKEN": TOKEN}
+    command = [sys.executable, "-m", "holdfast.cli.main", "get", "events", "-w", "-o", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["kind"] == "claim.active"
+        busy.happen("claim.ended", claim="c-1")
+        assert json.loads(process.stdout.readline())["kind"] == "claim.ended"
+        process.terminate()
+
+
+def test_watching_others_prints_again_when_they_change(busy: FakeHoldfast, tmp_path: Path) -> None:
+    env = {**os.environ, "HOLDFAST_URL": ",".join(busy.urls), "HOLDFAST_TOKEN": TOKEN}
+    command = [sys.executable, "-m", "holdfast.cli.main", "get", "claims", "-w", "-o", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["items"][0]["state"] == "active"
+        busy.change("c-1", state="ended", outcome="completed")
+        busy.happen("claim.ended", claim="c-1")
+        assert json.loads(process.stdout.readline())["items"][0]["state"] == "ended"
+        process.terminate()
+
+
+def test_logs_print_the_output(cli: Cli, server: FakeHoldfast) -> None:
+    server.first_output = b"0123456789"
+    cli("run", "--pool", "linux", "--detach", "--", "true")
+    assert cli("logs", "c-1").out == "0123456789"
+    assert cli("logs", "c-1", "--offset", "7").out == "789"
+
+
+def test_doctor_exits_with_1_when_a_check_fails(cli: Cli, server: FakeHoldfast) -> None:
+    assert cli("doctor").code == 0
+    server.checks.append(
+        {"name": "brake", "promise": "P7", "ok": False, "detail": "pulled", "advice": "look"}
+    )
+    said = cli("doctor")
+    assert said.code == 1
+    assert "1 of 2 checks failed: brake" in said.err
+    assert "look" in said.out
+
+
+def test_errors_are_one_line_and_code_1(cli: Cli, server: FakeHoldfast) -> None:
+    said = cli("run", "--pool", "linus", "--", "true")
+    assert (said.code, said.out) == (1, "")
+    assert said.err == "holdfast: no pool 'linus'; did you mean 'linux'?\n"
+    server.kill(0)
+    server.kill(1)
+    said = cli("--url", server.url, "get", "nothing")
+    assert said.code == 2  # usage
+
+
+def test_force_needs_a_reason_and_drain_a_yes(cli: Cli, server: FakeHoldfast) -> None:
+    assert cli("release", "c-1", "--force").code == 2
+    server.pools["linux"] = {"name": "linux"}
+    assert cli("drain", "linux").code == 1  # nobody there to confirm
+    assert "linux" in server.pools
+    assert cli("drain", "linux", "--yes").code == 0
+    assert server.pools == {}
+
+
+def test_every_command_has_help_with_an_example(cli: Cli) -> None:
+    from holdfast.cli.main import app
+
+    names = [
+        command.name or command.callback.__name__ for command in app.registered_commands if command.callback
+    ]
+    assert len(names) >= 15
+    for name in names:
+        said = cli(name, "--help")
+        assert said.code == 0
+        assert f"Example: holdfast {name}" in said.out

@@ -1,0 +1,138 @@
+"""`run` behaves as if the command ran here: its output, its exit code, its interruption."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_said import Cli
+from fake_holdfast import TOKEN, FakeHoldfast, problem
+
+SLEEPY = ["-m", "holdfast.cli.main", "run", "--pool", "linux", "--", "sleep", "1000"]
+
+
+@pytest.mark.parametrize("code", [0, 3, 143])
+def test_it_streams_the_output_and_exits_with_the_jobs_code(
+    cli: Cli, server: FakeHoldfast, code: int
+) -> None:
+    server.first_output = b"hello\xf0\x9f\x8c\x8d\n"
+    server.ends_at_once = {"outcome": "completed" if code == 0 else "failed", "exit_code": code}
+    said = cli("run", "--pool", "linux", "--env", "A=b=c", "--", "echo", "-n", "--pool", "x")
+    assert (said.code, said.out) == (code, "hello🌍\n")
+    assert server.bodies["c-1"]["command"] == ["echo", "-n", "--pool", "x"]
+    assert server.bodies["c-1"]["env"] == {"A": "b=c"}
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ({"outcome": "lost", "reason": "its worker died"}, 125),
+        ({"outcome": "expired", "reason": "past its longest duration"}, 124),
+        ({"outcome": "refused", "reason": "protection is required"}, 125),
+        ({"outcome": "refused", "reason": "no worker in time", "deadline_at": "2020-01-01T00:00:00Z"}, 124),
+    ],
+)
+def test_other_ends_have_a_message_and_a_code(
+    cli: Cli, server: FakeHoldfast, end: dict[str, Any], code: int
+) -> None:
+    server.ends_at_once = end
+    said = cli("run", "--pool", "linux", "--", "true")
+    assert said.code == code
+    assert f"ended as {end['outcome']}: {end['reason']}" in said.err
+
+
+def test_it_resumes_when_its_replica_dies(server: FakeHoldfast, tmp_path: Path) -> None:
+    server.first_output = b"before "
+    process = _start(server, tmp_path)
+    server.until(lambda _: server.asked("GET", "/output"))
+    server.kill(0)
+    server.write("c-1", b"after")
+    server.change("c-1", state="ended", outcome="failed", exit_code=9)
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (9, b"before after")
+
+
+def test_it_says_why_it_waits(server: FakeHoldfast, tmp_path: Path) -> None:
+    server.serves = False
+    process = _start(server, tmp_path)
+    assert process.stderr is not None
+    assert b"c-1 is waiting: 0 of 8 workers free; 8 held" in process.stderr.readline()
+    server.change("c-1", **server.active(1, leased=False))
+    server.change("c-1", state="ended", outcome="completed", exit_code=0)
+    assert process.wait(60) == 0
+
+
+def test_ctrl_c_cancels_the_claim_and_waits_for_its_end(server: FakeHoldfast, tmp_path: Path) -> None:
+    process = _start(server, tmp_path)
+    server.until(lambda _: server.asked("GET", "/output"))
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert server.claims["c-1"]["outcome"] == "cancelled"
+    assert b"Traceback" not in err
+
+
+def test_a_second_ctrl_c_leaves(server: FakeHoldfast, tmp_path: Path) -> None:
+    async def swallow(_: Any) -> Any:
+        return problem(500, "broken", "not today")
+
+    server.fail_next("POST", "/cancel", swallow)
+    process = _start(server, tmp_path)
+    server.until(lambda _: server.asked("GET", "/output"))
+    process.send_signal(signal.SIGINT)
+    server.until(lambda _: server.asked("POST", "/cancel"))
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"left claim c-1; it may go on" in err
+    assert server.claims["c-1"]["state"] == "active"
+
+
+def test_detach_prints_the_id(cli: Cli, server: FakeHoldfast) -> None:
+    said = cli("run", "--pool", "linux", "--detach", "--key", "nightly", "--", "make")
+    assert (said.code, said.out) == (0, "c-1\n")
+    assert server.bodies["c-1"]["key"] == "nightly"
+
+
+def test_secrets_come_from_files_and_are_never_printed(
+    cli: Cli, server: FakeHoldfast, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_text("file-s3cret\n")
+    server.ends_at_once = {"outcome": "completed", "exit_code": 0}
+    given = ("--secret", "A=inline-s3cret", "--secret", f"B=@{tmp_path / 'key'}")
+    assert cli("run", "--pool", "linux", *given, "--", "true").code == 0
+    assert server.bodies["c-1"]["secrets"] == {"A": "inline-s3cret", "B": "file-s3cret"}
+
+    async def quoting(_: Any) -> Any:  # a server that quotes what it refuses
+        bad = [{"field": "secrets.A", "reason": "'inline-s3cret' is too short, like 'file-s3cret'"}]
+        return problem(422, "invalid", "bad: inline-s3cret", bad)
+
+    server.fail_next("POST", "/claims", quoting)
+    said = cli("run", "--pool", "linux", *given, "--", "true")
+    assert said.code == 1
+    assert "secrets.A" in said.err
+    assert "s3cret" not in said.err + said.out
+
+
+@pytest.mark.parametrize("bad", ["s3cret", "=s3cret", "NOT-A-NAME=s3cret", "A=@/nowhere/at-all"])
+def test_a_wrong_secret_is_refused_without_showing_it(cli: Cli, server: FakeHoldfast, bad: str) -> None:
+    said = cli("run", "--pool", "linux", "--secret", bad, "--", "true")
+    assert said.code in (1, 2)
+    assert "--secret" in said.err
+    assert "s3cret" not in said.err
+    assert server.claims == {}
+
+
+def _start(server: FakeHoldfast, home: Path) -> "subprocess.Popen[bytes]":
+    env = {
+        **os.environ,
+        "HOLDFAST_URL": ",".join(server.urls),
+        "HOLDFAST_TOKEN": TOKEN,
+        "XDG_CONFIG_HOME": str(home),
+    }
+    return subprocess.Popen(
+        [sys.executable, *SLEEPY], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
+    )

@@ -1,0 +1,207 @@
+"""Holding a worker: renewed while held, released after, and LeaseLost when it is taken away."""
+
+import asyncio
+import threading
+from contextlib import suppress
+
+import pytest
+from fake_holdfast import TOKEN, FakeHoldfast, lose_answer, unavailable
+
+from holdfast.client import ClaimEnded, Client, LeaseLost, claim, sync
+
+
+def hold(server: FakeHoldfast, **options: str) -> claim:
+    return claim("notebook", url=server.urls, token=TOKEN, **options)  # type: ignore[arg-type]
+
+
+async def ended(server: FakeHoldfast) -> None:
+    """The worker is taken away, and the next renewal hears of it."""
+    await asyncio.to_thread(
+        server.change, "c-1", state="ended", outcome="expired", reason="its lease ran out"
+    )
+
+
+def test_a_worker_is_held_and_released(server: FakeHoldfast) -> None:
+    async def story() -> None:
+        async with hold(server, tenant="acme") as worker:
+            assert (worker.id, worker.claim_id, worker.fence, worker.protected) == ("w-1", "c-1", 101, True)
+            assert worker.headers == {"Authorization": "Bearer credential-1"}
+            assert "credential-1" not in repr(worker)
+            assert server.claims["c-1"]["state"] == "active"
+
+    asyncio.run(story())
+    assert server.claims["c-1"]["outcome"] == "released"
+    assert server.bodies["c-1"]["tenant"] == "acme"
+
+
+def test_it_waits_until_it_is_served(server: FakeHoldfast) -> None:
+    server.serves = False
+
+    async def story() -> str:
+        async def serve() -> None:
+            await asyncio.to_thread(server.until, lambda _: server.asked("GET", "/claims/c-1"))
+            server.change("c-1", **server.active(1, leased=True))
+
+        serving = asyncio.create_task(serve())
+        async with hold(server) as worker:
+            await serving
+            return worker.id
+
+    assert asyncio.run(story()) == "w-1"
+
+
+def test_the_lease_is_renewed_through_an_outage(server: FakeHoldfast) -> None:
+    server.lease = 1.0
+    server.fail_next("POST", "/renew", lose_answer, unavailable(0), lose_answer)
+
+    async def story() -> None:
+        async with hold(server):
+            await asyncio.to_thread(server.until, lambda _: len(server.asked("POST", "/renew")) >= 6)
+
+    asyncio.run(story())
+    assert server.claims["c-1"]["outcome"] == "released"
+
+
+def test_a_lost_lease_cancels_the_body_and_raises(server: FakeHoldfast) -> None:
+    server.lease = 1.0
+    cleaned: list[str] = []
+
+    async def story() -> None:
+        async with hold(server):
+            await ended(server)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cleaned.append("the body's own clean-up ran")
+
+    async def outer() -> str:
+        with pytest.raises(LeaseLost, match="c-1 is lost"):
+            await story()
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0  # our cancellation was taken back
+        await asyncio.sleep(0)
+        return "alive"
+
+    assert asyncio.run(outer()) == "alive"
+    assert cleaned
+    assert server.asked("POST", "/release") == []
+
+
+def test_a_body_that_swallows_the_cancellation_still_gets_lease_lost(server: FakeHoldfast) -> None:
+    server.lease = 1.0
+
+    async def story() -> None:
+        async with hold(server):
+            await ended(server)
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    with pytest.raises(LeaseLost):
+        asyncio.run(story())
+
+
+def test_a_cancellation_from_outside_stays_one_and_releases(server: FakeHoldfast) -> None:
+    async def story() -> None:
+        inside = asyncio.Event()
+
+        async def body() -> None:
+            async with hold(server):
+                inside.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(body())
+        await inside.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(story())
+    assert server.claims["c-1"]["outcome"] == "released"
+
+
+def test_a_timeout_around_the_block_works_and_leaves_no_claim(server: FakeHoldfast) -> None:
+    server.serves = False
+
+    async def story() -> None:
+        async with asyncio.timeout(0.3), hold(server):
+            raise AssertionError("it was never served")
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(story())
+    assert server.claims["c-1"]["outcome"] == "cancelled"
+
+
+def test_a_loss_that_comes_to_light_at_the_release_is_told(server: FakeHoldfast) -> None:
+    async def story() -> None:
+        async with hold(server):
+            await ended(server)
+
+    with pytest.raises(LeaseLost, match="ended as expired"):
+        asyncio.run(story())
+
+
+def test_an_error_of_the_body_is_not_hidden(server: FakeHoldfast) -> None:
+    async def story() -> None:
+        async with hold(server):
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        asyncio.run(story())
+    assert server.claims["c-1"]["outcome"] == "released"
+
+
+def test_a_refused_claim_says_why(server: FakeHoldfast) -> None:
+    server.ends_at_once = {"outcome": "refused", "reason": "no worker within 1h"}
+
+    async def story() -> None:
+        async with hold(server):
+            raise AssertionError("it was never served")
+
+    with pytest.raises(ClaimEnded, match="refused: no worker within 1h"):
+        asyncio.run(story())
+
+
+def test_a_client_can_be_shared(server: FakeHoldfast) -> None:
+    async def story() -> None:
+        async with Client(server.urls, TOKEN) as client:
+            async with claim("notebook", client=client), claim("notebook", client=client):
+                pass
+            await client.list_pools()
+
+    asyncio.run(story())
+    assert {each["outcome"] for each in server.claims.values()} == {"released"}
+
+
+# Without an event loop
+
+
+def test_the_sync_twin_holds_and_releases(server: FakeHoldfast) -> None:
+    with sync.claim("notebook", url=server.urls, token=TOKEN) as worker:
+        worker.check()
+        assert worker.headers == {"Authorization": "Bearer credential-1"}
+        assert not worker.lost.is_set()
+    assert server.claims["c-1"]["outcome"] == "released"
+    assert not [thread for thread in threading.enumerate() if thread.name == "holdfast-client"]
+
+
+def test_the_sync_twin_tells_a_lost_lease_in_three_ways(server: FakeHoldfast) -> None:
+    server.lease = 1.0
+
+    def story() -> None:
+        with sync.claim("notebook", url=server.urls, token=TOKEN) as worker:
+            server.change("c-1", state="ended", outcome="expired", reason="")
+            assert worker.lost.wait(20)
+            with pytest.raises(LeaseLost):
+                worker.check()
+
+    with pytest.raises(LeaseLost):
+        story()
+
+
+def test_the_sync_client_has_the_same_doors(server: FakeHoldfast) -> None:
+    server.first_output, server.ends_at_once = b"hello", {"outcome": "completed", "exit_code": 0}
+    with sync.SyncClient(server.urls, TOKEN) as client:
+        done = client.claim("linux", command=["echo", "hello"])
+        assert b"".join(client.output(done.id)) == b"hello"
+        assert client.get_claim(done.id).exit_code == 0

@@ -1,0 +1,122 @@
+"""Output and events arrive once and whole, whatever happens to connections."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from fake_holdfast import TOKEN, FakeHoldfast
+
+from holdfast.client import Client
+
+WHOLE = bytes(range(256)) * 700  # more than one piece, and every byte different from its neighbour
+JOB = {"outcome": "completed", "exit_code": 0}
+
+
+def cut_after(
+    server: FakeHoldfast, size: int, *, politely: bool
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """Serve some bytes from the offset asked for, then break off, or end as a stopping replica does."""
+
+    async def fault(request: web.Request) -> web.StreamResponse:
+        at = int(request.query["offset"])
+        response = web.StreamResponse(headers={"Holdfast-Offset": str(at)})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        await response.write(server.outputs[request.match_info["id"]][at : at + size])
+        if politely:
+            await response.write_eof()
+        else:
+            assert request.transport is not None
+            request.transport.close()
+        return response
+
+    return fault
+
+
+def read(server: FakeHoldfast, offset: int = 0, follow: bool = True) -> bytes:
+    async def run() -> bytes:
+        async with Client(server.urls, TOKEN) as client:
+            claim = await client.claim("linux")
+            return b"".join([piece async for piece in client.output(claim.id, offset=offset, follow=follow)])
+
+    return asyncio.run(run())
+
+
+def test_a_cut_connection_is_resumed_on_another_replica_without_loss_or_doubling(
+    server: FakeHoldfast,
+) -> None:
+    server.first_output, server.ends_at_once = WHOLE, JOB
+    server.fail_next(
+        "GET", "/output", cut_after(server, 100_000, politely=False), cut_after(server, 7, politely=False)
+    )
+    assert read(server) == WHOLE
+    served = [replica for replica, _, path in server.log if "/output" in path]
+    assert len(set(served[:2])) == 2
+
+
+def test_a_stream_that_a_stopping_replica_ends_in_good_order_is_resumed(server: FakeHoldfast) -> None:
+    server.first_output, server.ends_at_once = WHOLE, JOB
+    server.fail_next("GET", "/output", cut_after(server, 10, politely=True))
+    assert read(server) == WHOLE
+
+
+def test_a_polite_end_while_the_job_runs_is_not_its_end(server: FakeHoldfast) -> None:
+    server.first_output = b"one "
+    server.fail_next("GET", "/output", cut_after(server, 4, politely=True))
+
+    async def run() -> bytes:
+        async with Client(server.urls, TOKEN) as client:
+            claim = await client.claim("linux")
+
+            async def everything() -> bytes:
+                return b"".join([piece async for piece in client.output(claim.id)])
+
+            reading = asyncio.create_task(everything())
+            await asyncio.to_thread(server.until, lambda _: len(server.asked("GET", "/output")) >= 2)
+            server.write(claim.id, b"two")
+            server.change(claim.id, state="ended", **JOB)
+            return await reading
+
+    assert asyncio.run(run()) == b"one two"
+
+
+def test_a_killed_replica_does_not_lose_a_byte(server: FakeHoldfast) -> None:
+    server.first_output = b"before "
+
+    async def run() -> bytes:
+        got = b""
+        async with Client(server.urls, TOKEN) as client:
+            claim = await client.claim("linux")
+            async for piece in client.output(claim.id):
+                got += piece
+                if got == b"before ":
+                    await asyncio.to_thread(server.kill, 0)
+                    server.write(claim.id, b"after")
+                    server.change(claim.id, state="ended", **JOB)
+        return got
+
+    assert asyncio.run(run()) == b"before after"
+
+
+def test_an_offset_skips_and_without_follow_it_ends(server: FakeHoldfast) -> None:
+    server.first_output = b"0123456789"
+    assert read(server, offset=4, follow=False) == b"456789"
+
+
+def test_events_resume_after_the_last_one_seen(server: FakeHoldfast) -> None:
+    for number in range(3):
+        server.happen("claim.created", claim=f"c-{number}")
+
+    async def run() -> list[str | int]:
+        seen: list[str | int] = []
+        async with Client(server.urls, TOKEN) as client:
+            async for event in client.watch_events():
+                seen.append(event.id)
+                if len(seen) == 3:
+                    await asyncio.to_thread(server.kill, 0)
+                    server.happen("claim.active", claim="c-9")
+                if len(seen) == 4:
+                    return seen
+        return seen
+
+    assert asyncio.run(run()) == [1, 2, 3, 4]

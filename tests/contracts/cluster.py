@@ -1,0 +1,361 @@
+"""What every Cluster keeps to. An adapter's tests subclass ClusterContract and provide a `stage` fixture.
+
+class TestMyCluster(ClusterContract): ...   # with a fixture `stage` that gives a Stage, and ends all its pods
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import pytest
+
+from holdfast.model.pod import Pod, Stamp
+from holdfast.ports.cluster import Cluster, Identity, Order, Output, Refused, Remembered
+
+FOREVER = ["sleep", "1000"]
+PATIENCE = 20.0  # seconds until a condition that never comes fails its test
+
+Story = Callable[[Cluster], Awaitable[None]]
+
+
+class Stage(Protocol):
+    """A place with no pods in it, and what the suite needs to know of it."""
+
+    def open(self, install: str = "one") -> Cluster:
+        """A connection of its own, as another replica would have."""
+
+    def order(self, worker: str, argv: list[str] = FOREVER) -> Order:
+        """A pod without an agent that runs this."""
+
+    def order_with_agent(self, worker: str) -> Order:
+        """A pod with an agent, which may be a stand-in that does nothing."""
+
+    def token(self, pod: Pod) -> str:
+        """The bootstrap token that this pod's agent finds."""
+
+    def put_output(self, claim: str, data: bytes, *, truncated: bool = False) -> None:
+        """Output of a claim, as its worker wrote it some minutes ago."""
+
+
+def play(stage: Stage, story: Story) -> None:
+    async def run() -> None:
+        cluster = stage.open()
+        try:
+            await asyncio.wait_for(story(cluster), 90)
+        finally:
+            await cluster.close()
+
+    asyncio.run(run())
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str, patience: float = PATIENCE) -> None:
+    deadline = time.monotonic() + patience
+    while not await condition():
+        assert time.monotonic() < deadline, f"never came: {what}"
+        await asyncio.sleep(0.01)
+
+
+async def reaches(cluster: Cluster, name: str, phase: str) -> Pod:
+    """The pod, once it is in this phase."""
+    found: list[Pod] = []
+
+    async def there() -> bool:
+        pod = await cluster.read(name)
+        assert pod is not None
+        found[:] = [pod]
+        return pod.phase == phase
+
+    await until(there, f"{name} {phase}")
+    return found[0]
+
+
+async def running(cluster: Cluster, order: Order) -> Pod:
+    created = await cluster.create(order)
+    assert isinstance(created, Pod)
+    return await reaches(cluster, order.name, "running")
+
+
+def stamp(claim: str = "c-1", fence: int = 1) -> Stamp:
+    return Stamp(owner="acme", claim=claim, fence=fence)
+
+
+class ClusterContract:
+    def test_a_new_pod_says_what_was_ordered(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            order = stage.order("w-1")
+            pod = await running(cluster, order)
+            assert (pod.name, pod.worker, pod.install) == ("w-1", "w-1", "one")
+            assert (pod.pool_id, pod.pool, pod.revision) == (
+                order.pool.id,
+                order.pool.name,
+                order.pool.revision,
+            )
+            assert pod.epoch == order.epoch
+            assert pod.uid
+            assert pod.ready
+            assert not pod.terminating
+            assert pod.stamp is None
+            assert not pod.protected
+            assert await cluster.pods() == [pod]
+
+        play(stage, story)
+
+    def test_a_pod_with_an_agent_is_ready_only_by_its_agents_word(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            assert not (await running(cluster, stage.order_with_agent("w-1"))).ready
+
+        play(stage, story)
+
+    def test_racing_creators_make_one_pod(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            replicas = [cluster, *(stage.open() for _ in range(3))]
+            order = stage.order("w-1")
+            made = await asyncio.gather(*(replica.create(order) for replica in replicas for _ in range(3)))
+            assert len({pod.uid for pod in made if isinstance(pod, Pod)}) == 1
+            assert len(made) == 12
+            assert not any(isinstance(pod, Refused) for pod in made)
+            assert len(await cluster.pods()) == 1
+            for replica in replicas[1:]:
+                await replica.close()
+
+        play(stage, story)
+
+    def test_what_cannot_run_is_refused_and_leaves_nothing(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            refused = await cluster.create(stage.order("w-1", []))
+            assert isinstance(refused, Refused)
+            assert refused.kind == "invalid"
+            assert refused.reason
+            assert await cluster.pods() == []
+            assert await cluster.read("w-1") is None
+
+        play(stage, story)
+
+    def test_pods_of_another_installation_are_invisible_and_untouched(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            other = stage.open("two")
+            theirs = await running(other, stage.order("w-2"))
+            mine = await running(cluster, stage.order("w-1"))
+            assert [pod.uid for pod in await cluster.pods()] == [mine.uid]
+            assert await cluster.protect("w-2", theirs.uid, stamp()) is None
+            await cluster.delete("w-2", theirs.uid, 0)
+            await cluster.forget("w-2", theirs.uid)
+            assert await other.pods() == [theirs]
+            await other.close()
+
+        play(stage, story)
+
+    def test_protect_stamps_and_answers_with_the_pod(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            pod = await running(cluster, stage.order("w-1"))
+            stamped = await cluster.protect("w-1", pod.uid, stamp("c-7", 42))
+            assert stamped is not None
+            assert stamped.protected
+            assert stamped.stamp is not None
+            assert (stamped.stamp.owner, stamped.stamp.claim, stamped.stamp.fence) == ("acme", "c-7", 42)
+            assert abs(stamped.stamp.at - time.time()) < 60
+            assert stamped.version != pod.version
+            assert await stage.open().pods() == [stamped]
+
+        play(stage, story)
+
+    def test_protect_of_another_uid_or_of_nothing_is_none(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            await running(cluster, stage.order("w-1"))
+            assert await cluster.protect("w-1", "another", stamp()) is None
+            assert await cluster.protect("w-0", "another", stamp()) is None
+            pod = await cluster.read("w-1")
+            assert pod is not None
+            assert pod.stamp is None
+
+        play(stage, story)
+
+    def test_a_clear_fits_what_was_seen(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            pod = await running(cluster, stage.order("w-1"))
+            stamped = await cluster.protect("w-1", pod.uid, stamp())
+            assert stamped is not None
+            assert await cluster.clear("w-1", pod.uid, stamped.version)
+            clean = await cluster.read("w-1")
+            assert clean is not None
+            assert (clean.stamp, clean.protected) == (None, False)
+            assert not await cluster.clear("w-1", pod.uid, stamped.version), "it has changed since"
+
+        play(stage, story)
+
+    def test_a_late_clear_fails_after_a_new_protect(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            pod = await running(cluster, stage.order("w-1"))
+            first = await cluster.protect("w-1", pod.uid, stamp("c-1", 1))
+            assert first is not None
+            assert await cluster.clear("w-1", pod.uid, first.version)
+            second = await cluster.protect("w-1", pod.uid, stamp("c-1", 1))
+            assert second is not None
+            assert not await cluster.clear("w-1", pod.uid, first.version)
+            assert not await cluster.clear("w-1", "another", second.version)
+            kept = await cluster.read("w-1")
+            assert kept is not None
+            assert kept.protected
+
+        play(stage, story)
+
+    def test_of_racing_clears_and_protects_the_protect_stands(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            other = stage.open()
+            pod = await running(cluster, stage.order("w-1"))
+            for fence in range(1, 30):
+                before = await cluster.read("w-1")
+                assert before is not None
+                _, told = await asyncio.gather(
+                    other.clear("w-1", pod.uid, before.version),
+                    cluster.protect("w-1", pod.uid, stamp("c-1", fence)),
+                )
+                assert told is not None
+                after = await cluster.read("w-1")
+                assert after is not None
+                assert after.stamp is not None
+                assert after.stamp.fence == fence
+            await other.close()
+
+        play(stage, story)
+
+    def test_delete_ends_the_pod(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            pod = await running(cluster, stage.order("w-1"))
+            await cluster.delete("w-1", pod.uid, 5)
+            await cluster.delete("w-1", pod.uid, 5)
+            assert (await reaches(cluster, "w-1", "ended")).terminating
+
+        play(stage, story)
+
+    def test_protect_of_a_terminating_pod_says_so(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            stubborn = ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]
+            pod = await running(cluster, stage.order("w-1", stubborn))
+            await cluster.delete("w-1", pod.uid, 30)
+            told = await cluster.protect("w-1", pod.uid, stamp())
+            assert told is None or told.terminating
+            await cluster.delete("w-1", pod.uid, 0)
+            await reaches(cluster, "w-1", "ended")
+
+        play(stage, story)
+
+    def test_delete_never_touches_another_uid(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            pod = await running(cluster, stage.order("w-1"))
+            await cluster.delete("w-1", "another", 0)
+            await cluster.forget("w-1", "another")
+            assert await cluster.pods() == [pod]
+
+        play(stage, story)
+
+    def test_deleting_and_forgetting_the_absent_is_success(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            await cluster.delete("w-0", "gone", 0)
+            await cluster.forget("w-0", "gone")
+            assert await cluster.read("w-0") is None
+            assert not await cluster.clear("w-0", "gone", "1")
+
+        play(stage, story)
+
+    def test_an_exit_code_is_kept_though_nobody_watched(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            pod = await cluster.create(stage.order("w-1", ["sh", "-c", "sleep 0.3; exit 7"]))
+            assert isinstance(pod, Pod)
+            assert await cluster.protect("w-1", pod.uid, stamp("c-1", 9)) is not None
+            await cluster.close()
+            later = stage.open()
+            ended = await reaches(later, "w-1", "ended")
+            assert (ended.exit_code, ended.exit_fence) == (7, 9)
+            await later.close()
+
+        play(stage, story)
+
+    def test_forget_removes_only_what_has_ended(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            pod = await running(cluster, stage.order("w-1"))
+            await cluster.forget("w-1", pod.uid)
+            assert await cluster.pods() == [pod]
+            await cluster.delete("w-1", pod.uid, 5)
+            await reaches(cluster, "w-1", "ended")
+            await cluster.forget("w-1", pod.uid)
+            assert await cluster.pods() == []
+            again = await cluster.create(stage.order("w-1"))
+            assert isinstance(again, Pod)
+            assert again.uid != pod.uid, "a new pod under an old name is another pod"
+
+        play(stage, story)
+
+    def test_changes_name_the_pod(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            pod = await running(cluster, stage.order("w-1"))
+            changes = cluster.changes()
+            told = asyncio.ensure_future(anext(changes))
+            deadline = time.monotonic() + PATIENCE
+            fence = 0
+            while not told.done():  # a hint may be missed, so go on changing it
+                assert time.monotonic() < deadline
+                fence += 1
+                await cluster.protect("w-1", pod.uid, stamp("c-1", fence))
+                await asyncio.wait([told], timeout=0.2)
+            assert told.result() == {"w-1"}
+
+        play(stage, story)
+
+    def test_output_is_read_in_pieces(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            stage.put_output("c-1", b"hello world", truncated=True)
+            assert await cluster.output("c-1", "w-1", 0, 5) == Output(b"hello", 0, 11, True)
+            assert await cluster.output("c-1", "w-1", 6, 100) == Output(b"world", 6, 11, True)
+            assert await cluster.output("c-1", "w-1", 50, 100) == Output(b"", 50, 11, True)
+            assert await cluster.output("c-0", "w-1", 0, 100) == Output(b"", 0, 0)
+            with pytest.raises(ValueError, match="not the id"):
+                await cluster.output("../secret", "w-1", 0, 100)
+
+        play(stage, story)
+
+    def test_pruning_keeps_what_is_named(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            for claim in ("c-1", "c-2", "c-3"):
+                stage.put_output(claim, b"x", truncated=True)
+            assert await cluster.prune_output({"c-2"}) == 2
+            assert (await cluster.output("c-1", "w-1", 0, 9)).size == 0
+            assert await cluster.output("c-2", "w-1", 0, 9) == Output(b"x", 0, 1, True)
+
+        play(stage, story)
+
+    def test_a_token_names_its_pod_and_no_other(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            pod = await running(cluster, stage.order_with_agent("w-1"))
+            token = stage.token(pod)
+            assert await cluster.verify(token) == Identity("w-1", pod.uid)
+            assert await stage.open("two").verify(token) is None, "another installation's"
+            for forged in (
+                "",
+                "x",
+                "..",
+                token[:-1],
+                token[:-1] + ("0" if token[-1] != "0" else "1"),
+                "w-2" + token[3:],
+            ):
+                assert await cluster.verify(forged) is None
+            await cluster.delete("w-1", pod.uid, 0)
+            await reaches(cluster, "w-1", "ended")
+            await cluster.forget("w-1", pod.uid)
+            assert await cluster.verify(token) is None, "its pod is gone"
+
+        play(stage, story)
+
+    def test_the_high_water_mark_never_falls(self, stage: Stage) -> None:
+        async def story(cluster: Cluster) -> None:
+            assert await cluster.remembered() is None
+            await cluster.remember(Remembered("one", 10, 1))
+            await asyncio.gather(
+                *(cluster.remember(Remembered("one", mark, 1)) for mark in (12, 30, 5, 29, 1))
+            )
+            assert await stage.open().remembered() == Remembered("one", 30, 1)
+            await cluster.remember(Remembered("one", 20, 2))
+            assert await cluster.remembered() == Remembered("one", 30, 2)
+
+        play(stage, story)

@@ -1,0 +1,7 @@
+"""Processes of one machine keep the contract of every cluster."""
+
+from contracts.cluster import ClusterContract
+
+
+class TestLocalCluster(ClusterContract):
+    pass

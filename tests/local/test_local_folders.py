@@ -1,0 +1,199 @@
+"""Folders and lists: what cannot be read is never taken for absence; a thousand pods are quick to list."""
+
+import asyncio
+import json
+import os
+import subprocess
+import time
+
+import pytest
+from conftest import LocalStage, pool
+
+from contracts.cluster import play, running, stamp
+from holdfast.local.process import BOOT, look
+from holdfast.model.pool import HeadroomSpec, NetworkSpec, Pool, PoolSpec, WorkerSpec
+from holdfast.ports.cluster import Cluster, ClusterUnavailable, Refused
+
+
+def test_a_root_that_cannot_be_listed_is_not_an_empty_one(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        assert await cluster.pods() == []
+        stage.root.rename(stage.home / "elsewhere")
+        for call in (cluster.pods(), cluster.read("w-1"), cluster.create(stage.order("w-1"))):
+            with pytest.raises(ClusterUnavailable):
+                await call
+        stage.root.mkdir()  # as an unmounted disk leaves its mount point
+        with pytest.raises(ClusterUnavailable, match="another folder"):
+            await cluster.pods()
+        with pytest.raises(ClusterUnavailable, match="another folder"):
+            await cluster.read("w-1")
+        with pytest.raises(ClusterUnavailable, match="another folder"):
+            await cluster.delete("w-1", "uid", 0)
+
+    play(stage, story)
+
+
+def test_one_damaged_file_makes_the_list_unavailable_not_shorter(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        await running(cluster, stage.order("w-1"))
+        (stage.root / "w-1" / "stamp.json").write_text("{")
+        with pytest.raises(ClusterUnavailable, match=r"stamp\.json is damaged"):
+            await stage.open().pods()
+        (stage.root / "w-1" / "stamp.json").unlink()
+
+    play(stage, story)
+
+
+def test_a_half_written_result_is_no_result(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        await running(cluster, stage.order_with_agent("w-1"))
+        (stage.root / "w-1" / "result.json").write_text('{"claim": "c-1"')
+        pod = await cluster.read("w-1")
+        assert pod is not None
+        assert pod.exit_code is None
+
+    play(stage, story)
+
+
+def test_a_protect_held_up_by_another_writer_gives_up_within_a_second(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        pod = await running(cluster, stage.order("w-1"))
+        from holdfast.local.folder import Folder
+
+        with Folder(stage.root / "w-1").locked():
+            begun = time.monotonic()
+            with pytest.raises(ClusterUnavailable, match="being written"):
+                await cluster.protect("w-1", pod.uid, stamp())
+            assert time.monotonic() - begun < 1.0
+        assert await cluster.protect("w-1", pod.uid, stamp()) is not None
+
+    play(stage, story)
+
+
+def test_a_name_that_is_a_path_is_refused(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        for name in ("../w", ".new-x", "a/b", ""):
+            assert isinstance(await cluster.create(stage.order(name)), Refused)
+            assert await cluster.read(name) is None
+            await cluster.delete(name, "uid", 0)
+
+    play(stage, story)
+
+
+def test_a_program_that_is_not_there_is_refused_with_its_name(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        refused = await cluster.create(stage.order("w-1", ["no-such-program"]))
+        assert isinstance(refused, Refused)
+        assert "no-such-program" in refused.reason
+
+    play(stage, story)
+
+
+def test_a_young_output_is_not_pruned_though_nobody_named_it(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        (stage.output / "c-new").write_bytes(b"x")
+        assert await cluster.prune_output(set()) == 0
+        assert (stage.output / "c-new").exists()
+
+    play(stage, story)
+
+
+def test_what_a_dead_creator_left_half_made_is_swept_and_never_listed(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        old, young = stage.root / ".new-old", stage.root / ".gone-young"
+        (old / "work").mkdir(parents=True, mode=0o700)
+        (old / "work").chmod(0)
+        young.mkdir()
+        os.utime(old, (time.time() - 3600, time.time() - 3600))
+        assert await cluster.pods() == []
+        await cluster.prune_output(set())
+        assert not old.exists()
+        assert young.exists()
+
+    play(stage, story)
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields"),
+    [
+        (PoolSpec(worker=WorkerSpec(run=["true"])), []),
+        (PoolSpec(mode="session"), ["worker.serve"]),
+        (PoolSpec(pod={"spec": {}}), ["pod"]),
+        (PoolSpec(headroom=HeadroomSpec(mode="constant", slots=1)), ["headroom.mode"]),
+        (PoolSpec(network=NetworkSpec(seal=True, egress=[{}])), ["network.seal", "network.egress"]),
+        (PoolSpec(worker=WorkerSpec(agent=False)), ["worker.run"]),
+        (PoolSpec(worker=WorkerSpec(agent=False, run=["no-such-program"])), ["worker.run"]),
+    ],
+)
+def test_what_one_machine_cannot_do_is_said(stage: LocalStage, spec: PoolSpec, fields: list[str]) -> None:
+    async def story(cluster: Cluster) -> None:
+        asked = Pool(id="p", name="p", spec=spec, revision="r", state="live", source="api", created_at=0.0)
+        assert [problem.field for problem in await cluster.check(asked)] == fields
+
+    play(stage, story)
+
+
+def test_a_change_is_seen_however_soon_after_a_look(stage: LocalStage) -> None:
+    """The list trusts a folder's time only once it has settled."""
+
+    async def story(cluster: Cluster) -> None:
+        pod = await running(cluster, stage.order("w-1"))
+        other = stage.open()
+        for fence in range(1, 200):
+            await other.protect("w-1", pod.uid, stamp("c-1", fence))
+            [seen] = await cluster.pods()
+            assert seen.stamp is not None
+            assert seen.stamp.fence == fence
+
+    play(stage, story)
+
+
+def test_a_thousand_pods_are_quick_to_list(stage: LocalStage) -> None:
+    """A bound against accidents of complexity, several times what it takes."""
+    stand_in = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    seen = look(stand_in.pid)
+    assert seen is not None
+    process = {"pid": seen.process.pid, "started": seen.process.started}
+
+    async def story(cluster: Cluster) -> None:
+        order = stage.order("w").pool
+        for number in range(1000):
+            folder = stage.root / f"w-{number}"
+            folder.mkdir()
+            files = {
+                "order.json": {
+                    "worker": folder.name,
+                    "uid": folder.name,
+                    "install": "one",
+                    "pool_id": order.id,
+                    "pool": order.name,
+                    "revision": order.revision,
+                    "epoch": 1,
+                    "created_at": 0.0,
+                    "agent": True,
+                    "boot": BOOT,
+                },
+                "pod.json": process,
+                "agent.json": process,
+                "stamp.json": {"version": 1, "stamp": None, "protected": False},
+            }
+            for name, value in files.items():
+                (folder / name).write_text(json.dumps(value))
+            os.utime(folder, (time.time() - 60, time.time() - 60))
+        times = []
+        for _ in range(4):
+            begun = time.perf_counter()
+            assert len(await cluster.pods()) == 1000
+            times.append(time.perf_counter() - begun)
+        print("seconds for 1000 pods, first and later looks:", [round(t, 4) for t in times])
+        assert min(times[1:]) < 0.5
+
+    try:
+        play(stage, story)
+    finally:
+        stand_in.kill()
+        stand_in.wait()
+
+
+def test_the_pool_of_a_test_is_one_that_the_cluster_takes(stage: LocalStage) -> None:
+    assert asyncio.run(stage.open().check(pool(WorkerSpec(run=["true"], agent=False)))) == []

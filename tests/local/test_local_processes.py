@@ -1,0 +1,440 @@
+"""A pod's processes: they outlive replicas, end as a whole, and are never mistaken for somebody else's."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from conftest import LocalStage
+
+from contracts.cluster import play, reaches, running, stamp, until
+from holdfast.local.folder import Folder
+from holdfast.local.launch import start_shim
+from holdfast.local.process import Process, Table, alive, kin, look, send
+from holdfast.model.pod import Pod
+from holdfast.ports.cluster import Cluster, Refused
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+STUBBORN = ["sh", "-c", "trap '' TERM; touch ready; while :; do sleep 0.05; done"]
+
+
+def shim_of(stage: LocalStage, name: str) -> Process:
+    found = Folder(stage.root / name).facts()[0].shim
+    assert found is not None
+    return found
+
+
+def agent_of(stage: LocalStage, name: str) -> Process:
+    found = Folder(stage.root / name).facts()[0].agent
+    assert found is not None
+    return found
+
+
+async def written(path: Path) -> str:
+    async def there() -> bool:
+        return path.exists() and path.read_text().endswith("\n")
+
+    await until(there, str(path))
+    return path.read_text().strip()
+
+
+async def noted(path: Path) -> Process:
+    """The process whose pid a worker wrote into a file."""
+    seen = look(int(await written(path)))
+    assert seen is not None
+    return seen.process
+
+
+async def dead(process: Process) -> None:
+    async def gone() -> bool:
+        return not alive(process)
+
+    await until(gone, f"end of {process}")
+
+
+async def kill(process: Process) -> None:
+    assert send(process, signal.SIGKILL)
+    await dead(process)
+
+
+def test_a_pod_outlives_the_replica_that_started_it(stage: LocalStage) -> None:
+    script = f"""
+import asyncio, sys, time
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from conftest import LocalStage
+async def main():
+    stage = LocalStage(Path({str(stage.home)!r}))
+    print((await stage.open().create(stage.order("w-1"))).uid, flush=True)
+    time.sleep(1000)
+asyncio.run(main())
+"""
+    replica = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert replica.stdout is not None
+        uid = replica.stdout.readline().strip()
+    finally:
+        os.killpg(replica.pid, signal.SIGKILL)  # its whole group, as a terminal would
+        replica.wait()
+        assert replica.stdout is not None
+        replica.stdout.close()
+
+    async def story(cluster: Cluster) -> None:
+        pod = await reaches(cluster, "w-1", "running")
+        assert pod.uid == uid
+        await cluster.delete("w-1", uid, 5)
+        assert (await reaches(cluster, "w-1", "ended")).exit_code == 128 + signal.SIGTERM
+
+    play(stage, story)
+
+
+@linux
+def test_no_zombie_stays_with_the_replica(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        await running(cluster, stage.order("w-1"))
+        seen = [look(int(name)) for name in os.listdir("/proc") if name.isdigit()]
+        assert [s for s in seen if s is not None and s.zombie and s.parent == os.getpid()] == []
+
+    play(stage, story)
+
+
+@linux
+def test_the_whole_tree_ends_with_its_pod_daemons_too(stage: LocalStage) -> None:
+    daemon = "trap '' TERM HUP; echo $$ > daemon; while :; do sleep 0.05; done"
+    tree = ["sh", "-c", f'setsid sh -c "{daemon.replace("$", chr(92) + "$")}" & sleep 1000 & wait']
+
+    async def story(cluster: Cluster) -> None:
+        pod = await running(cluster, stage.order("w-1", tree))
+        stray = await noted(stage.root / "w-1" / "work" / "daemon")
+        entry = look(stray.pid)
+        assert entry is not None
+        assert entry.session != shim_of(stage, "w-1").pid, "the daemon left the session"
+        await cluster.delete("w-1", pod.uid, 30)
+        await reaches(cluster, "w-1", "ended")
+        assert not alive(stray)
+        shim = shim_of(stage, "w-1")
+        assert [process for process in stage.left() if process != shim] == []
+        await dead(shim)
+
+    play(stage, story)
+
+
+@linux
+def test_what_a_command_leaves_behind_ends_with_it(stage: LocalStage) -> None:
+    daemon = "(setsid sh -c 'echo $$ > daemon; exec sleep 1000' &)"
+    script = f"{daemon}; while ! test -s daemon; do sleep 0.01; done; exit 3"
+
+    async def story(cluster: Cluster) -> None:
+        assert isinstance(await cluster.create(stage.order("w-1", ["sh", "-c", script])), Pod)
+        pod = await reaches(cluster, "w-1", "ended")
+        assert pod.exit_code == 3
+        stray = int((stage.root / "w-1" / "work" / "daemon").read_text())
+        seen = look(stray)
+        assert seen is None or not _is_sleep(stray)
+
+    play(stage, story)
+
+
+def _is_sleep(pid: int) -> bool:
+    try:
+        return b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def test_who_ignores_sigterm_is_killed_after_the_grace_and_not_before(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        pod = await running(cluster, stage.order("w-1", STUBBORN))
+        child = agent_of(stage, "w-1")
+        await until(_exists(stage.root / "w-1" / "work" / "ready"), "the trap")
+        asked = time.monotonic()
+        await cluster.delete("w-1", pod.uid, 1.0)
+        assert time.monotonic() - asked < 0.5, "delete does not wait"
+        await dead(child)
+        assert time.monotonic() - asked >= 0.9
+        assert (await reaches(cluster, "w-1", "ended")).exit_code == 128 + signal.SIGKILL
+
+    play(stage, story)
+
+
+def test_asking_again_never_gives_more_time_but_may_give_less(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        pod = await running(cluster, stage.order("w-1", STUBBORN))
+        await until(_exists(stage.root / "w-1" / "work" / "ready"), "the trap")
+        await cluster.delete("w-1", pod.uid, 1000)
+        first = (stage.root / "w-1" / "terminating").read_bytes()
+        await cluster.delete("w-1", pod.uid, 5000)
+        assert (stage.root / "w-1" / "terminating").read_bytes() == first
+        await cluster.delete("w-1", pod.uid, 0.1)
+        await reaches(cluster, "w-1", "ended")
+
+    play(stage, story)
+
+
+@linux
+def test_with_its_shim_killed_a_pod_still_runs_and_can_be_ended(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        pod = await running(cluster, stage.order("w-1"))
+        child = agent_of(stage, "w-1")
+        await kill(shim_of(stage, "w-1"))
+        assert alive(child)
+        [seen] = await cluster.pods()
+        assert seen.phase == "running", "busy is sacred"
+        await cluster.forget("w-1", pod.uid)
+        await cluster.delete("w-1", pod.uid, 30)
+        await dead(child)
+        ended = await reaches(cluster, "w-1", "ended")
+        assert (ended.terminating, ended.exit_code) == (True, None)
+
+    play(stage, story)
+
+
+@linux
+def test_orphans_that_ignore_sigterm_are_killed_after_the_grace(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        pod = await running(cluster, stage.order("w-1", STUBBORN))
+        await until(_exists(stage.root / "w-1" / "work" / "ready"), "the trap")
+        child = agent_of(stage, "w-1")
+        await kill(shim_of(stage, "w-1"))
+        await cluster.delete("w-1", pod.uid, 0.5)
+        assert alive(child)
+        await dead(child)
+        await reaches(cluster, "w-1", "ended")
+        await cluster.close()
+
+    play(stage, story)
+
+
+@linux
+def test_a_grandchild_that_survives_shim_and_child_keeps_the_pod_running(stage: LocalStage) -> None:
+    script = "setsid sh -c 'echo $$ > work; exec sleep 1000' & wait"
+
+    async def story(cluster: Cluster) -> None:
+        pod = await running(cluster, stage.order("w-1", ["sh", "-c", script]))
+        worker = await noted(stage.root / "w-1" / "work" / "work")
+        await kill(shim_of(stage, "w-1"))
+        await kill(agent_of(stage, "w-1"))
+        assert alive(worker)
+        [seen] = await cluster.pods()
+        assert seen.phase == "running"
+        await cluster.delete("w-1", pod.uid, 30)
+        await dead(worker)
+        await reaches(cluster, "w-1", "ended")
+
+    play(stage, story)
+
+
+@linux
+def test_everything_killed_from_outside_is_ended_without_an_exit_code(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        await running(cluster, stage.order("w-1"))
+        await kill(shim_of(stage, "w-1"))
+        await kill(agent_of(stage, "w-1"))
+        ended = await reaches(cluster, "w-1", "ended")
+        assert ended.exit_code is None
+        assert ended.trouble is not None
+
+    play(stage, story)
+
+
+@linux
+def test_a_stopped_shim_cannot_keep_its_pod(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        pod = await running(cluster, stage.order("w-1"))
+        child = agent_of(stage, "w-1")
+        assert send(shim_of(stage, "w-1"), signal.SIGSTOP)
+        await cluster.delete("w-1", pod.uid, 0)
+        mark = stage.root / "w-1" / "terminating"
+        mark.write_text(json.dumps({"at": time.time() - 60, "grace": 1.0}))
+        await cluster.delete("w-1", pod.uid, 0)
+        await dead(child)
+        await reaches(cluster, "w-1", "ended")
+
+    play(stage, story)
+
+
+@linux
+@pytest.mark.parametrize("which", ["pod.json", "agent.json"])
+def test_a_reused_pid_is_never_signalled(stage: LocalStage, which: str) -> None:
+    stranger = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    try:
+
+        async def story(cluster: Cluster) -> None:
+            pod = await running(cluster, stage.order("w-1"))
+            shim, child = shim_of(stage, "w-1"), agent_of(stage, "w-1")
+            await kill(shim)
+            await kill(child)
+            for name in {"pod.json", which}:  # the stranger has the pid now, but not the start time
+                path = stage.root / "w-1" / name
+                path.write_text(json.dumps({"pid": stranger.pid, "started": shim.started}))
+            fresh = stage.open()
+            await fresh.delete("w-1", pod.uid, 0)
+            await fresh.delete("w-1", pod.uid, 0)
+            assert (await reaches(fresh, "w-1", "ended")).exit_code is None
+            await fresh.close()
+            assert stranger.poll() is None
+
+        play(stage, story)
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+@linux
+def test_a_pod_of_an_earlier_boot_has_ended_and_its_pids_are_left_alone(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        pod = await running(cluster, stage.order("w-1"))
+        child = agent_of(stage, "w-1")
+        path = stage.root / "w-1" / "order.json"
+        order = json.loads(path.read_text())
+        path.write_text(json.dumps(order | {"boot": "another"}))
+        (stage.root / "w-1" / "stamp.json").write_text("")  # what a power cut leaves
+        fresh = stage.open()
+        [seen] = await fresh.pods()
+        assert seen.phase == "ended"
+        await fresh.delete("w-1", pod.uid, 0)
+        assert alive(child)
+        path.write_text(json.dumps(order))
+
+    play(stage, story)
+
+
+@linux
+def test_a_member_of_the_session_without_proof_counts_as_life_but_is_not_signalled(stage: LocalStage) -> None:
+    stranger = subprocess.Popen(["sleep", "1000"], start_new_session=True, env={})
+    try:
+        entry = look(stranger.pid)
+        assert entry is not None
+        table = Table()
+        leader = Process(stranger.pid, entry.process.started)
+        table.seen[stranger.pid + 1_000_000] = type(entry)(
+            Process(stranger.pid + 1_000_000, entry.process.started), 1, stranger.pid
+        )
+        del table.seen[stranger.pid]
+        found = kin("no such uid", leader, None, table)
+        assert [p.pid for p in found.perhaps] == [stranger.pid + 1_000_000]
+        assert found.sure == ()
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_creator_that_died_before_the_shim_is_taken_over_once(
+    stage: LocalStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(cluster: Cluster) -> None:
+        with monkeypatch.context() as dying:
+            dying.setattr("holdfast.local.cluster.start_shim", lambda folder: None)
+            left = await cluster.create(stage.order("w-1"))
+        assert isinstance(left, Pod)
+        assert left.phase == "pending"
+        young = await cluster.create(stage.order("w-1"))
+        assert isinstance(young, Pod)
+        assert young.phase == "pending", "its creator may still be about to start it"
+        monkeypatch.setattr("holdfast.local.launch.ABANDONED", -1.0)
+        replicas = [stage.open() for _ in range(4)]
+        made = await asyncio.gather(*(replica.create(stage.order("w-1")) for replica in replicas))
+        assert {pod.uid for pod in made if not isinstance(pod, Refused)} == {left.uid}
+        pod = await reaches(cluster, "w-1", "running")
+        assert pod.uid == left.uid
+        for replica in replicas:
+            await replica.close()
+
+    play(stage, story)
+
+
+def test_of_two_shims_one_takes_the_pod(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        await running(cluster, stage.order("w-1"))
+        shim, child = shim_of(stage, "w-1"), agent_of(stage, "w-1")
+        await asyncio.gather(*(asyncio.to_thread(start_shim, Folder(stage.root / "w-1")) for _ in range(4)))
+        assert (shim_of(stage, "w-1"), agent_of(stage, "w-1")) == (shim, child)
+
+        async def alone() -> bool:
+            return {p.pid for p in stage.left()} == {shim.pid, child.pid}
+
+        await until(alone, "the end of the other shims")
+
+    play(stage, story)
+
+
+def test_deleting_a_pod_that_never_started_shuts_out_a_late_shim(
+    stage: LocalStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(cluster: Cluster) -> None:
+        with monkeypatch.context() as dying:
+            dying.setattr("holdfast.local.cluster.start_shim", lambda folder: None)
+            pod = await cluster.create(stage.order("w-1"))
+        assert isinstance(pod, Pod)
+        await cluster.delete("w-1", pod.uid, 30)
+        assert (await reaches(cluster, "w-1", "ended")).exit_code is None
+        await asyncio.to_thread(start_shim, Folder(stage.root / "w-1"))
+        assert not (stage.root / "w-1" / "agent.json").exists()
+
+    play(stage, story)
+
+
+def test_a_sigterm_from_elsewhere_shows_and_gives_all_the_time_it_needs(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        await running(cluster, stage.order("w-1", STUBBORN))
+        await until(_exists(stage.root / "w-1" / "work" / "ready"), "the trap")
+        assert send(shim_of(stage, "w-1"), signal.SIGTERM)
+
+        async def shows() -> bool:
+            pod = await cluster.read("w-1")
+            return pod is not None and pod.terminating
+
+        await until(shows, "terminating")
+        assert alive(agent_of(stage, "w-1"))
+
+    play(stage, story)
+
+
+def test_a_worker_inherits_none_of_the_servers_secrets(
+    stage: LocalStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_DATABASE_PASSWORD", "secret")
+
+    async def story(cluster: Cluster) -> None:
+        await running(cluster, stage.order("w-1", ["sh", "-c", "env > env; echo >> env; sleep 1000"]))
+        text = await written(stage.root / "w-1" / "work" / "env")
+        names = {line.partition("=")[0] for line in text.splitlines()}
+        assert "secret" not in text
+        assert names <= {
+            *("PATH", "HOME", "LANG", "PWD", "OLDPWD", "SHLVL", "_"),
+            *("HOLDFAST_WORKER", "HOLDFAST_POD_UID", "HOLDFAST_WORKER_DIR", "HOLDFAST_OUTPUT_DIR"),
+        }
+        assert not (stage.root / "w-1" / "token").exists(), "a user's own program gets no token"
+
+    play(stage, story)
+
+
+def test_an_agents_stored_result_is_the_exit_code_and_its_own_crash_is_not(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        for name in ("w-1", "w-2"):
+            pod = await running(cluster, stage.order_with_agent(name))
+            await cluster.protect(name, pod.uid, stamp("c-1", 8))
+            if name == "w-1":
+                (stage.root / name / "result.json").write_text('{"claim": "c-1", "fence": 8, "exit_code": 5}')
+            await kill(agent_of(stage, name))
+        told, crashed = await reaches(cluster, "w-1", "ended"), await reaches(cluster, "w-2", "ended")
+        assert (told.exit_code, told.exit_fence, told.trouble) == (5, 8, None)
+        assert (crashed.exit_code, crashed.exit_fence) == (None, None), "lost, not failed"
+        assert crashed.trouble == "the agent exited with 137"
+
+    play(stage, story)
+
+
+def _exists(path: Path) -> Callable[[], Awaitable[bool]]:
+    async def there() -> bool:
+        return path.exists()
+
+    return there
