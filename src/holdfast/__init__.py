@@ -1,3 +1,14 @@
 """Fleets of warm workers: one holder each, never killed while busy, never leaked while idle."""
 
+from typing import Any
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`holdfast.claim` and the other names of the client, loaded when first used: an import must not cost an HTTP library."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    from . import client
+
+    return getattr(client, name)

@@ -126,7 +126,7 @@ def test_a_wrong_secret_is_refused_without_showing_it(cli: Cli, server: FakeHold
     assert server.claims == {}
 
 
-def _start(server: FakeHoldfast, home: Path) -> "subprocess.Popen[bytes]":
+def _start(server: FakeHoldfast, home: Path, command: list[str] = SLEEPY) -> "subprocess.Popen[bytes]":
     env = {
         **os.environ,
         "HOLDFAST_URL": ",".join(server.urls),
@@ -134,5 +134,17 @@ def _start(server: FakeHoldfast, home: Path) -> "subprocess.Popen[bytes]":
         "XDG_CONFIG_HOME": str(home),
     }
     return subprocess.Popen(
-        [sys.executable, *SLEEPY], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
+        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
     )
+
+
+def test_hold_renews_until_ctrl_c_and_then_releases(server: FakeHoldfast, tmp_path: Path) -> None:
+    server.lease = 1.0
+    command = ["-m", "holdfast.cli.main", "claim", "--pool", "notebook", "--hold"]
+    process = _start(server, tmp_path, command)
+    server.until(lambda _: server.asked("POST", "/renew"))
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert b"credential-1" in out
+    assert server.claims["c-1"]["outcome"] == "released"

@@ -10,6 +10,7 @@ import pytest
 from conftest import LocalStage, pool
 
 from contracts.cluster import play, running, stamp
+from holdfast.local.folder import Folder
 from holdfast.local.process import BOOT, look
 from holdfast.model.pool import HeadroomSpec, NetworkSpec, Pool, PoolSpec, WorkerSpec
 from holdfast.ports.cluster import Cluster, ClusterUnavailable, Refused
@@ -58,8 +59,6 @@ def test_a_half_written_result_is_no_result(stage: LocalStage) -> None:
 def test_a_protect_held_up_by_another_writer_gives_up_within_a_second(stage: LocalStage) -> None:
     async def story(cluster: Cluster) -> None:
         pod = await running(cluster, stage.order("w-1"))
-        from holdfast.local.folder import Folder
-
         with Folder(stage.root / "w-1").locked():
             begun = time.monotonic()
             with pytest.raises(ClusterUnavailable, match="being written"):
@@ -133,17 +132,33 @@ def test_what_one_machine_cannot_do_is_said(stage: LocalStage, spec: PoolSpec, f
     play(stage, story)
 
 
-def test_a_change_is_seen_however_soon_after_a_look(stage: LocalStage) -> None:
-    """The list trusts a folder's time only once it has settled."""
+def test_a_change_is_seen_however_coarse_the_clock_of_the_disk(stage: LocalStage) -> None:
+    """A folder's time is trusted only once settled: a second change in the same tick leaves it as it was."""
 
     async def story(cluster: Cluster) -> None:
         pod = await running(cluster, stage.order("w-1"))
-        other = stage.open()
-        for fence in range(1, 200):
-            await other.protect("w-1", pod.uid, stamp("c-1", fence))
-            [seen] = await cluster.pods()
-            assert seen.stamp is not None
-            assert seen.stamp.fence == fence
+        await cluster.pods()
+        tick = os.stat(stage.root / "w-1").st_mtime_ns
+        await stage.open().protect("w-1", pod.uid, stamp())
+        os.utime(stage.root / "w-1", ns=(tick, tick))
+        [seen] = await cluster.pods()
+        assert seen.protected
+
+    play(stage, story)
+
+
+def test_a_settled_pod_is_listed_without_opening_its_files(
+    stage: LocalStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(cluster: Cluster) -> None:
+        pod = await running(cluster, stage.order("w-1"))
+        os.utime(stage.root / "w-1", (time.time() - 60, time.time() - 60))
+        assert await cluster.pods() == [pod]
+        with monkeypatch.context() as closed:
+            closed.setattr(Folder, "facts", None)
+            assert await cluster.pods() == [pod]
+        stamped = await stage.open().protect("w-1", pod.uid, stamp())
+        assert await cluster.pods() == [stamped]
 
     play(stage, story)
 

@@ -301,8 +301,8 @@ def test_a_pod_of_an_earlier_boot_has_ended_and_its_pids_are_left_alone(stage: L
         [seen] = await fresh.pods()
         assert seen.phase == "ended"
         await fresh.delete("w-1", pod.uid, 0)
+        assert not (stage.root / "w-1" / "terminating").exists()
         assert alive(child)
-        path.write_text(json.dumps(order))
 
     play(stage, story)
 

@@ -254,7 +254,7 @@ class Agent:
             return
         self.draining = True
         self.say(self._doing)
-        if True:
+        if self.hold is None or self.registration is None:
             self.leave(Leave(0, "SIGTERM while free"))
             return
         over = Directive(do=GRACE, reason="the worker's grace ran out")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 import structlog
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .context import Context
 
 log = structlog.get_logger()
+T = TypeVar("T")
 BODY_LIMIT = 64 * 1024
 ALL = ("admin", "operator", "tenant")
 OPERATORS = ("admin", "operator")
@@ -28,6 +29,19 @@ JSON = {"Content-Type": "application/json"}
 
 class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
+
+
+class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+    cursor: str | None = None
+
+
+def page(items: list[T], query: PageQuery, name: Callable[[T], str]) -> tuple[list[T], str | None]:
+    """A page of a list that is short enough to be read whole, by name."""
+    ordered = sorted(items, key=name)
+    rest = [item for item in ordered if query.cursor is None or name(item) > query.cursor]
+    shown = rest[: query.limit]
+    return shown, name(shown[-1]) if len(rest) > len(shown) else None
 
 
 @dataclass(frozen=True)

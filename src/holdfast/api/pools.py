@@ -13,7 +13,7 @@ from ..model.worker import Worker
 from ..ports.store import PoolLoad
 from .claims import when
 from .context import Context, suggest
-from .doors import ADMINS, OPERATORS, Call, Door, answer
+from .doors import ADMINS, OPERATORS, Call, Door, PageQuery, answer, page
 from .problems import Problem, field_problems, not_found, refused
 
 POOL_NAME = r"^[a-z]([-a-z0-9]{0,51}[a-z0-9])?$"
@@ -157,7 +157,8 @@ def worker_view(worker: Worker) -> WorkerView:
 
 
 async def pools(context: Context, call: Call) -> Response:
-    return answer(PoolList([pool_view(load.pool, load) for load in await context.store.pools.loads()]))
+    views = [pool_view(load.pool, load) for load in await context.store.pools.loads()]
+    return answer(PoolList(*page(views, call.query, lambda view: f"{view.name} {view.id}")))
 
 
 async def pool(context: Context, call: Call) -> Response:
@@ -250,7 +251,8 @@ async def retire(context: Context, call: Call) -> Response:
 
 
 async def tenants(context: Context, call: Call) -> Response:
-    return answer(TenantList([_tenant(tenant) for tenant in await context.store.pools.tenants()]))
+    views = [_tenant(tenant) for tenant in await context.store.pools.tenants()]
+    return answer(TenantList(*page(views, call.query, lambda view: view.name)))
 
 
 async def tenant(context: Context, call: Call) -> Response:
@@ -275,7 +277,7 @@ def _tenant(found: Tenant) -> TenantView:
 
 
 DOORS = [
-    Door("GET", "/v1/pools", "All pools with their counts", pools, answers={200: PoolList}),
+    Door("GET", "/v1/pools", "All pools with their counts", pools, query=PageQuery, answers={200: PoolList}),
     Door("GET", "/v1/pools/{name}", "One pool", pool, answers={200: PoolView}, errors=(404,)),
     Door("PUT", "/v1/pools/{name}", "Create or change a pool", put_pool, roles=OPERATORS, body=PoolSpec,
          answers={200: PoolView, 201: PoolView}, errors=(409,)),
@@ -288,7 +290,7 @@ DOORS = [
     Door("GET", "/v1/workers/{id}", "One worker", worker, roles=OPERATORS, answers={200: WorkerView}, errors=(404,)),
     Door("POST", "/v1/workers/{id}/retire", "End a free worker", retire, roles=OPERATORS, body=Because,
          answers={200: WorkerView}, errors=(404, 409)),
-    Door("GET", "/v1/tenants", "All tenants", tenants, roles=OPERATORS, answers={200: TenantList}),
+    Door("GET", "/v1/tenants", "All tenants", tenants, roles=OPERATORS, query=PageQuery, answers={200: TenantList}),
     Door("GET", "/v1/tenants/{name}", "One tenant", tenant, roles=OPERATORS, answers={200: TenantView}, errors=(404,)),
     Door("PUT", "/v1/tenants/{name}", "Set a tenant's limits", put_tenant, roles=ADMINS, body=TenantSpec, answers={200: TenantView}),
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from ..ports.store import Event, StoreUnavailable
 from .auth import hash_token
 from .claims import when
 from .context import Context
-from .doors import ADMINS, ALL, OPERATORS, Call, Door, answer, empty
+from .doors import ADMINS, ALL, OPERATORS, Call, Door, PageQuery, answer, empty, page
 from .explain import explain
 from .observe import refresh
 from .pools import Because
@@ -148,12 +148,14 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 async def duties(context: Context, call: Call) -> Response:
-    return answer(DutyList([DutyView(**row) for row in await context.store.fleet.duties()]))
+    views = [DutyView(**row) for row in await context.store.fleet.duties()]
+    return answer(DutyList(*page(views, call.query, lambda view: view.duty)))
 
 
 async def replicas(context: Context, call: Call) -> Response:
     rows = await context.store.fleet.replicas()
-    return answer(ReplicaList([ReplicaView(port=int(row["url"].rpartition(":")[2]), **row) for row in rows]))
+    views = [ReplicaView(port=int(row["url"].rpartition(":")[2]), **row) for row in rows]
+    return answer(ReplicaList(*page(views, call.query, lambda view: f"{view.started_at.isoformat()} {view.id}")))
 
 
 async def brake(context: Context, call: Call) -> Response:
@@ -254,7 +256,8 @@ async def me(context: Context, call: Call) -> Response:
 
 
 async def tokens(context: Context, call: Call) -> Response:
-    return answer(TokenList([TokenView(**row) for row in await context.store.access.tokens()]))
+    views = [TokenView(**row) for row in await context.store.access.tokens()]
+    return answer(TokenList(*page(views, call.query, lambda view: view.id)))
 
 
 async def make_token(context: Context, call: Call) -> Response:
@@ -297,8 +300,8 @@ async def metrics(context: Context, call: Call) -> Response:
 
 
 DOORS = [
-    Door("GET", "/v1/duties", "Who does what, and when it last succeeded", duties, roles=OPERATORS, answers={200: DutyList}),
-    Door("GET", "/v1/replicas", "Replicas and their duties", replicas, roles=OPERATORS, answers={200: ReplicaList}),
+    Door("GET", "/v1/duties", "Who does what, and when it last succeeded", duties, roles=OPERATORS, query=PageQuery, answers={200: DutyList}),
+    Door("GET", "/v1/replicas", "Replicas and their duties", replicas, roles=OPERATORS, query=PageQuery, answers={200: ReplicaList}),
     Door("GET", "/v1/brake", "The brake", brake, roles=OPERATORS, answers={200: BrakeView}),
     Door("POST", "/v1/brake/release", "Release the brake", release_brake, roles=OPERATORS, body=Because,
          answers={200: BrakeView}, errors=(409,)),
@@ -307,7 +310,7 @@ DOORS = [
          answers={200: EventList}),
     Door("GET", "/v1/explain/{kind}/{id}", "Why, in sentences", explained, roles=ALL, answers={200: Explanation}, errors=(403, 404)),
     Door("GET", "/v1/me", "Who am I", me, roles=ALL, answers={200: Me}),
-    Door("GET", "/v1/tokens", "All tokens, without the tokens", tokens, roles=ADMINS, answers={200: TokenList}),
+    Door("GET", "/v1/tokens", "All tokens, without the tokens", tokens, roles=ADMINS, query=PageQuery, answers={200: TokenList}),
     Door("POST", "/v1/tokens", "Make a token; shown once", make_token, roles=ADMINS, body=NewToken, answers={201: TokenView}),
     Door("DELETE", "/v1/tokens/{id}", "Revoke a token", revoke, roles=ADMINS, answers={204: None}, errors=(404, 409)),
     Door("GET", "/healthz", "Alive", healthz, roles=()),

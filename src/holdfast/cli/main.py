@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from . import apply, claims, get, login, operate, run, token, top
+from . import apply, claims, get, login, operate, run, serve, token, top
 from .session import Where
 
 app = typer.Typer(
@@ -48,12 +48,8 @@ def options(
     context.obj = Where(url=url, token=token, context=name)
 
 
-for module in (login, apply, get, run, claims, operate, top, token):
+for module in (login, apply, get, run, claims, operate, top, token, serve):
     module.register(app)
-
-# The commands that are a server rather than speak to one (up, serve, agent, migrate) are added here:
-#     from . import serve
-#     serve.register(app)
 
 
 def main(arguments: list[str] | None = None) -> None:

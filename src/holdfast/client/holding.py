@@ -132,7 +132,7 @@ class Holding:
                 why = f"its lease ran out while renewals were refused: {error}"
             if not self._closing:
                 self.lost = LeaseLost(claim.id, why)
-                pass
+                on_lost(self.lost)
             return
 
     def _left(self, claim: Claim) -> float:

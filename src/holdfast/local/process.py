@@ -43,8 +43,12 @@ def _boot() -> str:
     """This boot and PID namespace: a pod of another one has no process that lives, whatever its pids say."""
     if not ON_LINUX:
         return ""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    said = ["", ""]
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        said[0] = file.read().strip()
+    with contextlib.suppress(OSError):
+        said[1] = os.readlink("/proc/self/ns/pid")
+    return " ".join(said)
 
 
 BOOT = _boot()

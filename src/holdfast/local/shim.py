@@ -16,7 +16,6 @@ import select
 import signal
 import sys
 import time
-from typing import Any
 
 LOG_LIMIT = 8 << 20  # bytes; checked once a minute, so a burst may exceed it until then
 TICK = 60.0  # seconds between looks at the log
@@ -136,7 +135,7 @@ class Shim:
             self.forwarded = True
             os.kill(self.child, signal.SIGTERM)  # not reaped yet, so the pid is still its own
 
-    def mark(self, mark: dict[str, Any]) -> None:
+    def mark(self, mark: dict[str, object]) -> None:
         """A shutdown of the machine, say: no deadline, but no new work. Never over Holdfast's own mark."""
         draft = self.path(f".terminating.{os.getpid()}")
         try:
@@ -183,7 +182,7 @@ class Shim:
         return os.read(self.wakeup, 4096)
 
     def record(self) -> None:
-        end = {"exit_code": self.code, "error": self.error, "at": time.time()}
+        end: dict[str, object] = {"exit_code": self.code, "error": self.error, "at": time.time()}
         try:
             write(self.path("exit.json"), end)
         except OSError:
@@ -247,7 +246,7 @@ def stat(pid: int) -> list[bytes]:
         return []
 
 
-def write(path: str, value: dict[str, Any]) -> None:
+def write(path: str, value: dict[str, object]) -> None:
     """All or nothing: readers see the old file or the new one."""
     draft = f"{path}.{os.getpid()}"
     with os.fdopen(

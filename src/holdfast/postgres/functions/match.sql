@@ -157,7 +157,7 @@ BEGIN
     v_always := v_pool.spec #>> '{protection,mode}' = 'always';
     v_word := CASE WHEN v_direct THEN 'active' ELSE 'assigned' END;
 
-    -- First, each tenant's own parked workers.
+    -- First, each tenant's own parked workers. A row that is being written is waited for: skipped, its tenant would lose it.
     IF EXISTS (SELECT FROM holdfast.worker WHERE pool_id = p_pool AND state = 'parked') THEN
         IF EXISTS (SELECT FROM holdfast.worker w JOIN holdfast.tenant t ON t.name = w.tenant
                    WHERE w.pool_id = p_pool AND w.state = 'parked' AND t.max_claims IS NOT NULL) THEN
@@ -171,7 +171,7 @@ BEGIN
                       AND p.suspect_since IS NULL
                       AND EXISTS (SELECT FROM holdfast.claim c
                                   WHERE c.pool_id = p_pool AND c.tenant = p.tenant AND c.state = 'waiting')
-                    LIMIT p_limit FOR UPDATE SKIP LOCKED) AS free) AS w
+                    LIMIT p_limit FOR UPDATE) AS free) AS w
         CROSS JOIN LATERAL (SELECT c.id FROM holdfast.claim c
                             WHERE c.pool_id = p_pool AND c.tenant = w.tenant AND c.state = 'waiting'
                             ORDER BY c.priority DESC, c.tag, c.id OFFSET w.n - 1 LIMIT 1) AS c

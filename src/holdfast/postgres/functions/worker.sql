@@ -56,7 +56,7 @@ BEGIN
           OR (NOT w.ready AND (w.state = 'warm' OR p_reset_fence = w.fence)) OR w.endpoint IS DISTINCT FROM p_endpoint) THEN
         UPDATE holdfast.worker SET suspect_since = NULL, version = version + 1, endpoint = p_endpoint,
             ready = ready OR state = 'warm' OR fence = p_reset_fence
-        WHERE id = p_worker AND state IN ('warm', 'parked') AND version = w.version;
+        WHERE id = p_worker AND state IN ('warm', 'parked');
         PERFORM pg_notify('holdfast', 'p ' || w.pool_id);
     ELSIF w.state = 'held' AND p_doing = 'idle' THEN
         SELECT * INTO c FROM holdfast.claim WHERE id = w.claim_id;

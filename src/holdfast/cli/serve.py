@@ -1,0 +1,156 @@
+"""The commands that are a server rather than speak to one: up, serve, agent, migrate."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .session import Failed
+
+if TYPE_CHECKING:
+    from holdfast.up import Plan
+    from holdfast.wiring import Layout
+
+DataDir = Annotated[Path, typer.Option("--data-dir", help="Where everything of this fleet is kept.")]
+Dsn = Annotated[
+    str | None,
+    typer.Option(
+        help="A Postgres of yours (15 or newer). Also HOLDFAST_DSN, which other users cannot see.",
+        envvar="HOLDFAST_DSN",
+        show_envvar=False,
+    ),
+]
+Port = Annotated[int, typer.Option(min=1, max=65535, help="The port; more replicas take the ones above.")]
+Host = Annotated[str, typer.Option(help="The address to listen on.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(up)
+    app.command()(serve)
+    app.command()(agent)
+    app.command()(migrate)
+
+
+def up(
+    data_dir: DataDir = Path(".holdfast"),
+    port: Port = 7070,
+    replicas: Annotated[int, typer.Option(min=1, max=16, help="How many replicas.")] = 1,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Pools and tenants to apply.")] = None,
+    dsn: Dsn = None,
+    host: Host = "127.0.0.1",
+    stop_workers: Annotated[
+        bool, typer.Option(help="At the end, let free workers go and wait for busy ones.")
+    ] = False,
+) -> None:
+    """A whole fleet on this machine: Postgres, replicas, warm workers. Ctrl-C stops it; busy workers go on.
+
+    Example: holdfast up -f pools.yaml
+    """
+    import asyncio
+
+    from holdfast.up import Plan
+    from holdfast.up import up as run_up
+
+    from . import manifest
+
+    found = []
+    if file is not None:
+        try:
+            found = manifest.read(file.read_text(), str(file))  # refused before anything starts
+        except (manifest.Wrong, OSError) as wrong:
+            raise Failed(str(wrong)) from None
+
+    async def then(plan: "Plan", layout: "Layout") -> None:
+        await _greet(plan, layout, found)
+
+    asyncio.run(run_up(Plan(data_dir, port, replicas, dsn, stop_workers, host), then))
+
+
+async def _greet(plan: "Plan", layout: "Layout", found: list[object]) -> None:
+    """Wait for a replica, apply the file, and say what to try next."""
+    import asyncio
+
+    from holdfast.client import Client, Unreachable
+    from holdfast.up import say
+
+    from .apply import _put
+
+    async with Client(plan.urls, layout.token.read_text().strip()) as client:
+        while True:
+            try:
+                await client.raw("GET", "/readyz")
+                break
+            except Exception as error:
+                if (
+                    not isinstance(error, Unreachable)
+                    and "503" not in repr(error)
+                    and "not-ready" not in repr(error)
+                ):
+                    raise
+                await asyncio.sleep(0.2)
+        for each in found:
+            verdict, _ = await _put(client, each)  # type: ignore[arg-type]
+            say(f"{each.kind} {each.name} {verdict}")  # type: ignore[attr-defined]
+    say(_next_steps(plan, layout))
+
+
+def _next_steps(plan: "Plan", layout: "Layout") -> str:
+    at = f"--url {plan.urls[0]} " if plan.port != 7070 else ""
+    token = (
+        "" if layout.root == Path.cwd() / ".holdfast" else f"export HOLDFAST_TOKEN=$(cat {layout.token})\n  "
+    )
+    return f"""
+Holdfast is up on {", ".join(plan.urls)}. Ctrl-C stops it; busy workers go on. Try in another terminal:
+
+  {token}holdfast {at}get pools
+  holdfast {at}run --pool linux -- sh -c 'echo hello from $HOLDFAST_CLAIM'
+  holdfast {at}claim --pool notebook
+  holdfast {at}top
+  holdfast {at}doctor
+"""
+
+
+def serve(
+    data_dir: DataDir = Path(".holdfast"),
+    port: Port = 7070,
+    host: Host = "127.0.0.1",
+    dsn: Dsn = None,
+    pooled: Annotated[
+        bool, typer.Option(help="The DSN leads through PgBouncer in transaction mode.")
+    ] = False,
+) -> None:
+    """One replica, on a Postgres that is already there. `up` starts these.
+
+    Example: HOLDFAST_DSN=postgresql://… holdfast serve --data-dir /var/lib/holdfast
+    """
+    from holdfast.serve import run
+    from holdfast.wiring import Settings
+
+    if dsn is None:
+        raise Failed("serve needs a Postgres: set HOLDFAST_DSN or --dsn (or use `holdfast up`)")
+    run(Settings(dsn=dsn, data_dir=data_dir.absolute(), host=host, port=port, pooled=pooled))
+
+
+def agent() -> None:
+    """The agent of one worker; the backend starts it, with its settings in the environment."""
+    from holdfast.agent.main import main
+
+    main()
+
+
+def migrate(dsn: Dsn = None, data_dir: DataDir = Path(".holdfast")) -> None:
+    """Bring the schema up to date. Replicas do this themselves when they start; racing them is safe.
+
+    Example: HOLDFAST_DSN=postgresql://… holdfast migrate
+    """
+    import asyncio
+
+    from holdfast.postgres.migrate import migrate as run
+    from holdfast.wiring import Layout
+
+    if dsn is None:
+        raise Failed("migrate needs a Postgres: set HOLDFAST_DSN or --dsn")
+    layout = Layout(data_dir.absolute())
+    install = layout.install.read_text().strip() if layout.install.exists() else "i-unnamed"
+    applied = asyncio.run(run(dsn, install))
+    typer.echo("applied: " + ", ".join(applied) if applied else "nothing to do")

@@ -1,0 +1,197 @@
+"""A whole fleet on one machine: Postgres, replicas that are started again when they die, and pools from a file."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .api.auth import hash_token
+from .engine.ids import Ids
+from .ports.store import StoreUnavailable
+from .postgres.embedded import EmbeddedPostgres, find_binaries
+from .postgres.store import PostgresStore
+from .wiring import Layout, Settings, connect
+
+STOP_SECONDS = 15.0  # a replica answers its waiters and leaves within 5 s
+STABLE = 10.0  # a replica that lived this long may be started again at once
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `holdfast up` was asked for."""
+
+    data_dir: Path
+    port: int = 7070
+    replicas: int = 1
+    dsn: str | None = field(default=None, repr=False)
+    stop_workers: bool = False
+    host: str = "127.0.0.1"
+
+    @property
+    def urls(self) -> list[str]:
+        return [f"http://{self.host}:{self.port + n}" for n in range(self.replicas)]
+
+
+def prepare(plan: Plan) -> Layout:
+    """The files that must be there before a replica starts. Nothing that exists is changed."""
+    layout = Layout(plan.data_dir.absolute())
+    layout.root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    _keep(layout.key, secrets.token_bytes(32))
+    _keep(layout.install, f"i-{secrets.token_hex(6)}\n".encode())
+    _keep(layout.token, f"{Ids().token()}\n".encode())
+    draft = layout.servers.with_suffix(".new")
+    draft.write_text("\n".join(plan.urls) + "\n")
+    draft.replace(layout.servers)  # agents re-read it whenever a replica does not answer
+    return layout
+
+
+def _keep(path: Path, content: bytes) -> None:
+    """Write a private file once. A reader never sees half of it."""
+    if path.exists():
+        return
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    with contextlib.suppress(FileExistsError):
+        os.link(draft, path)
+    draft.unlink()
+
+
+class Up:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.layout = prepare(plan)
+        self.postgres: EmbeddedPostgres | None = None
+        self._stopping = asyncio.Event()
+        self._processes: dict[int, asyncio.subprocess.Process] = {}
+        self._keepers: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        dsn = self.plan.dsn
+        if dsn is None:
+            self.postgres = EmbeddedPostgres(self.layout.postgres, find_binaries())
+            say(f"Postgres  {'running' if self.postgres.running() else 'starting'} in {self.layout.postgres}")
+            await asyncio.to_thread(self.postgres.start)
+            dsn = self.postgres.dsn
+        self._dsn = dsn
+        store = await self._store()
+        try:
+            await store.fleet.stop_workers(False)
+            token = self.layout.token.read_text().strip()
+            await store.access.make_token(Ids().new("t"), hash_token(token), "operator of this machine", "admin", None, None)
+        finally:
+            await store.close()
+        for n in range(self.plan.replicas):
+            self._keepers.append(asyncio.create_task(self._keep_alive(self.plan.port + n)))
+
+    async def _store(self) -> PostgresStore:
+        settings = Settings(dsn=self._dsn, data_dir=self.layout.root)
+        return await connect(settings, self.layout.install.read_text().strip())
+
+    async def _keep_alive(self, port: int) -> None:
+        """A replica that dies is started again: at once if it had lived, later and later if it had not."""
+        pause = 0.2
+        while not self._stopping.is_set():
+            born = time.monotonic()
+            process = await self._launch(port)
+            self._processes[port] = process
+            code = await process.wait()
+            if self._stopping.is_set():
+                return
+            lived = time.monotonic() - born
+            pause = 0.2 if lived > STABLE else min(pause * 2, 10.0)
+            say(f"Replica   on port {port} ended ({code}) after {lived:.0f} s; started again in {pause:.1f} s")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
+
+    async def _launch(self, port: int) -> asyncio.subprocess.Process:
+        # The DSN holds a password: it goes by the environment, which other users cannot read, not by the command line.
+        environment = {**os.environ, "HOLDFAST_DSN": self._dsn}
+        arguments = ["serve", "--data-dir", str(self.layout.root), "--host", self.plan.host, "--port", str(port)]
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "holdfast", *arguments, env=environment, start_new_session=True
+        )
+
+    def stop_soon(self) -> None:
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Until somebody asks to stop."""
+        await self._stopping.wait()
+
+    async def stop(self) -> None:
+        """Replicas first, then Postgres. Busy workers go on, and report after the next start."""
+        self._stopping.set()
+        if self.plan.stop_workers:
+            await self._drain()
+        for process in self._processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+        await asyncio.gather(*(self._ended(process) for process in self._processes.values()))
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        if self.postgres is not None:
+            say("Postgres  stopping")
+            await asyncio.to_thread(self.postgres.stop)
+
+    async def _ended(self, process: asyncio.subprocess.Process) -> None:
+        try:
+            await asyncio.wait_for(process.wait(), STOP_SECONDS)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def _drain(self) -> None:
+        """Free workers go, busy ones finish: wait for the last, and say how many are left."""
+        store = await self._store()
+        try:
+            await store.fleet.stop_workers(True)
+            said = -1
+            while True:
+                workers, _ = await store.workers.find(pool=None, state=None, limit=1000, cursor=None)
+                held = sum(worker.state == "held" for worker in workers)
+                if len(workers) != said:
+                    say(f"Workers   {len(workers)} left, {held} of them busy" if workers else "Workers   all gone")
+                    said = len(workers)
+                if not workers:
+                    return
+                await asyncio.sleep(0.5)
+        except StoreUnavailable as error:
+            say(f"Workers   not drained: {error}")
+        finally:
+            await store.close()
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+Then = Callable[[Plan, Layout], Coroutine[Any, Any, None]]
+
+
+async def up(plan: Plan, then: Then) -> None:
+    """Start, do `then` beside it (apply pools, greet), run until a signal, stop."""
+    fleet = Up(plan)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, fleet.stop_soon)
+    try:
+        await fleet.start()
+        greeting = asyncio.create_task(then(plan, fleet.layout))
+        running = asyncio.create_task(fleet.run())
+        await asyncio.wait([greeting, running], return_when=asyncio.FIRST_COMPLETED)
+        if greeting.done():
+            greeting.result()  # a bad pools file ends `up` with its reason
+        await running
+        greeting.cancel()
+    finally:
+        await fleet.stop()

@@ -1,0 +1,233 @@
+"""A whole fleet of real processes for a test: replicas that can be killed, paused and cut off, on a Postgres of its own."""
+
+import asyncio
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import asyncpg
+import msgspec
+
+from holdfast.api.auth import hash_token
+from holdfast.local.process import Process, Table, kin, send
+from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
+from holdfast.up import Plan, prepare
+from holdfast.wiring import Settings, connect
+
+T = TypeVar("T")
+JOB: dict[str, Any] = {"mode": "job", "warm": 1, "max": 6}
+SERVE = ["sh", "-c", 'exec python3 -u -m http.server --bind 127.0.0.1 "$PORT"']
+SESSION: dict[str, Any] = {"mode": "session", "warm": 1, "max": 6, "worker": {"serve": SERVE}}
+
+
+class Answer:
+    def __init__(self, status: int, headers: dict[str, str], raw: bytes) -> None:
+        self.status, self.headers, self.raw = status, headers, raw
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.raw)
+
+
+def eventually(check: Callable[[], T], within: float, what: str = "the condition") -> T:
+    """The first true answer of `check`; fails with the last one when time is up."""
+    deadline = time.monotonic() + within
+    last: object = None
+    while True:
+        try:
+            last = check()
+            if last:
+                return last  # type: ignore[return-value]
+        except (OSError, http.client.HTTPException, asyncpg.PostgresError, AssertionError) as error:
+            last = error
+        assert time.monotonic() < deadline, f"{what} did not hold within {within} s; last: {last!r}"
+        time.sleep(0.05)
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Fleet:
+    """`with Fleet(replicas=2) as fleet`: started, and ended with every process that it or its workers started."""
+
+    def __init__(self, replicas: int = 2, pools: dict[str, dict[str, Any]] | None = None, env: dict[str, str] | None = None) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="hf-"))
+        self.home.chmod(0o755)
+        self.ports = free_ports(replicas)
+        self.pools = pools or {}
+        self.env = env or {}
+        self.layout = prepare(Plan(self.home / "data"))
+        self.layout.servers.write_text("".join(f"http://127.0.0.1:{port}\n" for port in self.ports))
+        self.token = self.layout.token.read_text().strip()
+        self.postgres = EmbeddedPostgres(self.layout.postgres, find_binaries())
+        self.replicas: dict[int, subprocess.Popen[bytes]] = {}
+        self.log = self.home / "replicas.log"
+
+    # Life
+
+    def __enter__(self) -> "Fleet":
+        try:
+            self.postgres.start()
+            asyncio.run(self._first_token())
+            for n in range(len(self.ports)):
+                self.start(n)
+            for n in range(len(self.ports)):
+                eventually(lambda n=n: self.api("GET", "/readyz", replica=n).status == 200, 30, f"replica {n} ready")
+            for name, spec in self.pools.items():
+                answer = self.api("PUT", f"/v1/pools/{name}", spec)
+                assert answer.status == 201, answer.raw
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.replicas.values():
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        self._end_workers()
+        self.postgres.kill()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    async def _first_token(self) -> None:
+        settings = Settings(dsn=self.postgres.dsn, data_dir=self.layout.root)
+        store = await connect(settings, self.layout.install.read_text().strip())
+        await store.access.make_token("t-test", hash_token(self.token), "test", "admin", None, None)
+        await store.close()
+
+    def _end_workers(self) -> None:
+        deadline = time.monotonic() + 20
+        quiet = 0
+        while quiet < 2:
+            assert time.monotonic() < deadline, "some worker of a test will not end"
+            left = self.processes()
+            quiet = 0 if left else quiet + 1
+            for process in left:
+                send(process, signal.SIGKILL)
+            time.sleep(0.02)
+
+    # Replicas
+
+    def start(self, n: int, **env: str) -> None:
+        arguments = ["serve", "--data-dir", str(self.layout.root), "--port", str(self.ports[n])]
+        with self.log.open("ab") as log:
+            self.replicas[n] = subprocess.Popen(
+                [sys.executable, "-m", "holdfast", *arguments],
+                env={**os.environ, "HOLDFAST_DSN": self.postgres.dsn, **self.env, **env},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def signal(self, n: int, number: signal.Signals) -> None:
+        self.replicas[n].send_signal(number)
+
+    def kill(self, n: int) -> None:
+        self.replicas[n].kill()
+        self.replicas[n].wait()
+
+    # Asking
+
+    def api(
+        self, method: str, path: str, body: Any = None, *, replica: int = 0, token: str | None = None, timeout: float = 70
+    ) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.ports[replica], timeout=timeout)
+        try:
+            headers = {"Authorization": f"Bearer {token or self.token}", "Content-Type": "application/json"}
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            answer = connection.getresponse()
+            return Answer(answer.status, dict(answer.headers), answer.read())
+        finally:
+            connection.close()
+
+    def claim(self, pool: str, *, replica: int = 0, **request: Any) -> dict[str, Any]:
+        answer = self.api("POST", "/v1/claims", {"pool": pool, **request}, replica=replica)
+        assert answer.status in (200, 201, 202), answer.raw
+        return dict(answer.json)
+
+    def see(self, claim: str, *, wait: str = "0s", until: str = "ended", replica: int = 0) -> dict[str, Any]:
+        answer = self.api("GET", f"/v1/claims/{claim}?wait={wait}&until={until}", replica=replica)
+        assert answer.status == 200, answer.raw
+        return dict(answer.json)
+
+    def workers(self, state: str | None = None, *, replica: int = 0) -> list[dict[str, Any]]:
+        query = f"?state={state}" if state else ""
+        return list(self.api("GET", f"/v1/workers{query}", replica=replica).json["items"])
+
+    def warm(self, count: int, within: float = 30, *, replica: int = 0) -> list[dict[str, Any]]:
+        """Wait until so many workers are warm and ready."""
+        return eventually(
+            lambda: len(found := [w for w in self.workers("warm", replica=replica) if w["ready"]]) >= count and found,
+            within,
+            f"{count} warm workers",
+        )
+
+    def tenant_token(self, tenant: str) -> str:
+        answer = self.api("POST", "/v1/tokens", {"name": tenant, "role": "tenant", "tenant": tenant})
+        assert answer.status == 201, answer.raw
+        return str(answer.json["token"])
+
+    def sql(self, statement: str, *args: object) -> list[dict[str, Any]]:
+        async def ask() -> list[dict[str, Any]]:
+            connection = await asyncpg.connect(self.postgres.dsn, timeout=10)
+            try:
+                return [dict(row) for row in await connection.fetch(statement, *args)]
+            finally:
+                await connection.close()
+
+        return asyncio.run(ask())
+
+    # Processes
+
+    def processes(self, worker: str | None = None) -> list[Process]:
+        """Every process that a worker (or any) of this fleet has left."""
+        table, found = Table(), list[Process]()
+        for path in self.layout.workers.iterdir() if self.layout.workers.exists() else ():
+            if worker is not None and path.name != worker:
+                continue
+            try:
+                shim, agent = _process(path / "pod.json"), _process(path / "agent.json")
+                if shim is not None:
+                    uid = json.loads((path / "order.json").read_bytes())["uid"]
+                    found += kin(uid, shim, agent, table).sure
+            except FileNotFoundError:
+                continue  # forgotten while we looked
+        return found
+
+    def agent_of(self, worker: str) -> Process:
+        process = _process(self.layout.workers / worker / "agent.json")
+        assert process is not None
+        return process
+
+    # Promises
+
+    def check_promises(self) -> None:
+        """P1, P2 and P5 as the database and the machine itself show them."""
+        answer = self.api("GET", "/v1/doctor", replica=self.alive())
+        broken = [check for check in answer.json["checks"] if not check["ok"]]
+        assert not broken, broken
+
+    def alive(self) -> int:
+        return next(n for n, process in self.replicas.items() if process.poll() is None)
+
+
+def _process(path: Path) -> Process | None:
+    return msgspec.json.decode(path.read_bytes(), type=Process) if path.exists() else None
