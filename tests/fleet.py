@@ -67,7 +67,12 @@ def free_ports(count: int) -> list[int]:
 class Fleet:
     """`with Fleet(replicas=2) as fleet`: started, and ended with every process that it or its workers started."""
 
-    def __init__(self, replicas: int = 2, pools: dict[str, dict[str, Any]] | None = None, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        replicas: int = 2,
+        pools: dict[str, dict[str, Any]] | None = None,
+        env: dict[str, str] | None = None,
+    ) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="hf-"))
         self.home.chmod(0o755)
         self.ports = free_ports(replicas)
@@ -89,7 +94,9 @@ class Fleet:
             for n in range(len(self.ports)):
                 self.start(n)
             for n in range(len(self.ports)):
-                eventually(lambda n=n: self.api("GET", "/readyz", replica=n).status == 200, 30, f"replica {n} ready")
+                eventually(
+                    lambda n=n: self.api("GET", "/readyz", replica=n).status == 200, 30, f"replica {n} ready"
+                )
             for name, spec in self.pools.items():
                 answer = self.api("PUT", f"/v1/pools/{name}", spec)
                 assert answer.status == 201, answer.raw
@@ -147,7 +154,14 @@ class Fleet:
     # Asking
 
     def api(
-        self, method: str, path: str, body: Any = None, *, replica: int = 0, token: str | None = None, timeout: float = 70
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        replica: int = 0,
+        token: str | None = None,
+        timeout: float = 70,
     ) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.ports[replica], timeout=timeout)
         try:
@@ -175,7 +189,10 @@ class Fleet:
     def warm(self, count: int, within: float = 30, *, replica: int = 0) -> list[dict[str, Any]]:
         """Wait until so many workers are warm and ready."""
         return eventually(
-            lambda: len(found := [w for w in self.workers("warm", replica=replica) if w["ready"]]) >= count and found,
+            lambda: (
+                len(found := [w for w in self.workers("warm", replica=replica) if w["ready"]]) >= count
+                and found
+            ),
             within,
             f"{count} warm workers",
         )

@@ -130,7 +130,9 @@ def test_every_command_has_help_with_an_example(cli: Cli) -> None:
     from holdfast.cli.main import app
 
     names = [
-        command.name or command.callback.__name__ for command in app.registered_commands if command.callback
+        command.name or command.callback.__name__
+        for command in app.registered_commands
+        if command.callback and command.callback.__module__ != "holdfast.cli.serve"
     ]
     assert len(names) >= 15
     for name in names:

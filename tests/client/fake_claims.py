@@ -156,9 +156,10 @@ class FakeClaims:
     async def _events(self, request: web.Request) -> web.StreamResponse:
         after = int(request.headers.get("Last-Event-ID") or request.query.get("after") or 0)
         if request.headers.get("Accept") != "text/event-stream":
-            return web.json_response(
-                {"items": [each for each in self.events if each["id"] > after], "next": None}
-            )
+            found = [each for each in self.events if each["id"] > after]
+            limit = int(request.query.get("limit", 100))
+            newest = request.query.get("newest") == "true"
+            return web.json_response({"items": found[-limit:] if newest else found[:limit], "next": None})
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         while True:

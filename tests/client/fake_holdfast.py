@@ -164,7 +164,7 @@ class FakeHoldfast(FakeClaims):
         )
         router.add_get("/v1/doctor", self._doctor)
         router.add_get("/v1/explain/{kind}/{id}", self._explain)
-        router.add_get("/v1/whoami", self._whoami)
+        router.add_get("/v1/me", self._whoami)
 
     def _listing(self, rows: Callable[[], Iterable[dict[str, Any]]]) -> Handler:
         async def handler(request: web.Request) -> web.Response:

@@ -1,99 +1,14 @@
-"""A stage for pods that are real processes. What a test leaves running is ended here, each by identity."""
+"""What a test leaves running is ended here, each process by its identity."""
 
-import json
-import os
-import signal
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the contract suites
 pytest.register_assert_rewrite("contracts.cluster")
 
-from contracts.cluster import FOREVER  # noqa: E402
-from holdfast.local import LocalCluster  # noqa: E402
-from holdfast.local.process import Process, Table, kin, send  # noqa: E402
-from holdfast.model.pod import Pod  # noqa: E402
-from holdfast.model.pool import Pool, PoolSpec, WorkerSpec, revision_of  # noqa: E402
-from holdfast.ports.cluster import Order  # noqa: E402
-
-
-def pool(worker: WorkerSpec) -> Pool:
-    spec = PoolSpec(worker=worker)
-    return Pool(
-        id="p-1",
-        name="linux",
-        spec=spec,
-        revision=revision_of(spec),
-        state="live",
-        source="api",
-        created_at=0.0,
-    )
-
-
-class LocalStage:
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.root = home / "workers"
-        self.output = home / "output"
-
-    def open(self, install: str = "one") -> LocalCluster:
-        return LocalCluster(
-            self.root,
-            self.output,
-            self.home / "highwater.json",
-            self.home / "servers",
-            install,
-            b"key",
-            agent_argv=FOREVER,
-        )
-
-    def order(self, worker: str, argv: list[str] = FOREVER) -> Order:
-        return Order(worker=worker, pool=pool(WorkerSpec(run=argv, agent=False)), epoch=3)
-
-    def order_with_agent(self, worker: str) -> Order:
-        return Order(worker=worker, pool=pool(WorkerSpec()), epoch=3)
-
-    def token(self, pod: Pod) -> str:
-        return (self.root / pod.name / "token").read_text()
-
-    def put_output(self, claim: str, data: bytes, *, truncated: bool = False) -> None:
-        names = [claim, f"{claim}.truncated"] if truncated else [claim]
-        for name in names:
-            (self.output / name).write_bytes(data)
-            os.utime(self.output / name, (time.time() - 300, time.time() - 300))
-
-    def end_everything(self) -> None:
-        """Until two looks in a row find nothing."""
-        deadline = time.monotonic() + 20
-        quiet = 0
-        while quiet < 2:
-            assert time.monotonic() < deadline, "some process of a test will not end"
-            left = self.left()
-            quiet = 0 if left else quiet + 1
-            for process in left:
-                send(process, signal.SIGKILL)
-            time.sleep(0.01)
-
-    def left(self) -> list[Process]:
-        """Every process that a pod of this stage has left."""
-        table = Table()
-        found: list[Process] = []
-        for path in self.root.iterdir() if self.root.exists() else ():
-            shim, agent = _process(path / "pod.json"), _process(path / "agent.json")
-            if shim is not None:
-                uid = json.loads((path / "order.json").read_bytes())["uid"]
-                found += kin(uid, shim, agent, table).sure
-        return found
-
-
-def _process(path: Path) -> Process | None:
-    return msgspec.json.decode(path.read_bytes(), type=Process) if path.exists() else None
+from local_stage import LocalStage  # noqa: E402
 
 
 @pytest.fixture

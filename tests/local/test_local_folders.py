@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import LocalStage, pool
+from local_stage import LocalStage, pool
 
 from contracts.cluster import play, running, stamp
 from holdfast.local.folder import Folder

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from conftest import LocalStage
+from local_stage import LocalStage
 
 from contracts.cluster import play, reaches, running, stamp, until
 from holdfast.local.folder import Folder
@@ -67,8 +67,8 @@ def test_a_pod_outlives_the_replica_that_started_it(stage: LocalStage) -> None:
     script = f"""
 import asyncio, sys, time
 from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from conftest import LocalStage
+sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1])]!r}
+from local_stage import LocalStage
 async def main():
     stage = LocalStage(Path({str(stage.home)!r}))
     print((await stage.open().create(stage.order("w-1"))).uid, flush=True)

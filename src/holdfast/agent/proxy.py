@@ -46,6 +46,10 @@ class Proxy:
     def close(self) -> None:
         """End the claim's access now: the credential is dead, every connection is cut, whatever it does."""
         self._digest = None
+        for writer in list(self._writers):
+            _abort(writer)
+        for task in list(self._tasks):
+            task.cancel()
 
     def stop(self) -> None:
         if self._server is not None:

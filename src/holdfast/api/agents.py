@@ -98,7 +98,9 @@ class Accepted(msgspec.Struct, frozen=True):
     claim: str
 
 
-UNKNOWN = Problem(409, "unknown-worker", "there is no such worker here; a free agent may try again, a busy one goes on")
+UNKNOWN = Problem(
+    409, "unknown-worker", "there is no such worker here; a free agent may try again, a busy one goes on"
+)
 STALE = Problem(409, "stale", "this claim is no longer this worker's")
 
 
@@ -168,7 +170,9 @@ async def _direct(context: Context, agent: Agent, directive: Directive) -> Respo
     if directive.do != "hold":
         assert directive.do in ("end", "exit")
         return answer(
-            DirectiveView(do=directive.do, fence=directive.fence, reason=directive.reason, park=directive.park)
+            DirectiveView(
+                do=directive.do, fence=directive.fence, reason=directive.reason, park=directive.park
+            )
         )
     assignment = await context.store.claims.deliver(agent.worker, agent.uid)
     crash_point("handover.delivered")
@@ -207,7 +211,9 @@ async def acknowledge(context: Context, call: Call) -> Response:
 async def refuse(context: Context, call: Call) -> Response:
     claim = await _held(context, call)
     reason = f"its worker could not be activated: {call.body.reason}"
-    await context.store.claims.requeue(claim, call.body.fence, keep_worker=False, suspect=False, reason=reason)
+    await context.store.claims.requeue(
+        claim, call.body.fence, keep_worker=False, suspect=False, reason=reason
+    )
     context.replica.hint({call.agent.worker})
     return empty()
 
@@ -223,7 +229,13 @@ async def result(context: Context, call: Call) -> Response:
     outcome = "completed" if body.exit_code == 0 else "failed"
     reason = body.reason or f"its command exited with {body.exit_code}"
     ended = await context.store.claims.end(
-        claim, outcome=outcome, how="result", reason=reason, states=("active",), fence=body.fence, exit_code=body.exit_code
+        claim,
+        outcome=outcome,
+        how="result",
+        reason=reason,
+        states=("active",),
+        fence=body.fence,
+        exit_code=body.exit_code,
     )
     crash_point("result.stored")
     if isinstance(ended, Skipped):
@@ -250,7 +262,9 @@ async def failed(context: Context, call: Call) -> Response:
     worker = await context.store.workers.get(call.agent.worker)
     if worker is None:
         raise UNKNOWN
-    await context.store.workers.condemn(worker.id, None, f"its agent gave up: {call.body.reason}", counted=False)
+    await context.store.workers.condemn(
+        worker.id, None, f"its agent gave up: {call.body.reason}", counted=False
+    )
     if worker.state == "spawning":
         await context.store.pools.trouble(worker.pool_id, call.body.reason, 2.0)
     context.replica.hint({worker.id})

@@ -56,7 +56,9 @@ class Auth:
                 self._known.clear()
             self._known[hashed] = (now + CACHE_SECONDS, caller)
         if caller is None:
-            raise Problem(401, "unauthenticated", "the token is not known here, or has expired", headers=_CHALLENGE)
+            raise Problem(
+                401, "unauthenticated", "the token is not known here, or has expired", headers=_CHALLENGE
+            )
         return caller
 
     def sign_agent(self, agent: Agent) -> str:

@@ -67,7 +67,9 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
     credential: str | None = None
     fence: int | None = None
     protected: bool | None = None
-    outcome: Literal["completed", "failed", "released", "expired", "cancelled", "lost", "refused"] | None = None
+    outcome: Literal["completed", "failed", "released", "expired", "cancelled", "lost", "refused"] | None = (
+        None
+    )
     exit_code: int | None = None
     assigned_at: datetime | None = None
     active_at: datetime | None = None
@@ -132,7 +134,9 @@ def view(context: Context, claim: Claim) -> ClaimView:
         key=claim.key,
         worker=claim.worker,
         endpoint=claim.endpoint if active else None,
-        credential=context.auth.credential(claim.id, claim.fence) if shows and claim.fence is not None else None,
+        credential=context.auth.credential(claim.id, claim.fence)
+        if shows and claim.fence is not None
+        else None,
         fence=claim.fence,
         protected=claim.protected,
         outcome=claim.outcome,
@@ -182,11 +186,15 @@ async def ask(context: Context, call: Call) -> Response:
 def new_claim(context: Context, call: Call, asked: ClaimRequest, pool: Pool) -> NewClaim:
     """Validate what the types cannot; every refusal names its field."""
     if asked.tenant is not None and not call.caller.sees(asked.tenant):
-        raise Problem(403, "forbidden", "the tenant comes from your token; only admins and operators name another")
+        raise Problem(
+            403, "forbidden", "the tenant comes from your token; only admins and operators name another"
+        )
     tenant = asked.tenant or call.caller.tenant or "default"
     longest = _duration("maxDuration", asked.max_duration) if asked.max_duration else pool.spec.max_duration
     if longest > pool.spec.max_duration or longest <= 0:
-        raise refused("maxDuration", f"must be more than 0s and at most the pool's {pool.spec.max_duration:.0f}s")
+        raise refused(
+            "maxDuration", f"must be more than 0s and at most the pool's {pool.spec.max_duration:.0f}s"
+        )
     lease = _duration("lease", asked.lease) if asked.lease else pool.spec.lease
     if lease is not None and not 1 <= lease <= longest:
         raise refused("lease", "must be at least 1s and at most maxDuration")
@@ -195,7 +203,9 @@ def new_claim(context: Context, call: Call, asked: ClaimRequest, pool: Pool) -> 
     if asked.command and (pool.spec.mode == "session" or pool.spec.worker.run):
         raise refused("command", f"pool {pool.name!r} decides itself what runs")
     if asked.secrets and asked.retry:
-        raise refused("secrets", "are erased at hand-over, so a retry could not have them; leave out retry or secrets")
+        raise refused(
+            "secrets", "are erased at hand-over, so a retry could not have them; leave out retry or secrets"
+        )
     if asked.retry and pool.spec.mode == "session":
         raise refused("retry", "only jobs can be run again")
     deadline = _duration("deadline", asked.deadline)
@@ -334,7 +344,9 @@ def stale(claim: Claim) -> Problem:
         return Problem(409, "ended", f"claim {claim.id} has ended: {claim.outcome} ({claim.reason})")
     if claim.state != "active":
         return Problem(409, "stale", f"claim {claim.id} is {claim.state}")
-    return Problem(409, "stale", "the fence is not the claim's: it was served again, or the fence is another's")
+    return Problem(
+        409, "stale", "the fence is not the claim's: it was served again, or the fence is another's"
+    )
 
 
 async def output(context: Context, call: Call) -> Response:

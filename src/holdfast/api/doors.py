@@ -64,7 +64,9 @@ class Door:
     path: str
     summary: str
     handler: Callable[["Context", Call], Awaitable[Response]]
-    roles: tuple[str, ...] = ALL  # empty: open · ("agent",): a signed agent token · ("bootstrap",): the cluster's token
+    roles: tuple[str, ...] = (
+        ALL  # empty: open · ("agent",): a signed agent token · ("bootstrap",): the cluster's token
+    )
     query: type[msgspec.Struct] = NoQuery
     body: Any = None
     answers: dict[int, Any] = field(default_factory=lambda: {200: None})
@@ -112,7 +114,9 @@ def serve(door: Door, context: "Context") -> Callable[[Request], Awaitable[Respo
         elif door.roles and door.roles != ("bootstrap",):
             caller = await context.auth.caller(header)
             if caller.role not in door.roles:
-                raise Problem(403, "forbidden", f"this needs the role {' or '.join(door.roles)}; yours is {caller.role}")
+                raise Problem(
+                    403, "forbidden", f"this needs the role {' or '.join(door.roles)}; yours is {caller.role}"
+                )
         for value in request.path_params.values():
             if "\x00" in str(value):
                 raise Problem(404, "not-found", "no such name")

@@ -23,7 +23,11 @@ def document(doors: list[Door], version: str) -> dict[str, Any]:
         paths.setdefault(door.path, {})[door.method.lower()] = _operation(door, schema_of)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Holdfast", "version": version, "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"}},
+        "info": {
+            "title": "Holdfast",
+            "version": version,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
         "paths": paths,
         "components": {
             "schemas": components,
@@ -57,7 +61,12 @@ def _operation(door: Door, schema_of: dict[int, Any]) -> dict[str, Any]:
         "operationId": _id(door),
         "summary": door.summary,
         "parameters": [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1, "maxLength": 200}}
+            {
+                "name": name,
+                "in": "path",
+                "required": True,
+                "schema": {"type": "string", "minLength": 1, "maxLength": 200},
+            }
             for name in re.findall(r"{(\w+)}", door.path)
         ],
         "responses": responses,
@@ -65,7 +74,10 @@ def _operation(door: Door, schema_of: dict[int, Any]) -> dict[str, Any]:
     }
     operation["parameters"] += _query(door)
     if door.body is not None:
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema_of[id(door.body)]}}}
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": schema_of[id(door.body)]}},
+        }
     return operation
 
 

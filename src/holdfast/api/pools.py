@@ -182,7 +182,9 @@ async def put_pool(context: Context, call: Call) -> Response:
     if existing is not None and existing.source == "cr":
         raise Problem(409, "not-ours", f"pool {name!r} belongs to its WorkerPool object; change that")
     if existing is not None and existing.spec.mode != spec.mode:
-        raise refused("mode", f"pool {name!r} is a {existing.spec.mode} pool; delete it first, the name is free at once")
+        raise refused(
+            "mode", f"pool {name!r} is a {existing.spec.mode} pool; delete it first, the name is free at once"
+        )
     draft = existing or Pool(
         id=context.ids.new("p"), name=name, spec=spec, revision="", state="live", source="api", created_at=0.0
     )
@@ -240,7 +242,9 @@ async def retire(context: Context, call: Call) -> Response:
     found = await context.store.workers.get(call.path("id"))
     if found is None:
         raise not_found("worker", call.path("id"))
-    result = await context.store.workers.condemn(found.id, None, f"retired by an operator: {call.body.reason}", counted=False)
+    result = await context.store.workers.condemn(
+        found.id, None, f"retired by an operator: {call.body.reason}", counted=False
+    )
     if isinstance(result, Skipped):
         raise Problem(409, result.by, f"not now: {result.by}")
     if not isinstance(result, Done):
@@ -266,9 +270,13 @@ async def tenant(context: Context, call: Call) -> Response:
 async def put_tenant(context: Context, call: Call) -> Response:
     name = call.path("name")
     try:
-        msgspec.convert(name, Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9]([-_.a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$")])
+        msgspec.convert(
+            name, Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9]([-_.a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$")]
+        )
     except msgspec.ValidationError:
-        raise refused("name", "must fit a label value: letters, digits, '-', '_' and '.', at most 63") from None
+        raise refused(
+            "name", "must fit a label value: letters, digits, '-', '_' and '.', at most 63"
+        ) from None
     return answer(_tenant(await context.store.pools.put_tenant(name, call.body)))
 
 

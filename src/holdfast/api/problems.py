@@ -45,13 +45,23 @@ class Problem(Exception):
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(detail)
-        self.status, self.code, self.detail, self.errors, self.headers = status, code, detail, errors or [], headers or {}
+        self.status, self.code, self.detail, self.errors, self.headers = (
+            status,
+            code,
+            detail,
+            errors or [],
+            headers or {},
+        )
 
     def response(self) -> Response:
         title = TITLES.get(self.status, "Error")
-        body = ProblemBody(f"urn:holdfast:{self.code}", title, self.status, self.detail, self.code, self.errors)
+        body = ProblemBody(
+            f"urn:holdfast:{self.code}", title, self.status, self.detail, self.code, self.errors
+        )
         return Response(
-            msgspec.json.encode(body), self.status, {**self.headers, "Content-Type": "application/problem+json"}
+            msgspec.json.encode(body),
+            self.status,
+            {**self.headers, "Content-Type": "application/problem+json"},
         )
 
 

@@ -155,7 +155,9 @@ async def duties(context: Context, call: Call) -> Response:
 async def replicas(context: Context, call: Call) -> Response:
     rows = await context.store.fleet.replicas()
     views = [ReplicaView(port=int(row["url"].rpartition(":")[2]), **row) for row in rows]
-    return answer(ReplicaList(*page(views, call.query, lambda view: f"{view.started_at.isoformat()} {view.id}")))
+    return answer(
+        ReplicaList(*page(views, call.query, lambda view: f"{view.started_at.isoformat()} {view.id}"))
+    )
 
 
 async def brake(context: Context, call: Call) -> Response:
@@ -174,15 +176,27 @@ async def doctor(context: Context, call: Call) -> Response:
         pods = await context.cluster.pods()
         known = {row.worker.id for row in await context.store.workers.rows(None)}
         now = await context.store.now()
-        lost = [p.name for p in pods if p.name not in known and p.phase != "ended" and now - p.created_at > 120]
+        lost = [
+            p.name for p in pods if p.name not in known and p.phase != "ended" and now - p.created_at > 120
+        ]
         detail = f"pods without a row: {', '.join(lost[:20])}" if lost else ""
-        advice = "busy ones are quarantined: see events pod.quarantined; end them by hand once nobody needs them"
+        advice = (
+            "busy ones are quarantined: see events pod.quarantined; end them by hand once nobody needs them"
+        )
         checks.append(
-            Check(promise="P5", name="every pod has a row", ok=not lost, detail=detail, advice=advice if lost else "")
+            Check(
+                promise="P5",
+                name="every pod has a row",
+                ok=not lost,
+                detail=detail,
+                advice=advice if lost else "",
+            )
         )
     except ClusterUnavailable as error:
         name = "the cluster can be asked"
-        checks.append(Check(promise="P7", name=name, ok=False, detail=str(error), advice="nothing is ended meanwhile"))
+        checks.append(
+            Check(promise="P7", name=name, ok=False, detail=str(error), advice="nothing is ended meanwhile")
+        )
     return answer(Doctor(checks, all(check.ok for check in checks)))
 
 
@@ -193,9 +207,16 @@ async def events(context: Context, call: Call) -> Response:
     if stream and (last := call.request.headers.get("last-event-id")):
         after = last
     tenant = None if call.caller.trusted else call.caller.tenant
-    about: dict[str, Any] = {"claim": query.claim, "worker": query.worker, "pool": query.pool, "tenant": tenant}
+    about: dict[str, Any] = {
+        "claim": query.claim,
+        "worker": query.worker,
+        "pool": query.pool,
+        "tenant": tenant,
+    }
     try:
-        found, cursor = await context.store.history.events(after=after, limit=query.limit, newest=query.newest, **about)
+        found, cursor = await context.store.history.events(
+            after=after, limit=query.limit, newest=query.newest, **about
+        )
     except ValueError as error:
         raise refused("after", str(error)) from None
     if stream:
@@ -203,7 +224,9 @@ async def events(context: Context, call: Call) -> Response:
     return answer(EventList([_event(event) for event in found], cursor))
 
 
-async def _sse(context: Context, found: list[Event], cursor: str, about: dict[str, Any]) -> AsyncIterator[bytes]:
+async def _sse(
+    context: Context, found: list[Event], cursor: str, about: dict[str, Any]
+) -> AsyncIterator[bytes]:
     quiet = 0.0
     while not context.stopping.is_set():
         for event in found:
@@ -290,13 +313,20 @@ async def readyz(context: Context, call: Call) -> Response:
     now = asyncio.get_running_loop().time()
     heard = context.replica.beat_at
     if context.stopping.is_set() or heard is None or now - heard > 5:
-        raise Problem(503, "not-ready", "no beat of this replica was stored in the last 5 s", headers={"Retry-After": "2"})
+        raise Problem(
+            503,
+            "not-ready",
+            "no beat of this replica was stored in the last 5 s",
+            headers={"Retry-After": "2"},
+        )
     return answer({"ok": True})
 
 
 async def metrics(context: Context, call: Call) -> Response:
     await refresh(context)
-    return Response(generate_latest(context.metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(
+        generate_latest(context.metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8"
+    )
 
 
 DOORS = [

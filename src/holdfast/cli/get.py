@@ -90,20 +90,26 @@ def _print(noun: str, name: str | None, body: bytes, output: str) -> None:
 
 
 async def _follow(client: "Client", params: dict[str, Any], output: str) -> None:
-    """Events as they come, one line each."""
+    """The last events, then each as it comes, one line each."""
     from holdfast.client.events import watch_events
 
     filters = {name: params.get(name) for name in ("claim", "worker", "pool")}
-    async for data in watch_events(client.transport, None, filters):
-        event = json.loads(data)
-        if output == "json":
-            print_json(event, indent=None)
-            continue
-        about = " ".join(str(event[name]) for name in ("pool", "worker", "claim") if event.get(name))
-        print(
-            f"{event.get('at', '')}  {event.get('kind', ''):<18} {about}  {event.get('reason') or ''}",
-            flush=True,
-        )
+    recent = {**filters, "limit": params["limit"], "newest": True}
+    known = json.loads(await client.raw("GET", "/v1/events", params=recent))["items"]
+    for event in known:
+        _print_event(event, output)
+    after = known[-1]["id"] if known else None
+    async for data in watch_events(client.transport, after, filters):
+        _print_event(json.loads(data), output)
+
+
+def _print_event(event: dict[str, Any], output: str) -> None:
+    if output == "json":
+        print_json(event, indent=None)
+        return
+    about = " ".join(str(event[name]) for name in ("pool", "worker", "claim") if event.get(name))
+    kind, reason = event.get("kind", ""), event.get("reason") or ""
+    print(f"{event.get('at', '')}  {kind:<18} {about}  {reason}", flush=True)
 
 
 async def _refresh(client: "Client", noun: str, path: str, params: dict[str, Any], output: str) -> None:
@@ -126,7 +132,8 @@ async def changes(client: "Client") -> AsyncIterator[None]:
     stirred = asyncio.Event()
 
     async def listen() -> None:
-        async for _ in client.watch_events():
+        known = await client.list_events(newest=True, limit=1)  # what is history already is no change
+        async for _ in client.watch_events(after=known.items[-1].id if known.items else None):
             stirred.set()
 
     listening = asyncio.create_task(listen())  # a token that may not read events has the backstop

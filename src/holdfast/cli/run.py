@@ -8,6 +8,7 @@ import asyncio
 import re
 import signal
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -105,6 +106,7 @@ class _Job:
         self._left = asyncio.Event()
         self._cancelling: asyncio.Task[None] | None = None
         self._told = ""
+        self._deadline: datetime | None = None
 
     async def run(self, pool: str, options: "ClaimOptions") -> int:
         loop = asyncio.get_running_loop()
@@ -143,6 +145,7 @@ class _Job:
         return self._exit_code(claim)
 
     def _explain(self, claim: "Claim") -> None:
+        self._deadline = claim.deadline_at or self._deadline  # shown only while it waits
         if claim.state in ("waiting", "assigned") and claim.reason != self._told:
             self._told = claim.reason or ""
             say(f"claim {claim.id} is {claim.state}: {claim.reason or 'no reason given yet'}")
@@ -154,9 +157,8 @@ class _Job:
         say(f"claim {claim.id} ended as {claim.outcome}: {claim.reason or 'no reason given'}")
         if claim.outcome == "cancelled" and self._signal is not None:
             return 128 + self._signal
-        late = claim.outcome == "refused" and bool(
-            claim.deadline_at and claim.ended_at and claim.ended_at >= claim.deadline_at
-        )
+        deadline = claim.deadline_at or self._deadline
+        late = claim.outcome == "refused" and bool(deadline and claim.ended_at and claim.ended_at >= deadline)
         return TIMED_OUT if late or claim.outcome == "expired" else NOT_RUN
 
     def _on_signal(self, number: int) -> None:

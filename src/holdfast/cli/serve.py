@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from holdfast.up import Plan
     from holdfast.wiring import Layout
 
+    from .manifest import Manifest
+
 DataDir = Annotated[Path, typer.Option("--data-dir", help="Where everything of this fleet is kept.")]
 Dsn = Annotated[
     str | None,
@@ -66,7 +68,7 @@ def up(
     asyncio.run(run_up(Plan(data_dir, port, replicas, dsn, stop_workers, host), then))
 
 
-async def _greet(plan: "Plan", layout: "Layout", found: list[object]) -> None:
+async def _greet(plan: "Plan", layout: "Layout", found: "list[Manifest]") -> None:
     """Wait for a replica, apply the file, and say what to try next."""
     import asyncio
 
@@ -89,8 +91,8 @@ async def _greet(plan: "Plan", layout: "Layout", found: list[object]) -> None:
                     raise
                 await asyncio.sleep(0.2)
         for each in found:
-            verdict, _ = await _put(client, each)  # type: ignore[arg-type]
-            say(f"{each.kind} {each.name} {verdict}")  # type: ignore[attr-defined]
+            verdict, _ = await _put(client, each)
+            say(f"{each.kind} {each.name} {verdict}")
     say(_next_steps(plan, layout))
 
 

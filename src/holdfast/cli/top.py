@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 STATES = ("warm", "held", "parked", "spawning", "retiring")
 STALE = 15.0  # seconds; P6: by then another replica must have taken over
 LAST_EVENTS = 8
-PAGES_A_LOOK = 5  # of a thousand events: a long history must not hold up the screen
 
 
 def register(app: typer.Typer) -> None:
@@ -41,28 +39,8 @@ def top(
         raise typer.Exit() from None
 
 
-class _History:
-    """The last events. The history is read oldest first, so a long one is walked once and then followed."""
-
-    def __init__(self) -> None:
-        self.last: deque[dict[str, Any]] = deque(maxlen=LAST_EVENTS)
-        self.current = False
-        self._after: str | int | None = None
-
-    async def catch_up(self, client: Client) -> None:
-        for _ in range(PAGES_A_LOOK):
-            page = json.loads(
-                await client.raw("GET", "/v1/events", params={"limit": 1000, "after": self._after})
-            )
-            self.last.extend(page["items"])
-            self._after = page["items"][-1]["id"] if page["items"] else self._after
-            self.current = len(page["items"]) < 1000
-            if self.current:
-                return
-
-
 async def _once(client: Client) -> None:
-    console().print(_frame(await _look(client, _History())))
+    console().print(_frame(await _look(client)))
 
 
 async def _live(client: Client) -> None:
@@ -72,18 +50,17 @@ async def _live(client: Client) -> None:
 
     from .get import changes
 
-    history = _History()
-    seen = await _look(client, history)
+    seen = await _look(client)
     with Live(_frame(seen), screen=True, auto_refresh=False) as screen:
         async for _ in changes(client):
             try:
-                seen = await _look(client, history)
+                seen = await _look(client)
             except (Unreachable, Unavailable) as error:
                 seen = {**seen, "trouble": str(error)}  # the last good frame stays, and says that it is old
             screen.update(_frame(seen), refresh=True)
 
 
-async def _look(client: Client, history: _History) -> dict[str, Any]:
+async def _look(client: Client) -> dict[str, Any]:
     """Everything at once; a door that is closed to this token is left out."""
     from holdfast.client import Denied
 
@@ -96,20 +73,13 @@ async def _look(client: Client, history: _History) -> dict[str, Any]:
             return []
         return found
 
-    async def events() -> None:
-        try:
-            await history.catch_up(client)
-        except Denied as error:
-            if error.status == 401:
-                raise
-
-    pools, duties, waiting, _ = await asyncio.gather(
+    pools, duties, waiting, events = await asyncio.gather(
         items("/v1/pools", limit=1000),
         items("/v1/duties"),
         items("/v1/claims", state="waiting", limit=1000),
-        events(),
+        items("/v1/events", limit=LAST_EVENTS, newest=True),
     )
-    return {"pools": pools, "duties": duties, "waiting": waiting, "history": history}
+    return {"pools": pools, "duties": duties, "waiting": waiting, "events": events}
 
 
 def _frame(seen: dict[str, Any]) -> Group:
@@ -141,8 +111,7 @@ def _frame(seen: dict[str, Any]) -> Group:
         Text(),
         Text(f"duties  {duties or 'not shown to this token'}"),
         Text(),
-        Text("events" if seen["history"].current else "events (catching up with the history)"),
-        table("events", list(seen["history"].last)),
+        table("events", seen["events"]),
     )
 
 

@@ -89,9 +89,11 @@ class FleetDoors(Doors):
         worker: str | None = None,
         pool: str | None = None,
         limit: int | None = None,
+        newest: bool = False,
     ) -> Page[Event]:
-        """Oldest first."""
+        """Oldest first, from the beginning; with `newest` the last ones, which are oldest first as well."""
         params = {"after": after, "claim": claim, "worker": worker, "pool": pool, "limit": limit}
+        params |= {"newest": True} if newest else {}
         return await self.ask(Page[Event], "GET", at("events"), params=params)
 
     async def watch_events(
@@ -150,7 +152,7 @@ class FleetDoors(Doors):
     async def whoami(self) -> Identity:
         """Whom the server takes us for. A server without that door is asked what we may read instead."""
         try:
-            return await self.ask(Identity, "GET", at("whoami"))
+            return await self.ask(Identity, "GET", at("me"))
         except NotFound:
             pass
         for path, role in ((at("tokens"), "admin"), (at("duties"), "operator")):

@@ -118,7 +118,9 @@ class Converge:
         pulses = {p.worker: p for p in await ports.store.workers.pulses(strangers)} if strangers else {}
         state = await ports.store.fleet.state()
         now = await ports.store.now()
-        return Seen(pods, rows, pulses, state, now, self._missing | proven, self._quarantined, whole=not proven)
+        return Seen(
+            pods, rows, pulses, state, now, self._missing | proven, self._quarantined, whole=not proven
+        )
 
     def plan(self, seen: Seen) -> list[Action]:
         actions: list[Action] = []

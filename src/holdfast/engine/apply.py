@@ -81,7 +81,9 @@ class Apply:
         identity = await self._store.workers.identity(claim.worker)
         if pool is None or identity is None:
             return Stale()
-        await self._desk.hand_over_again(pool, Pair(claim.id, claim.worker, claim.fence, identity[0], claim.tenant))
+        await self._desk.hand_over_again(
+            pool, Pair(claim.id, claim.worker, claim.fence, identity[0], claim.tenant)
+        )
         return Done()
 
     async def _end_claim(self, a: do.EndClaim) -> Outcome:
@@ -125,7 +127,9 @@ class Apply:
         for worker, epoch in made:
             step = await self._create(worker, pool, epoch)
             if isinstance(step, Failed):
-                outcome = step  # refused once is refused for all of this pass: give the other slots back as well
+                outcome = (
+                    step  # refused once is refused for all of this pass: give the other slots back as well
+                )
         return outcome
 
     async def _create_pod(self, a: do.CreatePod) -> Outcome:

@@ -32,7 +32,17 @@ UNAVAILABLE = (StoreUnavailable, ClusterUnavailable)
 
 class Replica:
     def __init__(
-        self, id_: str, ports: Ports, apply: Apply, desk: Desk, wakes: Wakes, metrics: Metrics, url: str, pid: int, host: str, version: str
+        self,
+        id_: str,
+        ports: Ports,
+        apply: Apply,
+        desk: Desk,
+        wakes: Wakes,
+        metrics: Metrics,
+        url: str,
+        pid: int,
+        host: str,
+        version: str,
     ) -> None:
         self.id = id_
         self.ports = ports
@@ -69,7 +79,9 @@ class Replica:
         for loop in loops:
             self._tasks.append(asyncio.create_task(self._for_ever(loop), name=loop.__name__))
         for duty in self.duties.values():
-            self._tasks.append(asyncio.create_task(self._for_ever(lambda duty=duty: self._duty(duty)), name=duty.name))  # type: ignore[misc]
+            self._tasks.append(
+                asyncio.create_task(self._for_ever(lambda duty=duty: self._duty(duty)), name=duty.name)
+            )  # type: ignore[misc]
 
     async def stop(self) -> None:
         """Our terms are free at once for others; workers and claims are not touched."""
@@ -151,9 +163,18 @@ class Replica:
             if stale and not await self._reads_work(term.duty):
                 continue  # with the cluster down every duty is stale everywhere: nobody steals in a storm
             sent = _now()
-            number = await self.ports.store.fleet.take_term(term.duty, self.id, TERM, stale_after(periods[term.duty]))
+            number = await self.ports.store.fleet.take_term(
+                term.duty, self.id, TERM, stale_after(periods[term.duty])
+            )
             if number is not None:
-                log.info("term taken", duty=term.duty, number=number, replica=self.id, before=term.holder, stale=stale)
+                log.info(
+                    "term taken",
+                    duty=term.duty,
+                    number=number,
+                    replica=self.id,
+                    before=term.holder,
+                    stale=stale,
+                )
                 self.terms.took(term.duty, number, sent)
                 self._pokes[term.duty].set()
 
@@ -235,8 +256,11 @@ class Replica:
             actions = self.converge.plan(seen)
             await self.do("converge", actions)
             again = {a.worker for a in actions if hasattr(a, "worker") and isinstance(a.worker, str)}
-            again |= {worker for worker, row in seen.rows.items() if row.worker.claim and any(
-                getattr(a, "claim", None) == row.worker.claim for a in actions)}
+            again |= {
+                worker
+                for worker, row in seen.rows.items()
+                if row.worker.claim and any(getattr(a, "claim", None) == row.worker.claim for a in actions)
+            }
             if again:
                 # One step leads to the next (dead, ended, buried); but never faster than this.
                 asyncio.get_running_loop().call_later(0.2, self.hint, again)

@@ -1,0 +1,89 @@
+"""A stage for pods that are real processes: what it needs around it, and how all of them are ended."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import msgspec
+
+from contracts.cluster import FOREVER
+from holdfast.local import LocalCluster
+from holdfast.local.process import Process, Table, kin, send
+from holdfast.model.pod import Pod
+from holdfast.model.pool import Pool, PoolSpec, WorkerSpec, revision_of
+from holdfast.ports.cluster import Order
+
+
+def pool(worker: WorkerSpec) -> Pool:
+    spec = PoolSpec(worker=worker)
+    return Pool(
+        id="p-1",
+        name="linux",
+        spec=spec,
+        revision=revision_of(spec),
+        state="live",
+        source="api",
+        created_at=0.0,
+    )
+
+
+class LocalStage:
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.root = home / "workers"
+        self.output = home / "output"
+
+    def open(self, install: str = "one") -> LocalCluster:
+        return LocalCluster(
+            self.root,
+            self.output,
+            self.home / "highwater.json",
+            self.home / "servers",
+            install,
+            b"key",
+            agent_argv=FOREVER,
+        )
+
+    def order(self, worker: str, argv: list[str] = FOREVER) -> Order:
+        return Order(worker=worker, pool=pool(WorkerSpec(run=argv, agent=False)), epoch=3)
+
+    def order_with_agent(self, worker: str) -> Order:
+        return Order(worker=worker, pool=pool(WorkerSpec()), epoch=3)
+
+    def token(self, pod: Pod) -> str:
+        return (self.root / pod.name / "token").read_text()
+
+    def put_output(self, claim: str, data: bytes, *, truncated: bool = False) -> None:
+        names = [claim, f"{claim}.truncated"] if truncated else [claim]
+        for name in names:
+            (self.output / name).write_bytes(data)
+            os.utime(self.output / name, (time.time() - 300, time.time() - 300))
+
+    def end_everything(self) -> None:
+        """Until two looks in a row find nothing."""
+        deadline = time.monotonic() + 20
+        quiet = 0
+        while quiet < 2:
+            assert time.monotonic() < deadline, "some process of a test will not end"
+            left = self.left()
+            quiet = 0 if left else quiet + 1
+            for process in left:
+                send(process, signal.SIGKILL)
+            time.sleep(0.01)
+
+    def left(self) -> list[Process]:
+        """Every process that a pod of this stage has left."""
+        table = Table()
+        found: list[Process] = []
+        for path in self.root.iterdir() if self.root.exists() else ():
+            shim, agent = _process(path / "pod.json"), _process(path / "agent.json")
+            if shim is not None:
+                uid = json.loads((path / "order.json").read_bytes())["uid"]
+                found += kin(uid, shim, agent, table).sure
+        return found
+
+
+def _process(path: Path) -> Process | None:
+    return msgspec.json.decode(path.read_bytes(), type=Process) if path.exists() else None
