@@ -94,9 +94,7 @@ class Fleet:
             for n in range(len(self.ports)):
                 self.start(n)
             for n in range(len(self.ports)):
-                eventually(
-                    lambda n=n: self.api("GET", "/readyz", replica=n).status == 200, 30, f"replica {n} ready"
-                )
+                eventually(lambda n=n: self.api("GET", "/readyz", replica=n).status == 200, 30, f"replica {n} ready")
             for name, spec in self.pools.items():
                 answer = self.api("PUT", f"/v1/pools/{name}", spec)
                 assert answer.status == 201, answer.raw
@@ -189,10 +187,7 @@ class Fleet:
     def warm(self, count: int, within: float = 30, *, replica: int = 0) -> list[dict[str, Any]]:
         """Wait until so many workers are warm and ready."""
         return eventually(
-            lambda: (
-                len(found := [w for w in self.workers("warm", replica=replica) if w["ready"]]) >= count
-                and found
-            ),
+            lambda: len(found := [w for w in self.workers("warm", replica=replica) if w["ready"]]) >= count and found,
             within,
             f"{count} warm workers",
         )

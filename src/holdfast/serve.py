@@ -10,6 +10,7 @@ import structlog
 import uvicorn
 import uvloop
 
+from .api.server import BoundedHttp
 from .wiring import Layout, Settings, Wired, connect, local_cluster, wire
 
 GRACE = 5  # seconds for requests under way; long polls and waits are answered at once
@@ -42,7 +43,7 @@ async def serve(settings: Settings) -> None:
         log_level="warning",
         access_log=False,
         lifespan="off",
-        http="httptools",
+        http=BoundedHttp,
         ws="none",
         timeout_graceful_shutdown=GRACE,
         timeout_keep_alive=75,

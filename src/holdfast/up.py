@@ -86,9 +86,7 @@ class Up:
         try:
             await store.fleet.stop_workers(False)
             token = self.layout.token.read_text().strip()
-            await store.access.make_token(
-                Ids().new("t"), hash_token(token), "operator of this machine", "admin", None, None
-            )
+            await store.access.make_token(Ids().new("t"), hash_token(token), "operator of this machine", "admin", None, None)
         finally:
             await store.close()
         for n in range(self.plan.replicas):
@@ -110,9 +108,7 @@ class Up:
                 return
             lived = time.monotonic() - born
             pause = 0.2 if lived > STABLE else min(pause * 2, 10.0)
-            say(
-                f"Replica   on port {port} ended ({code}) after {lived:.0f} s; started again in {pause:.1f} s"
-            )
+            say(f"Replica   on port {port} ended ({code}) after {lived:.0f} s; started again in {pause:.1f} s")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
 
@@ -172,11 +168,7 @@ class Up:
                 workers, _ = await store.workers.find(pool=None, state=None, limit=1000, cursor=None)
                 held = sum(worker.state == "held" for worker in workers)
                 if len(workers) != said:
-                    say(
-                        f"Workers   {len(workers)} left, {held} of them busy"
-                        if workers
-                        else "Workers   all gone"
-                    )
+                    say(f"Workers   {len(workers)} left, {held} of them busy" if workers else "Workers   all gone")
                     said = len(workers)
                 if not workers:
                     return

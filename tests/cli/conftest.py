@@ -23,9 +23,7 @@ def server() -> Iterator[FakeHoldfast]:
 
 
 @pytest.fixture
-def cli(
-    server: FakeHoldfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Cli:
+def cli(server: FakeHoldfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
     """`cli("get", "pools")` as a person at a fresh home would type it, logged in by environment."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("HOLDFAST_URL", ",".join(server.urls))

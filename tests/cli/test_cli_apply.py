@@ -65,9 +65,7 @@ def test_a_mistake_is_refused_with_line_path_and_reason(
     assert server.pools == {}
 
 
-def test_a_mistake_in_the_last_document_changes_nothing(
-    cli: Cli, server: FakeHoldfast, tmp_path: Path
-) -> None:
+def test_a_mistake_in_the_last_document_changes_nothing(cli: Cli, server: FakeHoldfast, tmp_path: Path) -> None:
     file = tmp_path / "two.yaml"
     file.write_text(f"{POOL}---\n{POOL.replace('linux', 'other').replace('warm', 'worm')}")
     said = cli("apply", "-f", str(file))

@@ -98,9 +98,7 @@ def test_logs_print_the_output(cli: Cli, server: FakeHoldfast) -> None:
 
 def test_doctor_exits_with_1_when_a_check_fails(cli: Cli, server: FakeHoldfast) -> None:
     assert cli("doctor").code == 0
-    server.checks.append(
-        {"name": "brake", "promise": "P7", "ok": False, "detail": "pulled", "advice": "look"}
-    )
+    server.checks.append({"name": "brake", "promise": "P7", "ok": False, "detail": "pulled", "advice": "look"})
     said = cli("doctor")
     assert said.code == 1
     assert "1 of 2 checks failed: brake" in said.err
@@ -139,3 +137,12 @@ def test_every_command_has_help_with_an_example(cli: Cli) -> None:
         said = cli(name, "--help")
         assert said.code == 0
         assert f"Example: holdfast {name}" in said.out
+
+
+def test_a_duty_is_stale_by_its_own_period() -> None:
+    from holdfast.cli.top import _duty
+
+    assert "STALE" not in _duty({"duty": "prune", "age": 1200.0})
+    assert _duty({"duty": "match", "age": 60.0}) == "match 1m STALE"
+    assert "STALE" in _duty({"duty": "match", "age": -1.0})  # a negative age is stale
+    assert _duty({"duty": "scale", "age": None}) == "scale never"

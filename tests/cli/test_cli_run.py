@@ -15,9 +15,7 @@ SLEEPY = ["-m", "holdfast.cli.main", "run", "--pool", "linux", "--", "sleep", "1
 
 
 @pytest.mark.parametrize("code", [0, 3, 143])
-def test_it_streams_the_output_and_exits_with_the_jobs_code(
-    cli: Cli, server: FakeHoldfast, code: int
-) -> None:
+def test_it_streams_the_output_and_exits_with_the_jobs_code(cli: Cli, server: FakeHoldfast, code: int) -> None:
     server.first_output = b"hello\xf0\x9f\x8c\x8d\n"
     server.ends_at_once = {"outcome": "completed" if code == 0 else "failed", "exit_code": code}
     said = cli("run", "--pool", "linux", "--env", "A=b=c", "--", "echo", "-n", "--pool", "x")
@@ -35,9 +33,7 @@ def test_it_streams_the_output_and_exits_with_the_jobs_code(
         ({"outcome": "refused", "reason": "no worker in time", "deadline_at": "2020-01-01T00:00:00Z"}, 124),
     ],
 )
-def test_other_ends_have_a_message_and_a_code(
-    cli: Cli, server: FakeHoldfast, end: dict[str, Any], code: int
-) -> None:
+def test_other_ends_have_a_message_and_a_code(cli: Cli, server: FakeHoldfast, end: dict[str, Any], code: int) -> None:
     server.ends_at_once = end
     said = cli("run", "--pool", "linux", "--", "true")
     assert said.code == code
@@ -97,9 +93,7 @@ def test_detach_prints_the_id(cli: Cli, server: FakeHoldfast) -> None:
     assert server.bodies["c-1"]["key"] == "nightly"
 
 
-def test_secrets_come_from_files_and_are_never_printed(
-    cli: Cli, server: FakeHoldfast, tmp_path: Path
-) -> None:
+def test_secrets_come_from_files_and_are_never_printed(cli: Cli, server: FakeHoldfast, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("file-s3cret\n")
     server.ends_at_once = {"outcome": "completed", "exit_code": 0}
     given = ("--secret", "A=inline-s3cret", "--secret", f"B=@{tmp_path / 'key'}")
@@ -133,9 +127,7 @@ def _start(server: FakeHoldfast, home: Path, command: list[str] = SLEEPY) -> "su
         "HOLDFAST_TOKEN": TOKEN,
         "XDG_CONFIG_HOME": str(home),
     }
-    return subprocess.Popen(
-        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
-    )
+    return subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
 
 
 def test_hold_renews_until_ctrl_c_and_then_releases(server: FakeHoldfast, tmp_path: Path) -> None:

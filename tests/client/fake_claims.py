@@ -18,9 +18,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def problem(
-    status: int, code: str, detail: str, errors: list[dict[str, str]] | None = None, **headers: str
-) -> web.Response:
+def problem(status: int, code: str, detail: str, errors: list[dict[str, str]] | None = None, **headers: str) -> web.Response:
     body = {"type": f"x/{code}", "title": code, "status": status, "detail": detail, "code": code}
     body["errors"] = errors or []
     return web.json_response(body, status=status, content_type="application/problem+json", headers=headers)
@@ -50,9 +48,7 @@ class FakeClaims:
         body = await request.json()
         unknown = sorted(set(body) - CLAIM_FIELDS)
         if unknown:
-            return problem(
-                422, "invalid", "unknown field", [{"field": unknown[0], "reason": "unknown field"}]
-            )
+            return problem(422, "invalid", "unknown field", [{"field": unknown[0], "reason": "unknown field"}])
         if body["pool"] not in ("linux", "notebook"):
             return problem(404, "unknown-pool", f"no pool {body['pool']!r}; did you mean 'linux'?")
         same = {name: value for name, value in body.items() if name != "wait"}
@@ -147,9 +143,7 @@ class FakeClaims:
             if ended:
                 break
             async with self._changed:
-                await self._changed.wait_for(
-                    lambda at=at: len(self.outputs[name]) > at or self.claims[name]["state"] == "ended"
-                )
+                await self._changed.wait_for(lambda at=at: len(self.outputs[name]) > at or self.claims[name]["state"] == "ended")
         await response.write_eof()
         return response
 
@@ -165,10 +159,6 @@ class FakeClaims:
         while True:
             for event in [each for each in self.events if each["id"] > after]:
                 after = event["id"]
-                await response.write(
-                    f"id: {after}\nevent: {event['kind']}\ndata: {json.dumps(event)}\n\n".encode()
-                )
+                await response.write(f"id: {after}\nevent: {event['kind']}\ndata: {json.dumps(event)}\n\n".encode())
             async with self._changed:
-                await self._changed.wait_for(
-                    lambda after=after: any(each["id"] > after for each in self.events)
-                )
+                await self._changed.wait_for(lambda after=after: any(each["id"] > after for each in self.events))

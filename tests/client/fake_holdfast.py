@@ -26,9 +26,7 @@ class FakeHoldfast(FakeClaims):
         self.role: dict[str, Any] | None = {"name": "root", "role": "admin", "tenant": None}
         self.pools: dict[str, dict[str, Any]] = {}
         self.tenants: dict[str, dict[str, Any]] = {}
-        self.checks: list[dict[str, Any]] = [
-            {"name": "database", "promise": "P6", "ok": True, "detail": "fine", "advice": ""}
-        ]
+        self.checks: list[dict[str, Any]] = [{"name": "database", "promise": "P6", "ok": True, "detail": "fine", "advice": ""}]
         self.log: list[tuple[int, str, str]] = []  # (replica, method, path with query)
         self.faults: dict[tuple[str, str], deque[Fault]] = {}
         self._loop = asyncio.new_event_loop()
@@ -59,9 +57,7 @@ class FakeHoldfast(FakeClaims):
         self.faults.setdefault((method, ending), deque()).extend(faults)
 
     def asked(self, method: str, ending: str) -> list[str]:
-        return [
-            path for _, was, path in list(self.log) if was == method and path.split("?")[0].endswith(ending)
-        ]
+        return [path for _, was, path in list(self.log) if was == method and path.split("?")[0].endswith(ending)]
 
     def change(self, claim: str, **fields: Any) -> None:
         async def apply() -> None:
@@ -91,9 +87,7 @@ class FakeHoldfast(FakeClaims):
     def happen(self, kind: str, **fields: Any) -> None:
         async def apply() -> None:
             async with self._changed:
-                self.events.append(
-                    {"id": len(self.events) + 1, "at": "2026-01-01T00:00:00+00:00", "kind": kind, **fields}
-                )
+                self.events.append({"id": len(self.events) + 1, "at": "2026-01-01T00:00:00+00:00", "kind": kind, **fields})
                 self._changed.notify_all()
 
         self.do(apply())
@@ -159,9 +153,7 @@ class FakeHoldfast(FakeClaims):
         router.add_get("/v1/tokens", self._listing(tuple))
         duty = {"duty": "match", "holder": "r-1", "number": 4, "age": 0.5, "seconds": 0.01, "actions": 3}
         router.add_get("/v1/duties", self._listing(lambda: (duty,)))
-        router.add_get(
-            "/v1/replicas", self._listing(lambda: ({"id": "r-1", "state": "live", "url": self.url},))
-        )
+        router.add_get("/v1/replicas", self._listing(lambda: ({"id": "r-1", "state": "live", "url": self.url},)))
         router.add_get("/v1/doctor", self._doctor)
         router.add_get("/v1/explain/{kind}/{id}", self._explain)
         router.add_get("/v1/me", self._whoami)
@@ -209,15 +201,11 @@ class FakeHoldfast(FakeClaims):
         return web.json_response({"checks": self.checks, "ok": all(check["ok"] for check in self.checks)})
 
     async def _whoami(self, _: web.Request) -> web.Response:
-        return (
-            problem(404, "not-found", "no such door") if self.role is None else web.json_response(self.role)
-        )
+        return problem(404, "not-found", "no such door") if self.role is None else web.json_response(self.role)
 
     async def _explain(self, request: web.Request) -> web.Response:
         kind, name = request.match_info["kind"], request.match_info["id"]
-        return web.json_response(
-            {"kind": kind, "id": name, "sentences": [f"{kind} {name} is well."], "facts": {}}
-        )
+        return web.json_response({"kind": kind, "id": name, "sentences": [f"{kind} {name} is well."], "facts": {}})
 
 
 # Faults

@@ -30,9 +30,7 @@ class Sleeps:
         await asyncio.sleep(0)
 
 
-def talk(
-    urls: str | list[str], story: Callable[[Client], Awaitable[T]], token: str = TOKEN
-) -> tuple[T, Sleeps]:
+def talk(urls: str | list[str], story: Callable[[Client], Awaitable[T]], token: str = TOKEN) -> tuple[T, Sleeps]:
     sleeps = Sleeps()
 
     async def run() -> T:

@@ -16,9 +16,7 @@ def hold(server: FakeHoldfast, **options: str) -> claim:
 
 async def ended(server: FakeHoldfast) -> None:
     """The worker is taken away, and the next renewal hears of it."""
-    await asyncio.to_thread(
-        server.change, "c-1", state="ended", outcome="expired", reason="its lease ran out"
-    )
+    await asyncio.to_thread(server.change, "c-1", state="ended", outcome="expired", reason="its lease ran out")
 
 
 def test_a_worker_is_held_and_released(server: FakeHoldfast) -> None:

@@ -12,9 +12,7 @@ WHOLE = bytes(range(256)) * 700  # more than one piece, and every byte different
 JOB = {"outcome": "completed", "exit_code": 0}
 
 
-def cut_after(
-    server: FakeHoldfast, size: int, *, politely: bool
-) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def cut_after(server: FakeHoldfast, size: int, *, politely: bool) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     """Serve some bytes from the offset asked for, then break off, or end as a stopping replica does."""
 
     async def fault(request: web.Request) -> web.StreamResponse:
@@ -46,9 +44,7 @@ def test_a_cut_connection_is_resumed_on_another_replica_without_loss_or_doubling
     server: FakeHoldfast,
 ) -> None:
     server.first_output, server.ends_at_once = WHOLE, JOB
-    server.fail_next(
-        "GET", "/output", cut_after(server, 100_000, politely=False), cut_after(server, 7, politely=False)
-    )
+    server.fail_next("GET", "/output", cut_after(server, 100_000, politely=False), cut_after(server, 7, politely=False))
     assert read(server) == WHOLE
     served = [replica for replica, _, path in server.log if "/output" in path]
     assert len(set(served[:2])) == 2

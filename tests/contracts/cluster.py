@@ -351,9 +351,7 @@ class ClusterContract:
         async def story(cluster: Cluster) -> None:
             assert await cluster.remembered() is None
             await cluster.remember(Remembered("one", 10, 1))
-            await asyncio.gather(
-                *(cluster.remember(Remembered("one", mark, 1)) for mark in (12, 30, 5, 29, 1))
-            )
+            await asyncio.gather(*(cluster.remember(Remembered("one", mark, 1)) for mark in (12, 30, 5, 29, 1)))
             assert await stage.open().remembered() == Remembered("one", 30, 1)
             await cluster.remember(Remembered("one", 20, 2))
             assert await cluster.remembered() == Remembered("one", 30, 2)

@@ -55,17 +55,13 @@ def test_a_key_names_one_claim_live_or_ended(fleet: Fleet) -> None:
     claim = fleet.claim("linux", **request)
     fleet.see(claim["id"], wait="20s")
     assert fleet.claim("linux", replica=1, **request)["id"] == claim["id"]
-    other = fleet.api(
-        "POST", "/v1/claims", {"pool": "linux", "command": ["false"], "key": "nightly"}, replica=1
-    )
+    other = fleet.api("POST", "/v1/claims", {"pool": "linux", "command": ["false"], "key": "nightly"}, replica=1)
     assert (other.status, other.json["code"]) == (409, "key-taken")
 
 
 def test_secrets_reach_the_command_and_nothing_else(fleet: Fleet) -> None:
     fleet.warm(1)
-    claim = fleet.claim(
-        "linux", command=["sh", "-c", "test ${#PASS} = 10"], secrets={"PASS": "hunter2xyz"}, wait="20s"
-    )
+    claim = fleet.claim("linux", command=["sh", "-c", "test ${#PASS} = 10"], secrets={"PASS": "hunter2xyz"}, wait="20s")
     assert fleet.see(claim["id"], wait="20s")["outcome"] == "completed"
     assert fleet.sql("SELECT * FROM holdfast.claim_secret") == []
     assert "hunter2xyz" not in fleet.log.read_text()

@@ -3,17 +3,24 @@
 import json
 import os
 import signal
+import sys
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
+import pytest
 
-from contracts.cluster import FOREVER
+from contracts.cluster import FOREVER, until
 from holdfast.local import LocalCluster
-from holdfast.local.process import Process, Table, kin, send
+from holdfast.local.folder import Folder
+from holdfast.local.process import Process, Table, alive, kin, look, send
 from holdfast.model.pod import Pod
 from holdfast.model.pool import Pool, PoolSpec, WorkerSpec, revision_of
 from holdfast.ports.cluster import Order
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+STUBBORN = ["sh", "-c", "trap '' TERM; touch ready; while :; do sleep 0.05; done"]
 
 
 def pool(worker: WorkerSpec) -> Pool:
@@ -81,9 +88,55 @@ class LocalStage:
             shim, agent = _process(path / "pod.json"), _process(path / "agent.json")
             if shim is not None:
                 uid = json.loads((path / "order.json").read_bytes())["uid"]
-                found += kin(uid, shim, agent, table).sure
+                found += kin(uid, shim, agent, table, str(path)).sure
         return found
 
 
 def _process(path: Path) -> Process | None:
     return msgspec.json.decode(path.read_bytes(), type=Process) if path.exists() else None
+
+
+def shim_of(stage: LocalStage, name: str) -> Process:
+    found = Folder(stage.root / name).facts()[0].shim
+    assert found is not None
+    return found
+
+
+def agent_of(stage: LocalStage, name: str) -> Process:
+    found = Folder(stage.root / name).facts()[0].agent
+    assert found is not None
+    return found
+
+
+async def written(path: Path) -> str:
+    async def there() -> bool:
+        return path.exists() and path.read_text().endswith("\n")
+
+    await until(there, str(path))
+    return path.read_text().strip()
+
+
+async def noted(path: Path) -> Process:
+    """The process whose pid a worker wrote into a file."""
+    seen = look(int(await written(path)))
+    assert seen is not None
+    return seen.process
+
+
+async def dead(process: Process) -> None:
+    async def gone() -> bool:
+        return not alive(process)
+
+    await until(gone, f"end of {process}")
+
+
+async def kill(process: Process) -> None:
+    assert send(process, signal.SIGKILL)
+    await dead(process)
+
+
+def exists(path: Path) -> Callable[[], Awaitable[bool]]:
+    async def there() -> bool:
+        return path.exists()
+
+    return there

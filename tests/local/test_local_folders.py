@@ -147,9 +147,7 @@ def test_a_change_is_seen_however_coarse_the_clock_of_the_disk(stage: LocalStage
     play(stage, story)
 
 
-def test_a_settled_pod_is_listed_without_opening_its_files(
-    stage: LocalStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_settled_pod_is_listed_without_opening_its_files(stage: LocalStage, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(cluster: Cluster) -> None:
         pod = await running(cluster, stage.order("w-1"))
         os.utime(stage.root / "w-1", (time.time() - 60, time.time() - 60))

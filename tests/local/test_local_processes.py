@@ -1,66 +1,22 @@
-"""A pod's processes: they outlive replicas, end as a whole, and are never mistaken for somebody else's."""
+"""A pod's processes: they outlive the replica that started them, and end as a whole, in time."""
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from local_stage import LocalStage
+from local_stage import STUBBORN, LocalStage, agent_of, dead, exists, kill, linux, noted, shim_of, written
 
 from contracts.cluster import play, reaches, running, stamp, until
 from holdfast.local.folder import Folder
 from holdfast.local.launch import start_shim
-from holdfast.local.process import Process, Table, alive, kin, look, send
+from holdfast.local.process import alive, look, send
 from holdfast.model.pod import Pod
 from holdfast.ports.cluster import Cluster, Refused
-
-linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-STUBBORN = ["sh", "-c", "trap '' TERM; touch ready; while :; do sleep 0.05; done"]
-
-
-def shim_of(stage: LocalStage, name: str) -> Process:
-    found = Folder(stage.root / name).facts()[0].shim
-    assert found is not None
-    return found
-
-
-def agent_of(stage: LocalStage, name: str) -> Process:
-    found = Folder(stage.root / name).facts()[0].agent
-    assert found is not None
-    return found
-
-
-async def written(path: Path) -> str:
-    async def there() -> bool:
-        return path.exists() and path.read_text().endswith("\n")
-
-    await until(there, str(path))
-    return path.read_text().strip()
-
-
-async def noted(path: Path) -> Process:
-    """The process whose pid a worker wrote into a file."""
-    seen = look(int(await written(path)))
-    assert seen is not None
-    return seen.process
-
-
-async def dead(process: Process) -> None:
-    async def gone() -> bool:
-        return not alive(process)
-
-    await until(gone, f"end of {process}")
-
-
-async def kill(process: Process) -> None:
-    assert send(process, signal.SIGKILL)
-    await dead(process)
 
 
 def test_a_pod_outlives_the_replica_that_started_it(stage: LocalStage) -> None:
@@ -75,9 +31,7 @@ async def main():
     time.sleep(1000)
 asyncio.run(main())
 """
-    replica = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    replica = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert replica.stdout is not None
         uid = replica.stdout.readline().strip()
@@ -154,7 +108,7 @@ def test_who_ignores_sigterm_is_killed_after_the_grace_and_not_before(stage: Loc
     async def story(cluster: Cluster) -> None:
         pod = await running(cluster, stage.order("w-1", STUBBORN))
         child = agent_of(stage, "w-1")
-        await until(_exists(stage.root / "w-1" / "work" / "ready"), "the trap")
+        await until(exists(stage.root / "w-1" / "work" / "ready"), "the trap")
         asked = time.monotonic()
         await cluster.delete("w-1", pod.uid, 1.0)
         assert time.monotonic() - asked < 0.5, "delete does not wait"
@@ -168,7 +122,7 @@ def test_who_ignores_sigterm_is_killed_after_the_grace_and_not_before(stage: Loc
 def test_asking_again_never_gives_more_time_but_may_give_less(stage: LocalStage) -> None:
     async def story(cluster: Cluster) -> None:
         pod = await running(cluster, stage.order("w-1", STUBBORN))
-        await until(_exists(stage.root / "w-1" / "work" / "ready"), "the trap")
+        await until(exists(stage.root / "w-1" / "work" / "ready"), "the trap")
         await cluster.delete("w-1", pod.uid, 1000)
         first = (stage.root / "w-1" / "terminating").read_bytes()
         await cluster.delete("w-1", pod.uid, 5000)
@@ -179,157 +133,7 @@ def test_asking_again_never_gives_more_time_but_may_give_less(stage: LocalStage)
     play(stage, story)
 
 
-@linux
-def test_with_its_shim_killed_a_pod_still_runs_and_can_be_ended(stage: LocalStage) -> None:
-    async def story(cluster: Cluster) -> None:
-        pod = await running(cluster, stage.order("w-1"))
-        child = agent_of(stage, "w-1")
-        await kill(shim_of(stage, "w-1"))
-        assert alive(child)
-        [seen] = await cluster.pods()
-        assert seen.phase == "running", "busy is sacred"
-        await cluster.forget("w-1", pod.uid)
-        await cluster.delete("w-1", pod.uid, 30)
-        await dead(child)
-        ended = await reaches(cluster, "w-1", "ended")
-        assert (ended.terminating, ended.exit_code) == (True, None)
-
-    play(stage, story)
-
-
-@linux
-def test_orphans_that_ignore_sigterm_are_killed_after_the_grace(stage: LocalStage) -> None:
-    async def story(cluster: Cluster) -> None:
-        pod = await running(cluster, stage.order("w-1", STUBBORN))
-        await until(_exists(stage.root / "w-1" / "work" / "ready"), "the trap")
-        child = agent_of(stage, "w-1")
-        await kill(shim_of(stage, "w-1"))
-        await cluster.delete("w-1", pod.uid, 0.5)
-        assert alive(child)
-        await dead(child)
-        await reaches(cluster, "w-1", "ended")
-        await cluster.close()
-
-    play(stage, story)
-
-
-@linux
-def test_a_grandchild_that_survives_shim_and_child_keeps_the_pod_running(stage: LocalStage) -> None:
-    script = "setsid sh -c 'echo $$ > work; exec sleep 1000' & wait"
-
-    async def story(cluster: Cluster) -> None:
-        pod = await running(cluster, stage.order("w-1", ["sh", "-c", script]))
-        worker = await noted(stage.root / "w-1" / "work" / "work")
-        await kill(shim_of(stage, "w-1"))
-        await kill(agent_of(stage, "w-1"))
-        assert alive(worker)
-        [seen] = await cluster.pods()
-        assert seen.phase == "running"
-        await cluster.delete("w-1", pod.uid, 30)
-        await dead(worker)
-        await reaches(cluster, "w-1", "ended")
-
-    play(stage, story)
-
-
-@linux
-def test_everything_killed_from_outside_is_ended_without_an_exit_code(stage: LocalStage) -> None:
-    async def story(cluster: Cluster) -> None:
-        await running(cluster, stage.order("w-1"))
-        await kill(shim_of(stage, "w-1"))
-        await kill(agent_of(stage, "w-1"))
-        ended = await reaches(cluster, "w-1", "ended")
-        assert ended.exit_code is None
-        assert ended.trouble is not None
-
-    play(stage, story)
-
-
-@linux
-def test_a_stopped_shim_cannot_keep_its_pod(stage: LocalStage) -> None:
-    async def story(cluster: Cluster) -> None:
-        pod = await running(cluster, stage.order("w-1"))
-        child = agent_of(stage, "w-1")
-        assert send(shim_of(stage, "w-1"), signal.SIGSTOP)
-        await cluster.delete("w-1", pod.uid, 0)
-        mark = stage.root / "w-1" / "terminating"
-        mark.write_text(json.dumps({"at": time.time() - 60, "grace": 1.0}))
-        await cluster.delete("w-1", pod.uid, 0)
-        await dead(child)
-        await reaches(cluster, "w-1", "ended")
-
-    play(stage, story)
-
-
-@linux
-@pytest.mark.parametrize("which", ["pod.json", "agent.json"])
-def test_a_reused_pid_is_never_signalled(stage: LocalStage, which: str) -> None:
-    stranger = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    try:
-
-        async def story(cluster: Cluster) -> None:
-            pod = await running(cluster, stage.order("w-1"))
-            shim, child = shim_of(stage, "w-1"), agent_of(stage, "w-1")
-            await kill(shim)
-            await kill(child)
-            for name in {"pod.json", which}:  # the stranger has the pid now, but not the start time
-                path = stage.root / "w-1" / name
-                path.write_text(json.dumps({"pid": stranger.pid, "started": shim.started}))
-            fresh = stage.open()
-            await fresh.delete("w-1", pod.uid, 0)
-            await fresh.delete("w-1", pod.uid, 0)
-            assert (await reaches(fresh, "w-1", "ended")).exit_code is None
-            await fresh.close()
-            assert stranger.poll() is None
-
-        play(stage, story)
-    finally:
-        stranger.kill()
-        stranger.wait()
-
-
-@linux
-def test_a_pod_of_an_earlier_boot_has_ended_and_its_pids_are_left_alone(stage: LocalStage) -> None:
-    async def story(cluster: Cluster) -> None:
-        pod = await running(cluster, stage.order("w-1"))
-        child = agent_of(stage, "w-1")
-        path = stage.root / "w-1" / "order.json"
-        order = json.loads(path.read_text())
-        path.write_text(json.dumps(order | {"boot": "another"}))
-        (stage.root / "w-1" / "stamp.json").write_text("")  # what a power cut leaves
-        fresh = stage.open()
-        [seen] = await fresh.pods()
-        assert seen.phase == "ended"
-        await fresh.delete("w-1", pod.uid, 0)
-        assert not (stage.root / "w-1" / "terminating").exists()
-        assert alive(child)
-
-    play(stage, story)
-
-
-@linux
-def test_a_member_of_the_session_without_proof_counts_as_life_but_is_not_signalled(stage: LocalStage) -> None:
-    stranger = subprocess.Popen(["sleep", "1000"], start_new_session=True, env={})
-    try:
-        entry = look(stranger.pid)
-        assert entry is not None
-        table = Table()
-        leader = Process(stranger.pid, entry.process.started)
-        table.seen[stranger.pid + 1_000_000] = type(entry)(
-            Process(stranger.pid + 1_000_000, entry.process.started), 1, stranger.pid
-        )
-        del table.seen[stranger.pid]
-        found = kin("no such uid", leader, None, table)
-        assert [p.pid for p in found.perhaps] == [stranger.pid + 1_000_000]
-        assert found.sure == ()
-    finally:
-        stranger.kill()
-        stranger.wait()
-
-
-def test_a_creator_that_died_before_the_shim_is_taken_over_once(
-    stage: LocalStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_creator_that_died_before_the_shim_is_taken_over_once(stage: LocalStage, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(cluster: Cluster) -> None:
         with monkeypatch.context() as dying:
             dying.setattr("holdfast.local.cluster.start_shim", lambda folder: None)
@@ -366,9 +170,7 @@ def test_of_two_shims_one_takes_the_pod(stage: LocalStage) -> None:
     play(stage, story)
 
 
-def test_deleting_a_pod_that_never_started_shuts_out_a_late_shim(
-    stage: LocalStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleting_a_pod_that_never_started_shuts_out_a_late_shim(stage: LocalStage, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(cluster: Cluster) -> None:
         with monkeypatch.context() as dying:
             dying.setattr("holdfast.local.cluster.start_shim", lambda folder: None)
@@ -385,7 +187,7 @@ def test_deleting_a_pod_that_never_started_shuts_out_a_late_shim(
 def test_a_sigterm_from_elsewhere_shows_and_gives_all_the_time_it_needs(stage: LocalStage) -> None:
     async def story(cluster: Cluster) -> None:
         await running(cluster, stage.order("w-1", STUBBORN))
-        await until(_exists(stage.root / "w-1" / "work" / "ready"), "the trap")
+        await until(exists(stage.root / "w-1" / "work" / "ready"), "the trap")
         assert send(shim_of(stage, "w-1"), signal.SIGTERM)
 
         async def shows() -> bool:
@@ -398,9 +200,7 @@ def test_a_sigterm_from_elsewhere_shows_and_gives_all_the_time_it_needs(stage: L
     play(stage, story)
 
 
-def test_a_worker_inherits_none_of_the_servers_secrets(
-    stage: LocalStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_inherits_none_of_the_servers_secrets(stage: LocalStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_DATABASE_PASSWORD", "secret")
 
     async def story(cluster: Cluster) -> None:
@@ -431,10 +231,3 @@ def test_an_agents_stored_result_is_the_exit_code_and_its_own_crash_is_not(stage
         assert crashed.trouble == "the agent exited with 137"
 
     play(stage, story)
-
-
-def _exists(path: Path) -> Callable[[], Awaitable[bool]]:
-    async def there() -> bool:
-        return path.exists()
-
-    return there

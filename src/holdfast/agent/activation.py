@@ -17,9 +17,7 @@ class HookFailed(Exception):
     """A hook did not do its work; the message says how."""
 
 
-async def run_hook(
-    name: str, argv: list[str], env: Mapping[str, str], folder: Path, write: Callable[[bytes], None]
-) -> None:
+async def run_hook(name: str, argv: list[str], env: Mapping[str, str], folder: Path, write: Callable[[bytes], None]) -> None:
     """Run it to its end. Raises HookFailed. Cancelled, it kills the hook and what the hook started."""
     try:
         group = await Group.start(argv, env, folder, write)

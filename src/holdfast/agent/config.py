@@ -96,9 +96,7 @@ def from_environment(env: Mapping[str, str]) -> Config:
 
 
 def _urls(texts: list[str], where: str) -> tuple[str, ...]:
-    urls = tuple(
-        text.strip().rstrip("/") for text in texts if text.strip() and not text.strip().startswith("#")
-    )
+    urls = tuple(text.strip().rstrip("/") for text in texts if text.strip() and not text.strip().startswith("#"))
     for url in urls:
         try:
             parts = urlsplit(url)
@@ -119,9 +117,7 @@ def _number(env: Mapping[str, str], name: str, default: float, most: float) -> f
     except ValueError:
         raise BadConfig(f"{name} is {text!r}, which is not a number") from None
     if not 0 <= value <= most:
-        raise BadConfig(
-            f"{name} is {text!r}; it must be at least 0" + (f" and at most {most:g}" if most < 1e9 else "")
-        )
+        raise BadConfig(f"{name} is {text!r}; it must be at least 0" + (f" and at most {most:g}" if most < 1e9 else ""))
     return value
 
 

@@ -157,9 +157,7 @@ class Control:
             log("no token", why=error)
             return False
         body: dict[str, object] = {"worker": self._config.worker, "uid": self._config.uid}
-        answer = await self._send(
-            "register", body | {"version": __version__, "protocol": PROTOCOL}, token, CALL_SECONDS
-        )
+        answer = await self._send("register", body | {"version": __version__, "protocol": PROTOCOL}, token, CALL_SECONDS)
         if answer is None:
             return False
         if answer.status != 200:
@@ -177,9 +175,7 @@ class Control:
         """One try at the replica whose turn it is. None: no answer, and it is the next one's turn."""
         server = self._servers[self._turn % len(self._servers)]
         try:
-            answer = await self._caller.post(
-                server, f"/v1/worker/{door}", token, msgspec.json.encode(body), timeout
-            )
+            answer = await self._caller.post(server, f"/v1/worker/{door}", token, msgspec.json.encode(body), timeout)
         except Unreachable as error:
             self._next_server()
             if not self._cut_off:

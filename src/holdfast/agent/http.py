@@ -75,9 +75,7 @@ class Caller:
             raise Unreachable(f"cannot connect: {str(error) or type(error).__name__}") from None
         return _Connection(reader, writer)
 
-    async def _ask(
-        self, connection: "_Connection", server: str, path: str, token: str, body: bytes
-    ) -> Answer:
+    async def _ask(self, connection: "_Connection", server: str, path: str, token: str, body: bytes) -> Answer:
         parts = urlsplit(server)
         request = h11.Request(
             method="POST",

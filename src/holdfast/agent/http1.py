@@ -11,12 +11,9 @@ HEAD_BYTES = 64 * 1024
 PARAMETER = b"holdfast_credential="
 # They concern one hop, so they end here; what Connection names joins them.
 HOP_BY_HOP = frozenset(
-    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer"
-    b" transfer-encoding upgrade".split()
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding upgrade".split()
 )
-NEVER_NAMED = frozenset(
-    (b"host", b"content-length", b"transfer-encoding")
-)  # dropping these would move a body's end
+NEVER_NAMED = frozenset((b"host", b"content-length", b"transfer-encoding"))  # dropping these would move a body's end
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -77,9 +74,7 @@ class Peer:
 
 def presented(request: h11.Request) -> Presented:
     shown = []
-    names = (
-        (b"authorization", b"proxy-authorization") if request.method == b"CONNECT" else (b"authorization",)
-    )
+    names = (b"authorization", b"proxy-authorization") if request.method == b"CONNECT" else (b"authorization",)
     for name, value in request.headers:
         if name in names and (bearer := _bearer(value)):
             shown.append(bearer)
@@ -97,7 +92,7 @@ def bad_request(request: h11.Request, tunnel: bytes) -> str:
     if not request.target.startswith(b"/") and request.target != b"*":
         return "the target must be a path"
     names = [name for name, _ in request.headers]
-    if False:
+    if b"content-length" in names and b"transfer-encoding" in names:
         return "Content-Length and Transfer-Encoding contradict each other"
     if names.count(b"host") > 1:
         return "more than one Host"
@@ -138,12 +133,7 @@ def answer_headers(answer: "h11.Response | h11.InformationalResponse", upgrade: 
 
 def _named(message: "h11.Request | h11.Response | h11.InformationalResponse") -> set[bytes]:
     """The headers that Connection declares to be about this hop."""
-    return {
-        token.strip().lower()
-        for name, value in message.headers
-        if name == b"connection"
-        for token in value.split(b",")
-    }
+    return {token.strip().lower() for name, value in message.headers if name == b"connection" for token in value.split(b",")}
 
 
 def _wants_websocket(request: h11.Request) -> bool:

@@ -51,9 +51,7 @@ def forget_payload(folder: Path) -> None:
         (folder / "payload.json").unlink()
 
 
-async def run(
-    argv: list[str], env: dict[str, str], folder: Path, sink: Sink, ended: "asyncio.Future[Directive]"
-) -> Result:
+async def run(argv: list[str], env: dict[str, str], folder: Path, sink: Sink, ended: "asyncio.Future[Directive]") -> Result:
     """Run the command to its end, or stop it when its claim has `ended`."""
     try:
         group = await Group.start(argv, env, folder, sink.write)

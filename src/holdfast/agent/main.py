@@ -127,9 +127,7 @@ class Agent:
             self._beating = asyncio.create_task(self._beat())
         return await self._offers.get()
 
-    async def hand_over(
-        self, hold: Hold, extra: dict[str, str], sink: Sink
-    ) -> Literal["accepted", "stale", "ended"]:
+    async def hand_over(self, hold: Hold, extra: dict[str, str], sink: Sink) -> Literal["accepted", "stale", "ended"]:
         """Activate and acknowledge. Nothing may start unless it was accepted (P8)."""
         assert self.registration
         assignment, hook = hold.assignment, self.registration.worker.activate

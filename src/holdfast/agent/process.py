@@ -76,9 +76,7 @@ class Group(asyncio.Protocol):
         self._reaped: int | None = None
 
     @classmethod
-    async def start(
-        cls, argv: Sequence[str], env: Mapping[str, str], folder: Path, write: Callable[[bytes], None]
-    ) -> "Group":
+    async def start(cls, argv: Sequence[str], env: Mapping[str, str], folder: Path, write: Callable[[bytes], None]) -> "Group":
         """Start it in `folder`/work with exactly this environment. Raises CannotStart."""
         if not argv:
             raise CannotStart(NOT_STARTED, "there is no command: neither the pool nor the claim names one")

@@ -198,21 +198,15 @@ async def _download(client: Peer, upstream: Peer) -> bool:
         if isinstance(event, h11.InformationalResponse):
             if event.status_code == 101:
                 headers = answer_headers(event, upgrade=True)
-                await client.send(
-                    h11.InformationalResponse(status_code=101, headers=headers, reason=event.reason)
-                )
+                await client.send(h11.InformationalResponse(status_code=101, headers=headers, reason=event.reason))
                 return True
             if client.http.their_http_version == b"1.1":
                 headers = answer_headers(event)
                 status = event.status_code
-                await client.send(
-                    h11.InformationalResponse(status_code=status, headers=headers, reason=event.reason)
-                )
+                await client.send(h11.InformationalResponse(status_code=status, headers=headers, reason=event.reason))
         elif isinstance(event, h11.Response):
             headers = answer_headers(event)
-            await client.send(
-                h11.Response(status_code=event.status_code, headers=headers, reason=event.reason)
-            )
+            await client.send(h11.Response(status_code=event.status_code, headers=headers, reason=event.reason))
         elif isinstance(event, h11.Data):
             await client.send(h11.Data(data=event.data))
         elif isinstance(event, h11.EndOfMessage):

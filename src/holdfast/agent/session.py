@@ -44,9 +44,7 @@ class Served:
             port, self._reserved = free_port()
             self.address = (LOOPBACK[0], port)
             try:
-                self._group = await Group.start(
-                    self._hooks.serve, self.environment(), self._folder, self.keep_output
-                )
+                self._group = await Group.start(self._hooks.serve, self.environment(), self._folder, self.keep_output)
             except CannotStart as error:
                 log("serve failed", why=error.reason)
                 raise ServeEnded(error.code) from None

@@ -18,6 +18,7 @@ from .problems import Problem
 
 POLL_SECONDS = 20
 OUTPUT_LIMIT = 64 * 1024 * 1024
+REASON_LIMIT = 500
 Fence = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 
@@ -82,26 +83,29 @@ class Acknowledge(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     fence: Fence
     exit_code: Annotated[int, msgspec.Meta(ge=-1024, le=1024)]
-    reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    reason: str = ""
 
 
 class Refusal(msgspec.Struct, frozen=True):
     fence: Fence
-    reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    reason: str = ""
 
 
 class Failure(msgspec.Struct, frozen=True):
-    reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    reason: str = ""
 
 
 class Accepted(msgspec.Struct, frozen=True):
     claim: str
 
 
-UNKNOWN = Problem(
-    409, "unknown-worker", "there is no such worker here; a free agent may try again, a busy one goes on"
-)
+UNKNOWN = Problem(409, "unknown-worker", "there is no such worker here; a free agent may try again, a busy one goes on")
 STALE = Problem(409, "stale", "this claim is no longer this worker's")
+
+
+def said(reason: str) -> str:
+    """An agent's reason as one line. Cut, never refused: an agent repeats a result until it is taken."""
+    return "".join(c if c.isprintable() else " " for c in reason[:REASON_LIMIT])
 
 
 async def register(context: Context, call: Call) -> Response:
@@ -169,11 +173,7 @@ async def poll(context: Context, call: Call) -> Response:
 async def _direct(context: Context, agent: Agent, directive: Directive) -> Response:
     if directive.do != "hold":
         assert directive.do in ("end", "exit")
-        return answer(
-            DirectiveView(
-                do=directive.do, fence=directive.fence, reason=directive.reason, park=directive.park
-            )
-        )
+        return answer(DirectiveView(do=directive.do, fence=directive.fence, reason=directive.reason, park=directive.park))
     assignment = await context.store.claims.deliver(agent.worker, agent.uid)
     crash_point("handover.delivered")
     if assignment is None:
@@ -210,10 +210,8 @@ async def acknowledge(context: Context, call: Call) -> Response:
 
 async def refuse(context: Context, call: Call) -> Response:
     claim = await _held(context, call)
-    reason = f"its worker could not be activated: {call.body.reason}"
-    await context.store.claims.requeue(
-        claim, call.body.fence, keep_worker=False, suspect=False, reason=reason
-    )
+    reason = f"its worker could not be activated: {said(call.body.reason)}"
+    await context.store.claims.requeue(claim, call.body.fence, keep_worker=False, suspect=False, reason=reason)
     context.replica.hint({call.agent.worker})
     return empty()
 
@@ -227,7 +225,7 @@ async def result(context: Context, call: Call) -> Response:
     if claim is None or worker.fence != body.fence:
         return await _result_again(context, call, body)
     outcome = "completed" if body.exit_code == 0 else "failed"
-    reason = body.reason or f"its command exited with {body.exit_code}"
+    reason = said(body.reason) or f"its command exited with {body.exit_code}"
     ended = await context.store.claims.end(
         claim,
         outcome=outcome,
@@ -262,11 +260,9 @@ async def failed(context: Context, call: Call) -> Response:
     worker = await context.store.workers.get(call.agent.worker)
     if worker is None:
         raise UNKNOWN
-    await context.store.workers.condemn(
-        worker.id, None, f"its agent gave up: {call.body.reason}", counted=False
-    )
+    await context.store.workers.condemn(worker.id, None, f"its agent gave up: {said(call.body.reason)}", counted=False)
     if worker.state == "spawning":
-        await context.store.pools.trouble(worker.pool_id, call.body.reason, 2.0)
+        await context.store.pools.trouble(worker.pool_id, said(call.body.reason), 2.0)
     context.replica.hint({worker.id})
     return empty()
 

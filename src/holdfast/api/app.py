@@ -1,5 +1,7 @@
 """The ASGI application: the table of doors, served."""
 
+from collections.abc import Awaitable, Callable
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -12,18 +14,33 @@ from .doors import Door, serve
 from .openapi import document
 from .problems import Problem, encode
 
+Endpoint = Callable[[Request], Awaitable[Response]]
 DOORS: list[Door] = [*claims.DOORS, *pools.DOORS, *system.DOORS, *agents.DOORS]
 
 
 def application(context: Context) -> Starlette:
-    routes = [Route(door.path, serve(door, context), methods=[door.method]) for door in DOORS]
+    ways: dict[str, dict[str, Endpoint]] = {}
+    for door in DOORS:
+        ways.setdefault(door.path, {})[door.method] = serve(door, context)
+    routes = [Route(path, _one_of(endpoints), methods=list(endpoints)) for path, endpoints in ways.items()]
     described = encode(document(DOORS, context.version))
 
     async def openapi(_request: Request) -> Response:
         return Response(described, media_type="application/json")
 
     routes.append(Route("/openapi.json", openapi, methods=["GET"]))
-    return Starlette(routes=routes, exception_handlers={HTTPException: _http})  # type: ignore[dict-item]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _http})  # type: ignore[dict-item]
+    app.router.redirect_slashes = False  # a redirect would name whatever host the caller wrote
+    return app
+
+
+def _one_of(endpoints: dict[str, Endpoint]) -> Endpoint:
+    """One route a path, so that a refused method hears of all the others."""
+
+    async def endpoint(request: Request) -> Response:
+        return await endpoints["GET" if request.method == "HEAD" else request.method](request)
+
+    return endpoint
 
 
 async def _http(_request: Request, error: HTTPException) -> Response:

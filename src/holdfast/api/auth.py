@@ -4,6 +4,9 @@ import base64
 import hashlib
 import hmac
 import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import msgspec
@@ -15,6 +18,7 @@ Role = Literal["admin", "operator", "tenant"]
 CACHE_SECONDS = 5.0  # a revoked token is refused after at most this long
 CACHE_SIZE = 10_000
 AGENT_TOKEN_SECONDS = 3600
+STREAMS = 32  # of one token on one replica: each asks the store twice a second
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -44,6 +48,7 @@ class Auth:
         self._access = access
         self._key = key
         self._known: dict[str, tuple[float, Caller | None]] = {}
+        self._streams: Counter[str] = Counter()
 
     async def caller(self, header: str | None) -> Caller:
         hashed = hash_token(bearer(header))
@@ -53,13 +58,33 @@ class Auth:
             found = await self._access.token(hashed)
             caller = Caller(found[0], found[1], found[2]) if found else None  # type: ignore[arg-type]
             if len(self._known) >= CACHE_SIZE:
-                self._known.clear()
+                # Guesses must not push out those who have a token.
+                self._known = {key: kept for key, kept in self._known.items() if kept[1] and kept[0] >= now}
             self._known[hashed] = (now + CACHE_SECONDS, caller)
         if caller is None:
-            raise Problem(
-                401, "unauthenticated", "the token is not known here, or has expired", headers=_CHALLENGE
-            )
+            raise Problem(401, "unauthenticated", "the token is not known here, or has expired", headers=_CHALLENGE)
         return caller
+
+    def may_stream(self, caller: Caller) -> None:
+        if self._streams[caller.id] >= STREAMS:
+            raise Problem(429, "too-many", f"this token has {STREAMS} streams open here; close one", headers={"Retry-After": "5"})
+
+    @contextmanager
+    def streaming(self, caller: Caller) -> Iterator[None]:
+        self._streams[caller.id] += 1
+        try:
+            yield
+        finally:
+            self._streams[caller.id] -= 1
+            self._streams += Counter()  # forget those at zero
+
+    async def still(self, header: str | None) -> bool:
+        """Whether a stream that was allowed once may go on: its token may have been revoked or run out since."""
+        try:
+            await self.caller(header)
+        except Problem:
+            return False
+        return True
 
     def sign_agent(self, agent: Agent) -> str:
         """A short token of our own: the cluster's is reviewed once, not on every poll of ten thousand agents."""
@@ -69,7 +94,7 @@ class Auth:
     def agent(self, header: str | None) -> Agent:
         token = bearer(header)
         body, _, mac = token.removeprefix("hfa_").partition(".")
-        if not token.startswith("hfa_") or not hmac.compare_digest(self._mac(body), mac):
+        if not token.startswith("hfa_") or not hmac.compare_digest(self._mac(body).encode(), mac.encode()):
             raise Problem(401, "unauthenticated", "not an agent's token: register first", headers=_CHALLENGE)
         worker, uid, expires = msgspec.json.decode(_unb64(body), type=tuple[str, str, int])
         if expires < time.time():

@@ -18,10 +18,10 @@ from ..model.pool import Arg, Name, Pool
 from ..model.tenant import TenantName
 from ..ports.store import NewClaim, Pair
 from .context import Context
-from .doors import OPERATORS, Call, Door, answer
+from .doors import OPERATORS, PRINTED, Call, Door, Line, answer
 from .problems import Problem, not_found, refused
 
-EnvName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+EnvName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$(?!\n)")]
 LONGEST_WAIT = 60.0
 CHUNK = 64 * 1024
 
@@ -29,7 +29,7 @@ CHUNK = 64 * 1024
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     pool: Name
     tenant: TenantName | None = None
-    key: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
+    key: Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=PRINTED)] | None = None
     command: Annotated[list[Arg], msgspec.Meta(max_length=256)] = []
     payload: Any = None
     env: dict[EnvName, Arg] = {}
@@ -67,9 +67,7 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
     credential: str | None = None
     fence: int | None = None
     protected: bool | None = None
-    outcome: Literal["completed", "failed", "released", "expired", "cancelled", "lost", "refused"] | None = (
-        None
-    )
+    outcome: Literal["completed", "failed", "released", "expired", "cancelled", "lost", "refused"] | None = None
     exit_code: int | None = None
     assigned_at: datetime | None = None
     active_at: datetime | None = None
@@ -109,11 +107,11 @@ class Renew(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fence: Annotated[int, msgspec.Meta(ge=0, lt=2**53)] | None = None
     force: bool = False
-    reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    reason: Line = ""
 
 
 class Cancel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    reason: Line = ""
 
 
 def when(at: float | None) -> datetime | None:
@@ -134,9 +132,7 @@ def view(context: Context, claim: Claim) -> ClaimView:
         key=claim.key,
         worker=claim.worker,
         endpoint=claim.endpoint if active else None,
-        credential=context.auth.credential(claim.id, claim.fence)
-        if shows and claim.fence is not None
-        else None,
+        credential=context.auth.credential(claim.id, claim.fence) if shows and claim.fence is not None else None,
         fence=claim.fence,
         protected=claim.protected,
         outcome=claim.outcome,
@@ -186,15 +182,11 @@ async def ask(context: Context, call: Call) -> Response:
 def new_claim(context: Context, call: Call, asked: ClaimRequest, pool: Pool) -> NewClaim:
     """Validate what the types cannot; every refusal names its field."""
     if asked.tenant is not None and not call.caller.sees(asked.tenant):
-        raise Problem(
-            403, "forbidden", "the tenant comes from your token; only admins and operators name another"
-        )
+        raise Problem(403, "forbidden", "the tenant comes from your token; only admins and operators name another")
     tenant = asked.tenant or call.caller.tenant or "default"
     longest = _duration("maxDuration", asked.max_duration) if asked.max_duration else pool.spec.max_duration
     if longest > pool.spec.max_duration or longest <= 0:
-        raise refused(
-            "maxDuration", f"must be more than 0s and at most the pool's {pool.spec.max_duration:.0f}s"
-        )
+        raise refused("maxDuration", f"must be more than 0s and at most the pool's {pool.spec.max_duration:.0f}s")
     lease = _duration("lease", asked.lease) if asked.lease else pool.spec.lease
     if lease is not None and not 1 <= lease <= longest:
         raise refused("lease", "must be at least 1s and at most maxDuration")
@@ -203,9 +195,7 @@ def new_claim(context: Context, call: Call, asked: ClaimRequest, pool: Pool) -> 
     if asked.command and (pool.spec.mode == "session" or pool.spec.worker.run):
         raise refused("command", f"pool {pool.name!r} decides itself what runs")
     if asked.secrets and asked.retry:
-        raise refused(
-            "secrets", "are erased at hand-over, so a retry could not have them; leave out retry or secrets"
-        )
+        raise refused("secrets", "are erased at hand-over, so a retry could not have them; leave out retry or secrets")
     if asked.retry and pool.spec.mode == "session":
         raise refused("retry", "only jobs can be run again")
     deadline = _duration("deadline", asked.deadline)
@@ -265,6 +255,10 @@ async def find(context: Context, call: Call) -> Response:
     if query.tenant is not None and not call.caller.sees(query.tenant):
         raise Problem(403, "forbidden", "a tenant lists its own claims only")
     tenant = query.tenant if call.caller.trusted else call.caller.tenant
+    if query.cursor is not None:
+        found = await context.store.claims.get([query.cursor])
+        if not found or not call.caller.sees(found[0].tenant):
+            raise refused("cursor", "is not one of this list, or its claim was pruned: begin again")
     claims, after = await context.store.claims.find(
         pool=query.pool, tenant=tenant, state=query.state, limit=query.limit, cursor=query.cursor
     )
@@ -319,9 +313,7 @@ async def cancel(context: Context, call: Call) -> Response:
 async def end(context: Context, claim: Claim, outcome: str, how: str, reason: str, fence: int | None) -> None:
     """End a claim by its holder or an operator. Ended already, the same way: success, so that a retry is safe."""
     states = ("assigned", "active") if outcome == "released" else ("waiting", "assigned", "active")
-    result = await context.store.claims.end(
-        claim.id, outcome=outcome, how=how, reason=reason, states=states, fence=fence
-    )
+    result = await context.store.claims.end(claim.id, outcome=outcome, how=how, reason=reason, states=states, fence=fence)
     crash_point("release.stored")
     if isinstance(result, Done):
         context.metrics.ends.labels(how).inc()
@@ -344,9 +336,7 @@ def stale(claim: Claim) -> Problem:
         return Problem(409, "ended", f"claim {claim.id} has ended: {claim.outcome} ({claim.reason})")
     if claim.state != "active":
         return Problem(409, "stale", f"claim {claim.id} is {claim.state}")
-    return Problem(
-        409, "stale", "the fence is not the claim's: it was served again, or the fence is another's"
-    )
+    return Problem(409, "stale", "the fence is not the claim's: it was served again, or the fence is another's")
 
 
 async def output(context: Context, call: Call) -> Response:
@@ -358,11 +348,11 @@ async def output(context: Context, call: Call) -> Response:
         "Holdfast-Size": str(first.size),
         "Holdfast-Truncated": "true" if first.truncated else "false",
     }
-    stream = _follow(context, claim, query.offset, query.follow)
+    stream = _follow(context, call, claim, query.offset, query.follow)
     return StreamingResponse(stream, headers=headers, media_type="application/octet-stream")
 
 
-async def _follow(context: Context, claim: Claim, offset: int, follow: bool) -> AsyncIterator[bytes]:
+async def _follow(context: Context, call: Call, claim: Claim, offset: int, follow: bool) -> AsyncIterator[bytes]:
     ended = claim.state == "ended" or not follow
     with context.wakes.claim(claim.id) as woken:
         while not context.stopping.is_set():
@@ -371,7 +361,7 @@ async def _follow(context: Context, claim: Claim, offset: int, follow: bool) -> 
                 offset += len(piece.data)
                 yield piece.data
                 continue
-            if ended:
+            if ended or not await context.auth.still(call.request.headers.get("authorization")):
                 return
             # Ended first, then once more to the end of the file: the last bytes are written before the result.
             found = await context.store.claims.get([claim.id])

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from ..ports.cluster import ClusterUnavailable
 from ..ports.store import StoreUnavailable
 from .auth import Agent, Caller
-from .problems import Problem, encode, invalid, refused, unavailable
+from .problems import FieldProblem, Problem, encode, invalid, refused, unavailable
 
 if TYPE_CHECKING:
     from .context import Context
@@ -21,9 +21,15 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 T = TypeVar("T")
 BODY_LIMIT = 64 * 1024
+DEPTH_LIMIT = 100  # objects in objects; every reader of what we store must be able to follow
+PATH_LIMIT = 200  # characters of a name in a path: none of ours is half as long
+QUERY_LIMIT = 1000  # characters of a query's value: cursors are the longest
 ALL = ("admin", "operator", "tenant")
 OPERATORS = ("admin", "operator")
 ADMINS = ("admin",)
+# What people read in lists, logs and terminals is one line: a newline could forge another, an escape rewrite the screen.
+PRINTED = r"^[^\x00-\x1f\x7f-\x9f]*$(?!\n)"
+Line = Annotated[str, msgspec.Meta(max_length=500, pattern=PRINTED)]
 JSON = {"Content-Type": "application/json"}
 
 
@@ -64,14 +70,19 @@ class Door:
     path: str
     summary: str
     handler: Callable[["Context", Call], Awaitable[Response]]
-    roles: tuple[str, ...] = (
-        ALL  # empty: open · ("agent",): a signed agent token · ("bootstrap",): the cluster's token
-    )
+    roles: tuple[str, ...] = ALL  # empty: open · ("agent",): a signed agent token · ("bootstrap",): the cluster's token
     query: type[msgspec.Struct] = NoQuery
     body: Any = None
     answers: dict[int, Any] = field(default_factory=lambda: {200: None})
-    errors: tuple[int, ...] = ()
+    errors: tuple[int, ...] = ()  # besides those that the door's shape implies: see openapi
     raw: str | None = None  # the media type of an answer that is not JSON
+
+    @property
+    def needs_body(self) -> bool:
+        """Where every field has a default an empty body means all of them, except where it would reset what is stored."""
+        return self.body is not None and (
+            self.method == "PUT" or any(each.required for each in msgspec.structs.fields(self.body))
+        )
 
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -114,14 +125,12 @@ def serve(door: Door, context: "Context") -> Callable[[Request], Awaitable[Respo
         elif door.roles and door.roles != ("bootstrap",):
             caller = await context.auth.caller(header)
             if caller.role not in door.roles:
-                raise Problem(
-                    403, "forbidden", f"this needs the role {' or '.join(door.roles)}; yours is {caller.role}"
-                )
+                raise Problem(403, "forbidden", f"this needs the role {' or '.join(door.roles)}; yours is {caller.role}")
         for value in request.path_params.values():
-            if "\x00" in str(value):
+            if "\x00" in str(value) or len(str(value)) > PATH_LIMIT:
                 raise Problem(404, "not-found", "no such name")
         query = decode_query(request, door.query)
-        body = await decode_body(request, door.body) if door.body is not None else None
+        body = await decode_body(request, door) if door.body is not None else None
         return await door.handler(context, Call(request, query, body, caller, agent))
 
     return endpoint
@@ -130,8 +139,12 @@ def serve(door: Door, context: "Context") -> Callable[[Request], Awaitable[Respo
 def decode_query(request: Request, kind: type[msgspec.Struct]) -> Any:
     given: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
+        if len(name) > QUERY_LIMIT:
+            raise refused("query", f"has a name longer than {QUERY_LIMIT} characters")
         if name in given:
             raise refused(name, "is given twice")
+        if len(value) > QUERY_LIMIT:
+            raise refused(name, f"is longer than {QUERY_LIMIT} characters")
         if "\x00" in value:
             raise refused(name, "must not contain a NUL character")
         given[name] = value
@@ -141,16 +154,22 @@ def decode_query(request: Request, kind: type[msgspec.Struct]) -> Any:
         raise invalid(error) from None
 
 
-async def decode_body(request: Request, kind: Any) -> Any:
+async def decode_body(request: Request, door: Door) -> Any:
     raw = await read_body(request)
+    if not raw and door.needs_body:
+        raise refused("body", "is required")
     try:
-        body = msgspec.json.decode(raw or b"{}", type=kind)
+        body = msgspec.json.decode(raw or b"{}", type=door.body)
     except msgspec.ValidationError as error:
         raise invalid(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise Problem(400, "malformed", "the body is not JSON") from None
-    if b"\\u0000" in raw and _has_nul(msgspec.to_builtins(body)):
-        raise refused("body", "must not contain a NUL character")
+    except RecursionError:
+        raise refused("body", f"is nested deeper than {DEPTH_LIMIT}") from None
+    except (msgspec.DecodeError, ValueError) as error:
+        # By position: what users sent is not told to whoever reads the answer.
+        reason = str(error) if isinstance(error, msgspec.DecodeError) else "is not UTF-8, or has a number beyond all use"
+        raise Problem(400, "malformed", "the body is not JSON", [FieldProblem("body", reason)]) from None
+    if _SUSPICIOUS.search(raw) or raw.count(b"[") + raw.count(b"{") > DEPTH_LIMIT:
+        _refuse_unkeepable(msgspec.to_builtins(body), "", 0)
     return body
 
 
@@ -167,9 +186,24 @@ async def read_body(request: Request) -> bytes:
     return b"".join(parts)
 
 
-def _has_nul(value: Any) -> bool:
+_SUSPICIOUS = re.compile(rb"\\u0000|[0-9]{19}")
+
+
+def _refuse_unkeepable(value: Any, path: str, depth: int) -> None:
+    """What is JSON but cannot be stored, or not be read again everywhere. Names are shown, values never."""
+    where = path or "body"
+    if depth > DEPTH_LIMIT:
+        raise refused(where[:QUERY_LIMIT], f"is nested deeper than {DEPTH_LIMIT}")
     if isinstance(value, str):
-        return "\x00" in value
-    if isinstance(value, dict):
-        return any(_has_nul(k) or _has_nul(v) for k, v in value.items())
-    return isinstance(value, list | tuple) and any(_has_nul(item) for item in value)
+        if "\x00" in value:
+            raise refused(where, "must not contain a NUL character")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if "\x00" in key:
+                raise refused(where, "has a name with a NUL character in it")
+            _refuse_unkeepable(item, f"{path}.{key}".removeprefix("."), depth + 1)
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            _refuse_unkeepable(item, f"{path}[{number}]", depth + 1)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise refused(where, "is a number beyond 64 bits")

@@ -40,9 +40,7 @@ async def explain_claim(context: Context, caller: Caller, id_: str) -> tuple[lis
         sentences.append(f"It waited {text(waited)} for a worker.")
     if claim.active_at is not None and claim.assigned_at is not None:
         took = claim.active_at - claim.assigned_at
-        slow = (
-            " (slow: protection, activation and acknowledgement happen here)" if took > SLOW_HANDOVER else ""
-        )
+        slow = " (slow: protection, activation and acknowledgement happen here)" if took > SLOW_HANDOVER else ""
         sentences.append(f"The hand-over to {claim.worker} took {text(took)}{slow}.")
     if claim.attempts > 1:
         sentences.append(f"It was given to {claim.attempts} workers in turn; the history below says why.")
@@ -63,18 +61,14 @@ def _state_of(claim: Claim, now: float) -> str:
         assert claim.ended_at is not None
         code = "" if claim.exit_code is None else f", exit code {claim.exit_code}"
         return f"{who} ended {text(now - claim.ended_at)} ago: {claim.outcome}{code} ({claim.reason})."
-    since = {"waiting": claim.created_at, "assigned": claim.assigned_at, "active": claim.active_at}[
-        claim.state
-    ]
+    since = {"waiting": claim.created_at, "assigned": claim.assigned_at, "active": claim.active_at}[claim.state]
     return f"{who} is {claim.state} since {text(now - (since or now))}."
 
 
 def _active(claim: Claim, now: float) -> list[str]:
     sentences = []
     if claim.lease_until is not None:
-        sentences.append(
-            f"Its lease ends in {text(max(0, claim.lease_until - now))} unless its holder renews it."
-        )
+        sentences.append(f"Its lease ends in {text(max(0, claim.lease_until - now))} unless its holder renews it.")
     if claim.max_until is not None:
         sentences.append(f"Its longest duration ends it in {text(max(0, claim.max_until - now))}.")
     if claim.protected is False:
@@ -88,13 +82,9 @@ async def explain_worker(context: Context, id_: str) -> tuple[list[str], dict[st
         raise not_found("worker", id_)
     now = await context.store.now()
     events, _ = await context.store.history.events(after=None, limit=200, worker=id_)
-    sentences = [
-        f"Worker {id_} of pool {worker.pool} is {worker.state} since {text(now - worker.state_since)}."
-    ]
+    sentences = [f"Worker {id_} of pool {worker.pool} is {worker.state} since {text(now - worker.state_since)}."]
     if worker.claim:
-        sentences.append(
-            f"It is held by claim {worker.claim} of tenant {worker.tenant}: nothing that Holdfast does ends it."
-        )
+        sentences.append(f"It is held by claim {worker.claim} of tenant {worker.tenant}: nothing that Holdfast does ends it.")
     if worker.state == "parked" and worker.park_ttl is not None and worker.parked_since is not None:
         left = max(0, worker.parked_since + worker.park_ttl - now)
         sentences.append(f"It is kept for tenant {worker.tenant} for another {text(left)}.")
@@ -103,9 +93,7 @@ async def explain_worker(context: Context, id_: str) -> tuple[list[str], dict[st
     if worker.reason:
         sentences.append(f"It retires because {worker.reason}.")
     if worker.suspect_since is not None:
-        sentences.append(
-            f"It is suspect since {text(now - worker.suspect_since)}: its agent is silent, so it gets no new claim."
-        )
+        sentences.append(f"It is suspect since {text(now - worker.suspect_since)}: its agent is silent, so it gets no new claim.")
     if worker.terminating:
         sentences.append("Its pod is being ended from outside.")
     if not worker.schedulable:
@@ -148,13 +136,9 @@ def pool_sentences(load: PoolLoad) -> list[str]:
     if load.waiting > load.servable:
         sentences.append(f"{load.waiting - load.servable} of them belong to tenants that hold their cap.")
     if load.servable and load.free_ready and load.oldest_wait > 2:
-        sentences.append(
-            "Workers are free although claims wait: matching is at fault, see `holdfast get duties`."
-        )
+        sentences.append("Workers are free although claims wait: matching is at fault, see `holdfast get duties`.")
     if load.waiting and present >= pool.spec.max:
-        sentences.append(
-            f"The pool is at its max of {pool.spec.max} workers, counting those that are still ending."
-        )
+        sentences.append(f"The pool is at its max of {pool.spec.max} workers, counting those that are still ending.")
     if pool.frozen is not None:
         sentences.append(f"The pool is frozen ({pool.frozen}): nothing is spawned and nothing is ended.")
     if pool.trouble is not None:

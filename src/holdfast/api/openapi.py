@@ -48,9 +48,9 @@ def _operation(door: Door, schema_of: dict[int, Any]) -> dict[str, Any]:
         responses[str(status)] = {"description": "done", **({"content": content} if content else {})}
         if door.path == "/v1/events":
             responses[str(status)]["content"]["text/event-stream"] = {}
-    errors = set(door.errors) | {422, 503}
+    errors = set(door.errors) | {422}
     if door.roles:
-        errors |= {401} | ({403} if door.roles not in (("agent",), ("bootstrap",)) else set())
+        errors |= {401, 503} | ({403} if door.roles not in (("agent",), ("bootstrap",)) else set())
     if door.body is not None:
         errors |= {400, 413}
     if "{" in door.path:
@@ -75,7 +75,7 @@ def _operation(door: Door, schema_of: dict[int, Any]) -> dict[str, Any]:
     operation["parameters"] += _query(door)
     if door.body is not None:
         operation["requestBody"] = {
-            "required": True,
+            "required": door.needs_body,
             "content": {"application/json": {"schema": schema_of[id(door.body)]}},
         }
     return operation

@@ -6,17 +6,18 @@ from typing import Annotated, Literal
 import msgspec
 from starlette.responses import Response
 
+from ..model.duration import seconds
 from ..model.outcome import Done, Skipped
 from ..model.pool import Pool, PoolSpec, problems
-from ..model.tenant import Tenant, TenantSpec
+from ..model.tenant import Tenant, TenantName, TenantSpec
 from ..model.worker import Worker
 from ..ports.store import PoolLoad
 from .claims import when
 from .context import Context, suggest
-from .doors import ADMINS, OPERATORS, Call, Door, PageQuery, answer, page
+from .doors import ADMINS, OPERATORS, PRINTED, Call, Door, PageQuery, answer, page
 from .problems import Problem, field_problems, not_found, refused
 
-POOL_NAME = r"^[a-z]([-a-z0-9]{0,51}[a-z0-9])?$"
+POOL_NAME = r"^[a-z]([-a-z0-9]{0,51}[a-z0-9])?$(?!\n)"
 
 
 class PoolStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +95,7 @@ class TenantList(msgspec.Struct, frozen=True):
 
 
 class Because(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500, pattern=PRINTED)]
 
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -182,9 +183,7 @@ async def put_pool(context: Context, call: Call) -> Response:
     if existing is not None and existing.source == "cr":
         raise Problem(409, "not-ours", f"pool {name!r} belongs to its WorkerPool object; change that")
     if existing is not None and existing.spec.mode != spec.mode:
-        raise refused(
-            "mode", f"pool {name!r} is a {existing.spec.mode} pool; delete it first, the name is free at once"
-        )
+        raise refused("mode", f"pool {name!r} is a {existing.spec.mode} pool; delete it first, the name is free at once")
     draft = existing or Pool(
         id=context.ids.new("p"), name=name, spec=spec, revision="", state="live", source="api", created_at=0.0
     )
@@ -225,9 +224,9 @@ async def _freeze(context: Context, name: str, reason: str | None) -> Response:
 
 async def workers(context: Context, call: Call) -> Response:
     query: WorkerQuery = call.query
-    found, after = await context.store.workers.find(
-        pool=query.pool, state=query.state, limit=query.limit, cursor=query.cursor
-    )
+    if query.cursor is not None and await context.store.workers.get(query.cursor) is None:
+        raise refused("cursor", "is not one of this list, or its worker was pruned: begin again")
+    found, after = await context.store.workers.find(pool=query.pool, state=query.state, limit=query.limit, cursor=query.cursor)
     return answer(WorkerList([worker_view(worker) for worker in found], after))
 
 
@@ -242,9 +241,7 @@ async def retire(context: Context, call: Call) -> Response:
     found = await context.store.workers.get(call.path("id"))
     if found is None:
         raise not_found("worker", call.path("id"))
-    result = await context.store.workers.condemn(
-        found.id, None, f"retired by an operator: {call.body.reason}", counted=False
-    )
+    result = await context.store.workers.condemn(found.id, None, f"retired by an operator: {call.body.reason}", counted=False)
     if isinstance(result, Skipped):
         raise Problem(409, result.by, f"not now: {result.by}")
     if not isinstance(result, Done):
@@ -270,13 +267,13 @@ async def tenant(context: Context, call: Call) -> Response:
 async def put_tenant(context: Context, call: Call) -> Response:
     name = call.path("name")
     try:
-        msgspec.convert(
-            name, Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9]([-_.a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$")]
-        )
+        msgspec.convert(name, TenantName)
     except msgspec.ValidationError:
-        raise refused(
-            "name", "must fit a label value: letters, digits, '-', '_' and '.', at most 63"
-        ) from None
+        raise refused("name", "must fit a label value: letters, digits, '-', '_' and '.', at most 63") from None
+    try:
+        seconds(call.body.park_ttl or "0s")
+    except ValueError as error:
+        raise refused("parkTTL", str(error)) from None
     return answer(_tenant(await context.store.pools.put_tenant(name, call.body)))
 
 

@@ -17,9 +17,11 @@ TITLES = {
     409: "Conflict",
     413: "Too large",
     422: "Refused",
+    429: "Too many",
     500: "Internal error",
     503: "Not available",
 }
+WHERE = re.compile(r"(?P<reason>.*?)(?: - at (?P<key>`key` in )?`(?P<path>\$[^`]*)`)?", re.DOTALL)
 
 
 class ProblemBody(msgspec.Struct, frozen=True, rename={"type_": "type"}):
@@ -55,9 +57,7 @@ class Problem(Exception):
 
     def response(self) -> Response:
         title = TITLES.get(self.status, "Error")
-        body = ProblemBody(
-            f"urn:holdfast:{self.code}", title, self.status, self.detail, self.code, self.errors
-        )
+        body = ProblemBody(f"urn:holdfast:{self.code}", title, self.status, self.detail, self.code, self.errors)
         return Response(
             msgspec.json.encode(body),
             self.status,
@@ -75,10 +75,12 @@ def refused(field: str, reason: str) -> Problem:
 
 def invalid(error: msgspec.ValidationError, prefix: str = "") -> Problem:
     """msgspec says where in the text of its message: take it apart, so that callers get it as a field."""
-    match = re.fullmatch(r"(.*?)(?: - at `(.+)`)?", str(error), re.DOTALL)
+    match = WHERE.fullmatch(str(error))
     assert match is not None
-    reason, path = match[1], (match[2] or "$").removeprefix("$").removeprefix(".")
-    if missing := re.fullmatch(r"Object (missing required|contains unknown) field `([^`]+)`", reason):
+    reason, path = match["reason"], (match["path"] or "$").removeprefix("$").removeprefix(".")
+    if match["key"]:
+        reason = f"has a name in it that is refused: {reason}"
+    if missing := re.fullmatch(r"Object (missing required|contains unknown) field `(.*)`", reason, re.DOTALL):
         path = f"{path}.{missing[2]}".removeprefix(".")
         reason = "is required" if missing[1] == "missing required" else "is not a field of this object"
     return refused(".".join(part for part in (prefix, path) if part) or "body", reason)

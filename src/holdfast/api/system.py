@@ -16,7 +16,7 @@ from ..ports.store import Event, StoreUnavailable
 from .auth import hash_token
 from .claims import when
 from .context import Context
-from .doors import ADMINS, ALL, OPERATORS, Call, Door, PageQuery, answer, empty, page
+from .doors import ADMINS, ALL, OPERATORS, PRINTED, Call, Door, PageQuery, answer, empty, page
 from .explain import explain
 from .observe import refresh
 from .pools import Because
@@ -112,7 +112,7 @@ class EventQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NewToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern=PRINTED)]
     role: Literal["admin", "operator", "tenant"]
     tenant: TenantName | None = None
     expires_in: Duration | None = None
@@ -155,9 +155,7 @@ async def duties(context: Context, call: Call) -> Response:
 async def replicas(context: Context, call: Call) -> Response:
     rows = await context.store.fleet.replicas()
     views = [ReplicaView(port=int(row["url"].rpartition(":")[2]), **row) for row in rows]
-    return answer(
-        ReplicaList(*page(views, call.query, lambda view: f"{view.started_at.isoformat()} {view.id}"))
-    )
+    return answer(ReplicaList(*page(views, call.query, lambda view: f"{view.started_at.isoformat()} {view.id}")))
 
 
 async def brake(context: Context, call: Call) -> Response:
@@ -176,13 +174,9 @@ async def doctor(context: Context, call: Call) -> Response:
         pods = await context.cluster.pods()
         known = {row.worker.id for row in await context.store.workers.rows(None)}
         now = await context.store.now()
-        lost = [
-            p.name for p in pods if p.name not in known and p.phase != "ended" and now - p.created_at > 120
-        ]
+        lost = [p.name for p in pods if p.name not in known and p.phase != "ended" and now - p.created_at > 120]
         detail = f"pods without a row: {', '.join(lost[:20])}" if lost else ""
-        advice = (
-            "busy ones are quarantined: see events pod.quarantined; end them by hand once nobody needs them"
-        )
+        advice = "busy ones are quarantined: see events pod.quarantined; end them by hand once nobody needs them"
         checks.append(
             Check(
                 promise="P5",
@@ -194,9 +188,7 @@ async def doctor(context: Context, call: Call) -> Response:
         )
     except ClusterUnavailable as error:
         name = "the cluster can be asked"
-        checks.append(
-            Check(promise="P7", name=name, ok=False, detail=str(error), advice="nothing is ended meanwhile")
-        )
+        checks.append(Check(promise="P7", name=name, ok=False, detail=str(error), advice="nothing is ended meanwhile"))
     return answer(Doctor(checks, all(check.ok for check in checks)))
 
 
@@ -204,8 +196,9 @@ async def events(context: Context, call: Call) -> Response:
     query: EventQuery = call.query
     after = query.after
     stream = "text/event-stream" in call.request.headers.get("accept", "")
-    if stream and (last := call.request.headers.get("last-event-id")):
-        after = last
+    if stream:
+        context.auth.may_stream(call.caller)
+        after = call.request.headers.get("last-event-id") or after
     tenant = None if call.caller.trusted else call.caller.tenant
     about: dict[str, Any] = {
         "claim": query.claim,
@@ -214,37 +207,36 @@ async def events(context: Context, call: Call) -> Response:
         "tenant": tenant,
     }
     try:
-        found, cursor = await context.store.history.events(
-            after=after, limit=query.limit, newest=query.newest, **about
-        )
+        found, cursor = await context.store.history.events(after=after, limit=query.limit, newest=query.newest, **about)
     except ValueError as error:
         raise refused("after", str(error)) from None
     if stream:
-        return StreamingResponse(_sse(context, found, cursor, about), media_type="text/event-stream")
+        return StreamingResponse(_sse(context, call, found, cursor, about), media_type="text/event-stream")
     return answer(EventList([_event(event) for event in found], cursor))
 
 
-async def _sse(
-    context: Context, found: list[Event], cursor: str, about: dict[str, Any]
-) -> AsyncIterator[bytes]:
+async def _sse(context: Context, call: Call, found: list[Event], cursor: str, about: dict[str, Any]) -> AsyncIterator[bytes]:
     quiet = 0.0
-    while not context.stopping.is_set():
-        for event in found:
-            yield b"id: %s\nevent: %s\ndata: %s\n\n" % (
-                event.cursor.encode(),
-                event.kind.encode(),
-                msgspec.json.encode(_event(event)),
-            )
-        quiet = 0.0 if found else quiet + 0.5
-        if quiet >= 15:
-            quiet = 0.0
-            yield b": still here\n\n"
-        if not found:
-            await asyncio.sleep(0.5)
-        try:
-            found, cursor = await context.store.history.events(after=cursor, limit=500, **about)
-        except StoreUnavailable:
-            return  # the reader comes back with its Last-Event-ID
+    with context.auth.streaming(call.caller):
+        while not context.stopping.is_set():
+            for event in found:
+                yield b"id: %s\nevent: %s\ndata: %s\n\n" % (
+                    event.cursor.encode(),
+                    event.kind.encode(),
+                    msgspec.json.encode(_event(event)),
+                )
+            quiet = 0.0 if found else quiet + 0.5
+            if quiet >= 15:
+                quiet = 0.0
+                yield b": still here\n\n"
+            if not found:
+                await asyncio.sleep(0.5)
+            try:
+                if not await context.auth.still(call.request.headers.get("authorization")):
+                    return
+                found, cursor = await context.store.history.events(after=cursor, limit=500, **about)
+            except StoreUnavailable:
+                return  # the reader comes back with its Last-Event-ID
 
 
 def _event(event: Event) -> EventView:
@@ -291,6 +283,8 @@ async def make_token(context: Context, call: Call) -> Response:
         expires = seconds(body.expires_in) if body.expires_in else None
     except ValueError as error:
         raise refused("expiresIn", str(error)) from None
+    if expires == 0:
+        raise refused("expiresIn", "must be longer than 0s")
     token, id_ = context.ids.token(), context.ids.new("t")
     await context.store.access.make_token(id_, hash_token(token), body.name, body.role, body.tenant, expires)
     return answer(TokenView(id=id_, name=body.name, role=body.role, tenant=body.tenant, token=token), 201)
@@ -324,9 +318,7 @@ async def readyz(context: Context, call: Call) -> Response:
 
 async def metrics(context: Context, call: Call) -> Response:
     await refresh(context)
-    return Response(
-        generate_latest(context.metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8"
-    )
+    return Response(generate_latest(context.metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 DOORS = [
@@ -337,7 +329,7 @@ DOORS = [
          answers={200: BrakeView}, errors=(409,)),
     Door("GET", "/v1/doctor", "Check the promises on the running system", doctor, roles=OPERATORS, answers={200: Doctor}),
     Door("GET", "/v1/events", "The history, oldest first; live with Accept: text/event-stream", events, roles=ALL, query=EventQuery,
-         answers={200: EventList}),
+         answers={200: EventList}, errors=(429,)),
     Door("GET", "/v1/explain/{kind}/{id}", "Why, in sentences", explained, roles=ALL, answers={200: Explanation}, errors=(403, 404)),
     Door("GET", "/v1/me", "Who am I", me, roles=ALL, answers={200: Me}),
     Door("GET", "/v1/tokens", "All tokens, without the tokens", tokens, roles=ADMINS, query=PageQuery, answers={200: TokenList}),

@@ -26,9 +26,7 @@ def claim(
     context: typer.Context,
     pool: Annotated[str, typer.Option(help="The pool.")],
     tenant: Annotated[str | None, typer.Option(help="For whom; admins and operators only.")] = None,
-    key: Annotated[
-        str | None, typer.Option(help="Names the claim for 24 h: asking again returns it.")
-    ] = None,
+    key: Annotated[str | None, typer.Option(help="Names the claim for 24 h: asking again returns it.")] = None,
     lease: Annotated[str | None, typer.Option(help="Such as 60s; the pool's by default.")] = None,
     wait: Annotated[str, typer.Option(help="How long to wait for it, at most 60s.")] = "10s",
     hold: Annotated[bool, typer.Option("--hold", help="Wait, renew until Ctrl-C, then release.")] = False,
@@ -49,9 +47,7 @@ def claim(
     speak(context, talk)
 
 
-async def _hold(
-    client: "Client", pool: str, tenant: str | None, key: str | None, lease: str | None, output: str
-) -> None:
+async def _hold(client: "Client", pool: str, tenant: str | None, key: str | None, lease: str | None, output: str) -> None:
     from holdfast.client import claim as held
 
     stop = asyncio.Event()
@@ -84,9 +80,7 @@ async def _print_claim(client: "Client", claim_id: str, output: str) -> None:
     sys.stdout.flush()
 
 
-def _end(
-    context: typer.Context, verb: str, claim_id: str, body: dict[str, Any], output: str, done: str
-) -> None:
+def _end(context: typer.Context, verb: str, claim_id: str, body: dict[str, Any], output: str, done: str) -> None:
     path = f"/v1/claims/{quote(claim_id, safe='')}/{verb}"
     answer = speak(context, lambda client: client.raw("POST", path, body=body, safe=True))
     if output == "json":

@@ -43,7 +43,7 @@ def get(
 
     async def talk(client: "Client") -> None:
         if not watch:
-            _print(noun, name, await client.raw("GET", path, params=params), output)
+            _print(noun, limit, await client.raw("GET", path, params=params), output)
         elif noun == "events":
             await _follow(client, params, output)
         else:
@@ -80,12 +80,12 @@ def _rows(body: bytes) -> list[dict[str, Any]]:
     return rows
 
 
-def _print(noun: str, name: str | None, body: bytes, output: str) -> None:
+def _print(noun: str, limit: int, body: bytes, output: str) -> None:
     if output == "json":
         print_json(body)
         return
     print_table(noun, _rows(body))
-    if name is None and json.loads(body).get("next"):
+    if (found := json.loads(body)).get("next") and len(found["items"]) >= limit:  # events always have a next
         say("there are more: raise --limit, or narrow it down")
 
 

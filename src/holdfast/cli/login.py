@@ -15,9 +15,7 @@ def register(app: typer.Typer) -> None:
 
 def login(
     context: typer.Context,
-    url: Annotated[
-        str | None, typer.Argument(help="The server; several replicas separated by commas.")
-    ] = None,
+    url: Annotated[str | None, typer.Argument(help="The server; several replicas separated by commas.")] = None,
     token: Annotated[str | None, typer.Option(help="The token; asked for when left out.")] = None,
     name: Annotated[str | None, typer.Option(help="What to call it; the server's host by default.")] = None,
     show: Annotated[bool, typer.Option("--list", help="Show the contexts; * is in use.")] = False,

@@ -25,15 +25,9 @@ app = typer.Typer(
 @app.callback()
 def options(
     context: typer.Context,
-    url: Annotated[
-        str | None, typer.Option(help="The server; several replicas separated by commas. Also HOLDFAST_URL.")
-    ] = None,
-    token: Annotated[
-        str | None, typer.Option(help="The token. Also HOLDFAST_TOKEN, which other users cannot see.")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--context", help="One of the contexts that `holdfast login` made.")
-    ] = None,
+    url: Annotated[str | None, typer.Option(help="The server; several replicas separated by commas. Also HOLDFAST_URL.")] = None,
+    token: Annotated[str | None, typer.Option(help="The token. Also HOLDFAST_TOKEN, which other users cannot see.")] = None,
+    name: Annotated[str | None, typer.Option("--context", help="One of the contexts that `holdfast login` made.")] = None,
     version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
 ) -> None:
     """Fleets of warm workers: one holder each, never killed while busy, never leaked while idle.

@@ -32,16 +32,10 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, pattern)
-        for tag, pattern in known
-        if tag not in ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp")
-    ]
+    first: [(tag, pattern) for tag, pattern in known if tag not in ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp")]
     for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|false|False)$"), list("tTfF")
-)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|false|False)$"), list("tTfF"))
 
 
 def read(text: str, file: str) -> list[Manifest]:
@@ -57,9 +51,7 @@ def read(text: str, file: str) -> list[Manifest]:
                 line = _line(node, wrong.path)
                 raise Wrong(f"{file}:{line}: {wrong.path or 'document'}: {wrong.reason}") from None
             if any(manifest.kind == other.kind and manifest.name == other.name for other in found):
-                raise Wrong(
-                    f"{file}:{_line(node, 'metadata.name')}: {manifest.kind} {manifest.name!r} appears twice"
-                )
+                raise Wrong(f"{file}:{_line(node, 'metadata.name')}: {manifest.kind} {manifest.name!r} appears twice")
             found.append(manifest)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
@@ -97,9 +89,7 @@ def _refuse_doubles(node: yaml.Node) -> None:
         seen: set[str] = set()
         for key, value in node.value:
             if key.value in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"key {key.value!r} appears twice", problem_mark=key.start_mark
-                )
+                raise yaml.MarkedYAMLError(problem=f"key {key.value!r} appears twice", problem_mark=key.start_mark)
             if isinstance(key, yaml.ScalarNode):
                 seen.add(key.value)
             _refuse_doubles(value)
@@ -155,11 +145,7 @@ def _line(node: yaml.Node, path: str) -> int:
             node = node.value[int(part)]
             line = node.start_mark.line
             continue
-        inner = (
-            [(key, value) for key, value in node.value if key.value == part]
-            if isinstance(node, yaml.MappingNode)
-            else []
-        )
+        inner = [(key, value) for key, value in node.value if key.value == part] if isinstance(node, yaml.MappingNode) else []
         if not inner:
             break
         line, node = inner[0][0].start_mark.line, inner[0][1]

@@ -34,12 +34,8 @@ def run(
     command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="The command and its arguments.")],
     pool: Annotated[str, typer.Option(help="The pool.")],
     tenant: Annotated[str | None, typer.Option(help="For whom; admins and operators only.")] = None,
-    key: Annotated[
-        str | None, typer.Option(help="Names the claim for 24 h: asking again returns it.")
-    ] = None,
-    env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable; repeat it.")
-    ] = None,
+    key: Annotated[str | None, typer.Option(help="Names the claim for 24 h: asking again returns it.")] = None,
+    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable; repeat it.")] = None,
     secret: Annotated[
         list[str] | None,
         typer.Option(

@@ -7,9 +7,7 @@ import typer
 from .session import Output, speak
 from .show import print_json, print_table
 
-tokens = typer.Typer(
-    no_args_is_help=True, help="Create, list and revoke tokens (admins).", rich_markup_mode=None
-)
+tokens = typer.Typer(no_args_is_help=True, help="Create, list and revoke tokens (admins).", rich_markup_mode=None)
 
 
 def register(app: typer.Typer) -> None:

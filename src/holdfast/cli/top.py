@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.client import Client
 
 STATES = ("warm", "held", "parked", "spawning", "retiring")
-STALE = 15.0  # seconds; P6: by then another replica must have taken over
+PERIOD = {"match": 1, "deadlines": 2, "converge": 15, "scale": 2, "pools": 5, "prune": 600}  # seconds
 LAST_EVENTS = 8
 
 
@@ -99,9 +99,7 @@ def _frame(seen: dict[str, Any]) -> Group:
             Text(pool_state(pool)),
             *(cell(status(pool, state) or 0) for state in STATES),
             cell(len(queue) if waiting is None else waiting),
-            lasting(oldest)
-            if oldest is not None
-            else age(min((c.get("created_at") or "" for c in queue), default="")),
+            lasting(oldest) if oldest is not None else age(min((c.get("created_at") or "" for c in queue), default="")),
         )
     duties = "  ".join(_duty(duty) for duty in seen["duties"])
     trouble = [Text(f"not current: {seen['trouble']}", style="bold red")] if seen.get("trouble") else []
@@ -116,7 +114,8 @@ def _frame(seen: dict[str, Any]) -> Group:
 
 
 def _duty(duty: dict[str, Any]) -> str:
-    name, old = duty.get("duty") or duty.get("name"), duty.get("age")
+    name, old = str(duty.get("duty") or duty.get("name")), duty.get("age")
     if not isinstance(old, int | float):
         return f"{name} never"
-    return f"{name} {lasting(old) or '0s'}" + (" STALE" if old > STALE or old < 0 else "")
+    bound = 3 * PERIOD.get(name, 15) + 5  # P6: by then another replica must have taken it over
+    return f"{name} {lasting(old) or '0s'}" + (" STALE" if old > bound or old < 0 else "")

@@ -61,9 +61,7 @@ class Claim(_Answer, frozen=True, kw_only=True):
         return self.state == "ended"
 
     def __repr__(self) -> str:  # without the credential, which would end up in logs
-        return (
-            f"Claim(id={self.id!r}, state={self.state!r}, outcome={self.outcome!r}, worker={self.worker!r})"
-        )
+        return f"Claim(id={self.id!r}, state={self.state!r}, outcome={self.outcome!r}, worker={self.worker!r})"
 
 
 class Pool(_Answer, frozen=True, kw_only=True):

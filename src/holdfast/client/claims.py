@@ -36,14 +36,10 @@ class ClaimDoors(Doors):
         params = {"pool": pool, "tenant": tenant, "state": state, "limit": limit, "cursor": cursor}
         return await self.ask(Page[Claim], "GET", at("claims"), params=params)
 
-    async def get_claim(
-        self, claim: str, *, wait: str | None = None, until: Literal["active", "ended"] | None = None
-    ) -> Claim:
+    async def get_claim(self, claim: str, *, wait: str | None = None, until: Literal["active", "ended"] | None = None) -> Claim:
         """One claim; with `wait` the answer comes when it is active or ended, or only when it ended."""
         held = seconds(wait) if wait is not None else 0.0
-        return await self.ask(
-            Claim, "GET", at("claims", claim), params={"wait": wait, "until": until}, wait=held
-        )
+        return await self.ask(Claim, "GET", at("claims", claim), params={"wait": wait, "until": until}, wait=held)
 
     async def until(
         self,
@@ -67,18 +63,14 @@ class ClaimDoors(Doors):
         """A new `lease_until`; Conflict when the claim ended or the fence is old."""
         return await self.ask(Claim, "POST", at("claims", claim, "renew"), body={"fence": fence}, safe=True)
 
-    async def release(
-        self, claim: str, *, fence: int | None = None, force: bool = False, reason: str = ""
-    ) -> Claim:
+    async def release(self, claim: str, *, fence: int | None = None, force: bool = False, reason: str = "") -> Claim:
         """End it. Asked again after a lost answer: an ended claim is ended for good, so that harms nobody."""
         body = {"force": force, "reason": reason} | ({} if fence is None else {"fence": fence})
         return await self.ask(Claim, "POST", at("claims", claim, "release"), body=body, safe=True)
 
     async def cancel(self, claim: str, *, reason: str = "") -> Claim:
         """End it wherever it is. Safe to ask again, like `release`."""
-        return await self.ask(
-            Claim, "POST", at("claims", claim, "cancel"), body={"reason": reason}, safe=True
-        )
+        return await self.ask(Claim, "POST", at("claims", claim, "cancel"), body={"reason": reason}, safe=True)
 
     def output(self, claim: str, *, offset: int = 0, follow: bool = True) -> AsyncGenerator[bytes, None]:
         """What the job wrote, from `offset`; with `follow` until the claim has ended, whatever breaks."""

@@ -1,12 +1,10 @@
-"""What all doors share: ask, decode, and walk through pages."""
+"""What all doors share: ask and decode."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from .answers import Page
 from .errors import HoldfastError
 from .transport import Params, Transport
 
@@ -60,15 +58,3 @@ class Doors:
 def at(*parts: str) -> str:
     """A path below /v1; names come from users and must not change its shape."""
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
-
-
-async def every(page: Callable[[str | int | None], Awaitable[Page[T]]]) -> AsyncIterator[T]:
-    """All items of a list, page after page: `every(lambda cursor: client.list_claims(cursor=cursor))`."""
-    cursor: str | int | None = None
-    while True:
-        got = await page(cursor)
-        for item in got.items:
-            yield item
-        cursor = got.next
-        if cursor is None:
-            return

@@ -10,9 +10,7 @@ from .transport import Params, Transport
 QUIET = 60.0  # seconds without so much as a comment: the connection is taken for dead
 
 
-async def watch_events(
-    transport: Transport, after: str | int | None, filters: Params
-) -> AsyncGenerator[bytes, None]:
+async def watch_events(transport: Transport, after: str | int | None, filters: Params) -> AsyncGenerator[bytes, None]:
     """The data of each event, for ever."""
     last = None if after is None else str(after)
     while True:

@@ -105,9 +105,7 @@ class FleetDoors(Doors):
         pool: str | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Events as they happen, for ever; resumes after the last one seen when a connection breaks."""
-        async for data in watch_events(
-            self.transport, after, {"claim": claim, "worker": worker, "pool": pool}
-        ):
+        async for data in watch_events(self.transport, after, {"claim": claim, "worker": worker, "pool": pool}):
             yield msgspec.json.decode(data, type=Event)
 
     # What operators ask
@@ -138,9 +136,7 @@ class FleetDoors(Doors):
     async def list_tokens(self) -> Page[Token]:
         return await self.ask(Page[Token], "GET", at("tokens"))
 
-    async def create_token(
-        self, name: str, role: str, *, tenant: str | None = None, expires_in: str | None = None
-    ) -> Token:
+    async def create_token(self, name: str, role: str, *, tenant: str | None = None, expires_in: str | None = None) -> Token:
         """The answer is the only one that ever holds the token itself."""
         body = {"name": name, "role": role, "tenant": tenant, "expiresIn": expires_in}
         body = {field: value for field, value in body.items() if value is not None}

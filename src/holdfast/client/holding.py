@@ -202,9 +202,7 @@ class claim:
         self._interrupted = True
         self._task.cancel()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         assert self._task is not None
         # Take back our own cancellation; if one is left, somebody else wants this task to end as well.
         others = self._interrupted and self._task.uncancel() > self._cancelling

@@ -28,9 +28,7 @@ async def read_output(doors: "Doors", claim: str, offset: int, follow: bool) -> 
         path = at("claims", claim, "output")
         broken = empty = True
         try:
-            response = await transport.stream(
-                path, params={"offset": offset, "follow": not over}, quiet=QUIET
-            )
+            response = await transport.stream(path, params={"offset": offset, "follow": not over}, quiet=QUIET)
         except Refused as error:
             if error.status == 416:  # nothing beyond what we have
                 return

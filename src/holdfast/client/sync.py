@@ -23,9 +23,7 @@ from .requests import ClaimOptions
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LAST_WORDS = (
-    6.0  # seconds in which calls under way may end; above holding.GIVE_UP, which bounds the longest of them
-)
+LAST_WORDS = 6.0  # seconds in which calls under way may end; above holding.GIVE_UP, which bounds the longest of them
 
 
 class LoopThread:
@@ -131,9 +129,7 @@ class SyncClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
 
@@ -185,9 +181,7 @@ class claim:
         self._holding.keep(taken, worker.lose)
         return worker
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
             self._sync.thread.run(self._holding.let_go(self._worker))
         finally:

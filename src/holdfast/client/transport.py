@@ -34,11 +34,7 @@ class Answer(NamedTuple):
 
 def addresses(urls: str | Sequence[str]) -> list[str]:
     """The replicas' addresses; one string may hold several, separated by commas."""
-    found = [
-        url.strip().rstrip("/")
-        for part in ([urls] if isinstance(urls, str) else urls)
-        for url in part.split(",")
-    ]
+    found = [url.strip().rstrip("/") for part in ([urls] if isinstance(urls, str) else urls) for url in part.split(",")]
     found = [url for url in found if url]
     if not found:
         raise NotConfigured("no server address given")
@@ -160,9 +156,7 @@ class Transport:
         body: bytes | None,
     ) -> aiohttp.ClientResponse:
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(keepalive_timeout=KEEP_ALIVE, limit=0)
-            )
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(keepalive_timeout=KEEP_ALIVE, limit=0))
         try:
             response = await self._session.request(
                 method,
@@ -232,6 +226,4 @@ def _summary(said: dict[str, HoldfastError]) -> HoldfastError:
         if isinstance(error, Unavailable):
             return error
     sent = any(isinstance(error, Unreachable) and error.sent for error in said.values())
-    return Unreachable(
-        "no replica answered: " + "; ".join(f"{url}: {error}" for url, error in said.items()), sent=sent
-    )
+    return Unreachable("no replica answered: " + "; ".join(f"{url}: {error}" for url, error in said.items()), sent=sent)

@@ -111,16 +111,12 @@ class Converge:
         rows = {row.worker.id: row for row in await ports.store.workers.rows(list(names))}
         return await self._seen(ports, pods, rows, proven=frozenset(names))
 
-    async def _seen(
-        self, ports: Ports, pods: dict[str, Pod], rows: dict[str, Row], proven: frozenset[str] = frozenset()
-    ) -> Seen:
+    async def _seen(self, ports: Ports, pods: dict[str, Pod], rows: dict[str, Row], proven: frozenset[str] = frozenset()) -> Seen:
         strangers = [name for name in pods if name not in rows]
         pulses = {p.worker: p for p in await ports.store.workers.pulses(strangers)} if strangers else {}
         state = await ports.store.fleet.state()
         now = await ports.store.now()
-        return Seen(
-            pods, rows, pulses, state, now, self._missing | proven, self._quarantined, whole=not proven
-        )
+        return Seen(pods, rows, pulses, state, now, self._missing | proven, self._quarantined, whole=not proven)
 
     def plan(self, seen: Seen) -> list[Action]:
         actions: list[Action] = []
@@ -174,34 +170,16 @@ def living(row: Row, pod: Pod) -> Verdict:
     worker, pulse = row.worker, row.pulse
     free = worker.state in ("warm", "parked")
     if free and not pod.schedulable:
-        return Verdict(
-            Case.CORDONED_FREE, [Condemn(worker.id, worker.version, "its node is cordoned", counted=False)]
-        )
+        return Verdict(Case.CORDONED_FREE, [Condemn(worker.id, worker.version, "its node is cordoned", counted=False)])
     if row.agent:
         silent = (pulse.age if pulse else row.age) > SILENT
         if silent and free and row.silence == "retire":
-            return Verdict(
-                Case.SILENT_RETIRE, [Condemn(worker.id, worker.version, "silent for 60 s (silence: retire)")]
-            )
+            return Verdict(Case.SILENT_RETIRE, [Condemn(worker.id, worker.version, "silent for 60 s (silence: retire)")])
         if silent and worker.suspect_since is None:
-            return Verdict(
-                Case.SILENT, [Suspect(worker.id, worker.version, "no word from its agent for 60 s")]
-            )
-        if (
-            not silent
-            and worker.suspect_since is not None
-            and pulse is not None
-            and pulse.age < SILENT / 2
-            and not free
-        ):
+            return Verdict(Case.SILENT, [Suspect(worker.id, worker.version, "no word from its agent for 60 s")])
+        if not silent and worker.suspect_since is not None and pulse is not None and pulse.age < SILENT / 2 and not free:
             return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])
-        if (
-            free
-            and pulse is not None
-            and pulse.claim is not None
-            and worker.suspect_since is None
-            and row.age > SILENT
-        ):
+        if free and pulse is not None and pulse.claim is not None and worker.suspect_since is None and row.age > SILENT:
             # It says that it works for a claim that we do not have on it: not to be ended, and not to be given out.
             return Verdict(
                 Case.STRANGE_HOLD,
@@ -237,17 +215,13 @@ def ended(row: Row, pod: Pod) -> Verdict:
     """The pod's process is over. Under a claim this is proof of death, once a direct read has confirmed it."""
     worker, proof = row.worker, Proof(pod.name, pod.uid)
     if worker.state == "retiring":
-        return Verdict(
-            Case.RETIRED, [Bury(worker.id, pod.uid, "its process ended"), ForgetPod(pod.name, pod.uid)]
-        )
+        return Verdict(Case.RETIRED, [Bury(worker.id, pod.uid, "its process ended"), ForgetPod(pod.name, pod.uid)])
     if worker.state == "held":
         known = pod.exit_code if pod.exit_fence == worker.fence else None
         return death(row, proof, "its worker's process ended", known)
     if worker.state == "spawning":
         return Verdict(Case.POD_ENDED_FREE, [_failed_start(row, "it ended before it was ready")])
-    return Verdict(
-        Case.POD_ENDED_FREE, [Condemn(worker.id, worker.version, "its process ended", counted=False)]
-    )
+    return Verdict(Case.POD_ENDED_FREE, [Condemn(worker.id, worker.version, "its process ended", counted=False)])
 
 
 def death(row: Row, proof: Proof, reason: str, exit_code: int | None) -> Verdict:
@@ -312,14 +286,10 @@ def stranger(pod: Pod, seen: Seen) -> Verdict:
     if seen.now - pod.created_at < ORPHAN_GRACE:
         return Verdict(Case.ORPHAN_YOUNG)
     if pod.stamp is not None or (pulse is not None and pulse.claim is not None):
-        return Verdict(
-            Case.ORPHAN_BUSY, _quarantine(pod, seen, "a pod without a row that is stamped or busy")
-        )
+        return Verdict(Case.ORPHAN_BUSY, _quarantine(pod, seen, "a pod without a row that is stamped or busy"))
     if pod.epoch != seen.state.epoch:
         return Verdict(Case.ORPHAN_EPOCH, _quarantine(pod, seen, "a pod without a row, of another epoch"))
-    return Verdict(
-        Case.ORPHAN, [DeletePod(pod.name, pod.uid, 30.0, orphan=True, reason="a pod without a row")]
-    )
+    return Verdict(Case.ORPHAN, [DeletePod(pod.name, pod.uid, 30.0, orphan=True, reason="a pod without a row")])
 
 
 def _quarantine(pod: Pod, seen: Seen, reason: str) -> list[Action]:

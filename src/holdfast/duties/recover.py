@@ -73,6 +73,4 @@ def finish(
         pulse = row.pulse if row is not None else pulses.get(pod.name)
         if pulse is None or not pulse.spoke_since_recovery:
             return []
-    return (
-        [EndRecovery()] if state.age >= 5.0 else []
-    )  # a first pass may have been planned from before the epoch grew
+    return [EndRecovery()] if state.age >= 5.0 else []  # a first pass may have been planned from before the epoch grew

@@ -8,9 +8,7 @@ from .duty import Ports
 
 COOLDOWN = 30.0  # between two steps down, so that a short lull does not cost the next burst its warm workers
 STARTING_FLOOR = 4  # so many may start at once in a small pool …
-STARTING_SHARE = (
-    0.25  # … and this share of max in a large one: a bad template must not fill the cluster with failing pods
-)
+STARTING_SHARE = 0.25  # … and this share of max in a large one: a bad template must not fill the cluster with failing pods
 
 
 class Scale:
@@ -91,15 +89,11 @@ def parked_ends(load: PoolLoad) -> list[Action]:
     spec = load.pool.spec.park
     spare = load.parked - spec.min
     ends = [
-        Condemn(worker, version, "parked past its TTL", counted=False)
-        for worker, version in load.parked_expired[: max(0, spare)]
+        Condemn(worker, version, "parked past its TTL", counted=False) for worker, version in load.parked_expired[: max(0, spare)]
     ]
     if spec.max is not None and load.parked - len(ends) > spec.max:
         gone = {end.worker for end in ends}
         left = [(w, v) for w, v in load.parked_free if w not in gone]
         above = load.parked - len(ends) - spec.max
-        ends += [
-            Condemn(worker, version, "more parked workers than park.max", counted=False)
-            for worker, version in left[:above]
-        ]
+        ends += [Condemn(worker, version, "more parked workers than park.max", counted=False) for worker, version in left[:above]]
     return list(ends)

@@ -81,9 +81,7 @@ class Apply:
         identity = await self._store.workers.identity(claim.worker)
         if pool is None or identity is None:
             return Stale()
-        await self._desk.hand_over_again(
-            pool, Pair(claim.id, claim.worker, claim.fence, identity[0], claim.tenant)
-        )
+        await self._desk.hand_over_again(pool, Pair(claim.id, claim.worker, claim.fence, identity[0], claim.tenant))
         return Done()
 
     async def _end_claim(self, a: do.EndClaim) -> Outcome:
@@ -105,9 +103,7 @@ class Apply:
     async def _requeue(self, a: do.Requeue) -> Outcome:
         if a.proof is not None and not await self._dead(a.proof):
             return Skipped("unsure")
-        return await self._store.claims.requeue(
-            a.claim, a.fence, keep_worker=a.keep_worker, suspect=a.suspect, reason=a.reason
-        )
+        return await self._store.claims.requeue(a.claim, a.fence, keep_worker=a.keep_worker, suspect=a.suspect, reason=a.reason)
 
     async def _dead(self, proof: do.Proof) -> bool:
         """Proof of death is a direct read: the pod is absent, has another UID, or its process is over."""
@@ -127,9 +123,7 @@ class Apply:
         for worker, epoch in made:
             step = await self._create(worker, pool, epoch)
             if isinstance(step, Failed):
-                outcome = (
-                    step  # refused once is refused for all of this pass: give the other slots back as well
-                )
+                outcome = step  # refused once is refused for all of this pass: give the other slots back as well
         return outcome
 
     async def _create_pod(self, a: do.CreatePod) -> Outcome:

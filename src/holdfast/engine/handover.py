@@ -29,9 +29,7 @@ class HandOvers:
         if pool.spec.protection.mode == "claim":
             pod = await self._protect(pair)
             if isinstance(pod, str):
-                await self._store.claims.requeue(
-                    pair.claim, pair.fence, keep_worker=False, suspect=False, reason=pod
-                )
+                await self._store.claims.requeue(pair.claim, pair.fence, keep_worker=False, suspect=False, reason=pod)
                 return Stale()
             if pod is None and pool.spec.protection.required:
                 await self._refuse(pair)

@@ -12,21 +12,11 @@ class Metrics:
         r = self.registry = CollectorRegistry()
         # From the database
         self.workers = Gauge("holdfast_workers", "Workers by pool and state.", ["pool", "state"], registry=r)
-        self.suspects = Gauge(
-            "holdfast_workers_suspect", "Workers silent for too long.", ["pool"], registry=r
-        )
-        self.claims = Gauge(
-            "holdfast_claims", "Claims that have not ended, by pool and state.", ["pool", "state"], registry=r
-        )
-        self.oldest = Gauge(
-            "holdfast_oldest_waiting_seconds", "Age of the oldest waiting claim.", ["pool"], registry=r
-        )
-        self.starved = Gauge(
-            "holdfast_pool_starved", "1: claims wait although workers are free.", ["pool"], registry=r
-        )
-        self.saturated = Gauge(
-            "holdfast_pool_saturated", "1: claims wait and no worker is free.", ["pool"], registry=r
-        )
+        self.suspects = Gauge("holdfast_workers_suspect", "Workers silent for too long.", ["pool"], registry=r)
+        self.claims = Gauge("holdfast_claims", "Claims that have not ended, by pool and state.", ["pool", "state"], registry=r)
+        self.oldest = Gauge("holdfast_oldest_waiting_seconds", "Age of the oldest waiting claim.", ["pool"], registry=r)
+        self.starved = Gauge("holdfast_pool_starved", "1: claims wait although workers are free.", ["pool"], registry=r)
+        self.saturated = Gauge("holdfast_pool_saturated", "1: claims wait and no worker is free.", ["pool"], registry=r)
         self.frozen = Gauge("holdfast_pool_frozen", "1: the pool is frozen.", ["pool"], registry=r)
         self.duty_success = Gauge(
             "holdfast_duty_last_success_timestamp_seconds",
@@ -34,12 +24,8 @@ class Metrics:
             ["duty"],
             registry=r,
         )
-        self.duty_seconds = Gauge(
-            "holdfast_duty_last_duration_seconds", "How long its last pass took.", ["duty"], registry=r
-        )
-        self.duty_actions = Gauge(
-            "holdfast_duty_actions", "Actions of all passes so far.", ["duty"], registry=r
-        )
+        self.duty_seconds = Gauge("holdfast_duty_last_duration_seconds", "How long its last pass took.", ["duty"], registry=r)
+        self.duty_actions = Gauge("holdfast_duty_actions", "Actions of all passes so far.", ["duty"], registry=r)
         self.duty_skips = Gauge(
             "holdfast_duty_skips",
             "Actions skipped: frozen, braked, recovering, unsure.",
@@ -52,28 +38,16 @@ class Metrics:
             ["duty"],
             registry=r,
         )
-        self.takeovers = Gauge(
-            "holdfast_duty_takeovers", "Terms taken from another replica.", ["duty"], registry=r
-        )
-        self.duty_held = Gauge(
-            "holdfast_duty_term_held", "1: some replica holds its term.", ["duty"], registry=r
-        )
-        self.brake = Gauge(
-            "holdfast_brake_tripped", "1: the brake holds; a person must release it.", registry=r
-        )
-        self.recovering = Gauge(
-            "holdfast_recovering", "1: comparing pods with a database that lost commits.", registry=r
-        )
+        self.takeovers = Gauge("holdfast_duty_takeovers", "Terms taken from another replica.", ["duty"], registry=r)
+        self.duty_held = Gauge("holdfast_duty_term_held", "1: some replica holds its term.", ["duty"], registry=r)
+        self.brake = Gauge("holdfast_brake_tripped", "1: the brake holds; a person must release it.", registry=r)
+        self.recovering = Gauge("holdfast_recovering", "1: comparing pods with a database that lost commits.", registry=r)
         self.recoveries = Gauge("holdfast_recoveries", "How often commits were found lost.", registry=r)
         self.epoch = Gauge("holdfast_epoch", "The database's epoch.", registry=r)
         self.replicas = Gauge("holdfast_replicas", "Replicas by state.", ["state"], registry=r)
         # This replica's own
-        self.ended = Counter(
-            "holdfast_claims_ended", "Claims ended, by outcome.", ["pool", "outcome"], registry=r
-        )
-        self.ends = Counter(
-            "holdfast_claim_ends", "Claims ended, by P2's closed list of ways.", ["how"], registry=r
-        )
+        self.ended = Counter("holdfast_claims_ended", "Claims ended, by outcome.", ["pool", "outcome"], registry=r)
+        self.ends = Counter("holdfast_claim_ends", "Claims ended, by P2's closed list of ways.", ["how"], registry=r)
         self.wait = Histogram(
             "holdfast_claim_wait_seconds",
             "From request to assignment.",
@@ -88,35 +62,19 @@ class Metrics:
             buckets=SECONDS,
             registry=r,
         )
-        self.hold = Histogram(
-            "holdfast_claim_hold_seconds", "From active to ended.", ["pool"], buckets=SECONDS, registry=r
-        )
-        self.match = Histogram(
-            "holdfast_match_seconds", "One batch of one pool.", buckets=SECONDS, registry=r
-        )
+        self.hold = Histogram("holdfast_claim_hold_seconds", "From active to ended.", ["pool"], buckets=SECONDS, registry=r)
+        self.match = Histogram("holdfast_match_seconds", "One batch of one pool.", buckets=SECONDS, registry=r)
         self.batch = Histogram(
             "holdfast_match_batch_size",
             "Requests in a batch.",
             buckets=(0, 1, 2, 4, 8, 16, 32, 64, 128, 256),
             registry=r,
         )
-        self.actions = Counter(
-            "holdfast_actions", "Actions applied, by kind and outcome.", ["action", "outcome"], registry=r
-        )
-        self.spawn_failures = Counter(
-            "holdfast_spawn_failures", "Pods refused, by kind of reason.", ["reason"], registry=r
-        )
-        self.unprotected = Counter(
-            "holdfast_handover_unprotected", "Handed over without protection.", ["pool"], registry=r
-        )
+        self.actions = Counter("holdfast_actions", "Actions applied, by kind and outcome.", ["action", "outcome"], registry=r)
+        self.spawn_failures = Counter("holdfast_spawn_failures", "Pods refused, by kind of reason.", ["reason"], registry=r)
+        self.unprotected = Counter("holdfast_handover_unprotected", "Handed over without protection.", ["pool"], registry=r)
         self.protect_errors = Counter("holdfast_protect_errors", "Tries to protect that failed.", registry=r)
         self.quarantined = Counter("holdfast_quarantined", "Pods found that must not be touched.", registry=r)
-        self.store_errors = Counter(
-            "holdfast_store_errors", "Calls that could not reach the store.", registry=r
-        )
-        self.cluster_errors = Counter(
-            "holdfast_cluster_errors", "Passes that could not reach the cluster.", registry=r
-        )
-        self.requests = Counter(
-            "holdfast_http_requests", "Requests by route and status.", ["route", "status"], registry=r
-        )
+        self.store_errors = Counter("holdfast_store_errors", "Calls that could not reach the store.", registry=r)
+        self.cluster_errors = Counter("holdfast_cluster_errors", "Passes that could not reach the cluster.", registry=r)
+        self.requests = Counter("holdfast_http_requests", "Requests by route and status.", ["route", "status"], registry=r)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import structlog
@@ -79,9 +80,7 @@ class Replica:
         for loop in loops:
             self._tasks.append(asyncio.create_task(self._for_ever(loop), name=loop.__name__))
         for duty in self.duties.values():
-            self._tasks.append(
-                asyncio.create_task(self._for_ever(lambda duty=duty: self._duty(duty)), name=duty.name)
-            )  # type: ignore[misc]
+            self._tasks.append(asyncio.create_task(self._for_ever(partial(self._duty, duty)), name=duty.name))
 
     async def stop(self) -> None:
         """Our terms are free at once for others; workers and claims are not touched."""
@@ -163,9 +162,7 @@ class Replica:
             if stale and not await self._reads_work(term.duty):
                 continue  # with the cluster down every duty is stale everywhere: nobody steals in a storm
             sent = _now()
-            number = await self.ports.store.fleet.take_term(
-                term.duty, self.id, TERM, stale_after(periods[term.duty])
-            )
+            number = await self.ports.store.fleet.take_term(term.duty, self.id, TERM, stale_after(periods[term.duty]))
             if number is not None:
                 log.info(
                     "term taken",

@@ -41,9 +41,10 @@ class LocalCluster:
         agent_argv: list[str] | None = None,
     ) -> None:
         self.install = install
-        self._places = Places(root.absolute(), output_root.absolute(), servers_file.absolute())
-        for folder in (self._places.root, self._places.output_root):
+        for folder in (root, output_root):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Without symbolic links: processes are also found by the folder that they work in, as the kernel names it.
+        self._places = Places(root.resolve(), output_root.resolve(), servers_file.absolute())
         self._survey = Survey(self._places.root, install)
         self._outputs = Outputs(self._places.output_root)
         self._highwater = HighWater(highwater.absolute())
@@ -86,9 +87,7 @@ class LocalCluster:
             return argv
         if self._survey.facts(order.name) is not None:
             return self._found(order)
-        lock = reserve(
-            order, argv, self.install, self._places, lambda uid: self._tokens.issue(order.worker, uid)
-        )
+        lock = reserve(order, argv, self.install, self._places, lambda uid: self._tokens.issue(order.worker, uid))
         if lock is None:
             return self._found(order)
         if isinstance(lock, Refused):
@@ -170,11 +169,7 @@ class LocalCluster:
     async def forget(self, name: str, uid: str) -> None:
         def remove() -> None:
             with self._owned(name, uid) as folder:
-                if (
-                    folder is not None
-                    and (pod := self._survey.pod(name)) is not None
-                    and pod.phase == "ended"
-                ):
+                if folder is not None and (pod := self._survey.pod(name)) is not None and pod.phase == "ended":
                     folder.remove()
 
         await self._do(remove)
@@ -200,9 +195,7 @@ class LocalCluster:
         spec = pool.spec
         found: list[Problem] = []
         if spec.mode == "session" and not spec.worker.serve:
-            found.append(
-                Problem("worker.serve", "a session on this machine needs a command that serves $PORT")
-            )
+            found.append(Problem("worker.serve", "a session on this machine needs a command that serves $PORT"))
         elsewhere = "only on Kubernetes: here a worker is a process of this machine"
         kubernetes_only = {
             "pod": bool(spec.pod),

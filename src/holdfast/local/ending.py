@@ -4,7 +4,7 @@ import signal
 import time
 
 from .folder import Exit, Facts, Folder, Mark
-from .process import BOOT, NOBODY, Kin, Process, Table, alive, kin, send
+from .process import BOOT, NOBODY, Table, alive, send
 
 HUNG = 5.0  # seconds past the deadline, after which a shim that still lives is taken for stopped
 KILL_ROUNDS = 100  # 10 ms apart: a killed process may have forked just before
@@ -26,14 +26,14 @@ def end(folder: Folder, facts: Facts, grace: float) -> float | None:
     overdue = time.time() - mark.until
     if alive(facts.shim):
         if overdue > HUNG:
-            _kill_all(facts, facts.shim)
+            _kill_all(folder, facts)
         else:
             send(facts.shim, signal.SIGTERM)
         return None
     if overdue >= 0:
-        _kill_all(facts, facts.shim)
+        _kill_all(folder, facts)
         return None
-    orphans = kin(facts.order.uid, facts.shim, facts.agent, Table())
+    orphans = folder.kin(facts, Table())
     if facts.agent is None or not send(facts.agent, signal.SIGTERM):
         for process in orphans.sure:
             send(process, signal.SIGTERM)
@@ -49,9 +49,9 @@ def _mark(folder: Folder, facts: Facts, grace: float) -> Mark:
     return mark
 
 
-def _kill_all(facts: Facts, shim: Process) -> None:
+def _kill_all(folder: Folder, facts: Facts) -> None:
     for _ in range(KILL_ROUNDS):
-        left: Kin = kin(facts.order.uid, shim, facts.agent, Table())
+        left = folder.kin(facts, Table())
         if not left.sure:
             return
         for process in left.sure:

@@ -18,7 +18,7 @@ import msgspec
 
 from ..model.pod import Stamp
 from ..ports.cluster import ClusterUnavailable
-from .process import BOOT, Process
+from .process import BOOT, Kin, Process, Table, kin
 
 T = TypeVar("T")
 
@@ -164,6 +164,17 @@ class Folder:
         except OSError as error:
             raise ClusterUnavailable(f"cannot read {path}: {error}") from error
 
+    def kin(self, facts: Facts, table: Table) -> Kin:
+        """Who lives of the pod. The agent adds to its list of groups in place, so that is read each time."""
+        assert facts.shim is not None
+        groups: list[tuple[int, float]] = []
+        with contextlib.suppress(OSError):
+            for line in _content(f"{self.path}/groups").split(b"\n"):
+                with contextlib.suppress(ValueError):  # a line half written
+                    pid, at = line.split()
+                    groups.append((int(pid), float(at)))
+        return kin(facts.order.uid, facts.shim, facts.agent, table, str(self.path), groups)
+
     def write(self, name: str, value: msgspec.Struct, durable: bool = False) -> None:
         """Replace the file in one step."""
         draft = self._draft(name, msgspec.json.encode(value), durable)
@@ -205,9 +216,7 @@ class Folder:
             finally:
                 os.close(fd)
             if time.monotonic() > until:
-                raise ClusterUnavailable(
-                    f"{self.path.name} is being written by another for more than {timeout:g} s"
-                )
+                raise ClusterUnavailable(f"{self.path.name} is being written by another for more than {timeout:g} s")
             time.sleep(0.005)
 
     def _take(self, fd: int) -> bool:

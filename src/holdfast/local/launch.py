@@ -46,9 +46,7 @@ def command(spec: PoolSpec, agent_argv: list[str]) -> list[str] | Refused:
     return list(argv)
 
 
-def reserve(
-    order: Order, argv: list[str], install: str, places: Places, token: Callable[[str], str]
-) -> int | Refused | None:
+def reserve(order: Order, argv: list[str], install: str, places: Places, token: Callable[[str], str]) -> int | Refused | None:
     """Give the finished folder its name, which only one creator can: the lock held on it; None: it was taken.
 
     The rename onto a name that exists fails. So a folder is not there or whole, whenever its creator dies.

@@ -8,16 +8,15 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import psutil
 
 ON_LINUX = sys.platform == "linux"
-TOLERANCE = (
-    2.0  # seconds between a start as the kernel knows it and as the shim noted it, where it has only a clock
-)
-MARK = b"HOLDFAST_POD_UID="  # in the environment of every process of a pod, unless one took it out
+TOLERANCE = 2.0  # seconds between a start as the kernel knows it and as the shim noted it, where it has only a clock
+UID, PAYLOAD = "HOLDFAST_POD_UID", "HOLDFAST_PAYLOAD"  # the agent's own, and what each of its jobs gets
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -27,6 +26,7 @@ class Process(msgspec.Struct, frozen=True):
     started: str
 
 
+Groups = Sequence[tuple[int, float]]  # what an agent started: pid, and when by the wall clock
 NOBODY = Process(0, "0")  # stands for a shim that must not come any more
 
 
@@ -71,22 +71,6 @@ def look(pid: int) -> Seen | None:
     return _look_linux(pid) if ON_LINUX else _look_elsewhere(pid)
 
 
-class Table:
-    """Every process of the machine that we may see, as of one moment or nearly."""
-
-    def __init__(self) -> None:
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if ON_LINUX else psutil.pids()
-        found = (look(pid) for pid in pids)
-        self.seen = {entry.process.pid: entry for entry in found if entry is not None and not entry.zombie}
-        self._marks: dict[int, bytes | None] = {}
-
-    def mark(self, pid: int) -> bytes | None:
-        """The UID of the pod that this process says it belongs to. Read once: many pods may ask."""
-        if pid not in self._marks:
-            self._marks[pid] = _mark_of(pid)
-        return self._marks[pid]
-
-
 def send(process: Process, number: signal.Signals) -> bool:
     """Signal this very process; False when it is gone. The pidfd is taken before the look: what it names
     cannot change afterwards, so a pid reused in between is never hit."""
@@ -106,15 +90,12 @@ def send(process: Process, number: signal.Signals) -> bool:
             return True
         finally:
             os.close(fd)
-    except (
-        ProcessLookupError,
-        PermissionError,
-    ):  # gone, or it changed its user: then it is not ours to signal
+    except (ProcessLookupError, PermissionError):  # gone, or it changed its user: not ours to signal then
         return False
 
 
 class Kin(msgspec.Struct, frozen=True):
-    """What is left of a pod's tree: `sure` may be signalled; `perhaps` only counts as life."""
+    """What is left of a tree: `sure` may be signalled; `perhaps` only counts as life."""
 
     sure: tuple[Process, ...] = ()
     perhaps: tuple[Process, ...] = ()
@@ -123,35 +104,61 @@ class Kin(msgspec.Struct, frozen=True):
         return bool(self.sure or self.perhaps)
 
 
-def kin(uid: str, shim: Process, agent: Process | None, table: Table) -> Kin:
-    """The processes of a pod whose shim may be dead: its session, its descendants, whoever carries its UID.
+class Traces(msgspec.Struct, frozen=True):
+    """What a process shows of where it belongs; empty where it shows nothing, or does not let us look."""
 
-    The shim's pid stays reserved as long as its session has members. So with the agent alive the session is
-    ours for sure; with a stranger under that pid it is empty for sure; else only the UID in a member's
-    environment is proof.
+    uid: str = ""
+    folder: str = ""
+    works_in: str = ""
+
+
+class Table:
+    """Every process of the machine that we may see, as of one moment or nearly."""
+
+    def __init__(self) -> None:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if ON_LINUX else psutil.pids()
+        found = (look(pid) for pid in pids)
+        self.seen = {entry.process.pid: entry for entry in found if entry is not None and not entry.zombie}
+        self._traces: dict[int, Traces] = {}
+
+    def traces(self, pid: int) -> Traces:
+        """Read once: many pods may ask."""
+        if pid not in self._traces:
+            self._traces[pid] = _traces(pid)
+        return self._traces[pid]
+
+
+def kin(uid: str, shim: Process, agent: Process | None, table: Table, folder: str = "", groups: Groups = ()) -> Kin:
+    """Who lives of a pod whose shim, the parent of all, may have been killed.
+
+    A command of the agent's has a session and an environment of its own. So there are several traces: the session, descent, the
+    pod's UID or folder in the environment, and the agent's list of what it started (`groups`).
+
+    The shim's pid stays reserved as long as its session has members. So with the agent alive that session is ours for sure;
+    with a stranger under the pid it is empty for sure; else a member counts as life only. So does whoever works in the pod's
+    folder: it may be a command that hid all else, and it may be a person who looks around.
     """
     seen = table.seen
-    ours: dict[int, Process] = {}
-    for process in (shim, agent):
-        if process is not None and process.pid in seen and _same(seen[process.pid].process, process):
-            ours[process.pid] = process
+    ours = {p.pid: p for p in (shim, agent) if p is not None and p.pid in seen and _same(seen[p.pid].process, p)}
     anchored = bool(ours)
-    leader = seen.get(shim.pid)
-    usurped = leader is not None and not _same(leader.process, shim)
+    usurped = shim.pid in seen and not _same(seen[shim.pid].process, shim)
+    sessions = {pid for pid, at in groups if pid in seen and abs(_started_at(seen[pid].process) - at) <= TOLERANCE}
+    if anchored:
+        sessions.add(shim.pid)
     perhaps: list[Process] = []
     for pid, entry in seen.items():
         if pid in ours or pid == os.getpid() or not _not_before(entry.process, shim):
             continue
-        mark = table.mark(pid)
-        if mark == uid.encode():
+        traces = table.traces(pid)
+        if traces.uid == uid or (folder and traces.folder == folder) or entry.session in sessions:
             ours[pid] = entry.process
-        elif entry.session == shim.pid and not usurped:
-            if anchored:
-                ours[pid] = entry.process
-            elif not mark:
-                perhaps.append(entry.process)
+        elif traces.uid:
+            continue  # another pod's
+        elif (entry.session == shim.pid and not usurped) or _below(traces.works_in, folder):
+            perhaps.append(entry.process)
     for pid in _descendants(set(ours), seen):
         ours[pid] = seen[pid].process
+    ours.pop(os.getpid(), None)
     return Kin(tuple(ours.values()), tuple(p for p in perhaps if p.pid not in ours))
 
 
@@ -166,6 +173,26 @@ def _descendants(roots: set[int], seen: Mapping[int, Seen]) -> Iterator[int]:
                 roots.add(pid)
                 todo.append(pid)
                 yield pid
+
+
+def _below(path: str, folder: str) -> bool:
+    return bool(folder) and f"{path}/".startswith(f"{folder}/")
+
+
+def _traces(pid: int) -> Traces:
+    env: dict[str, str] = {}
+    works_in = ""
+    with contextlib.suppress(psutil.Error, OSError):
+        env = _environment(pid) if ON_LINUX else psutil.Process(pid).environ()
+    with contextlib.suppress(psutil.Error, OSError):
+        works_in = os.readlink(f"/proc/{pid}/cwd") if ON_LINUX else psutil.Process(pid).cwd()
+    return Traces(env.get(UID, ""), os.path.dirname(env.get(PAYLOAD, "")), works_in)
+
+
+def _environment(pid: int) -> dict[str, str]:
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        pairs = (variable.partition(b"=") for variable in file.read().split(b"\0"))
+        return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name.startswith(b"HOLDFAST_")}
 
 
 def _same(one: Process, other: Process) -> bool:
@@ -183,22 +210,15 @@ def _not_before(process: Process, shim: Process) -> bool:
     return _number(process) >= _number(shim) - (0 if ON_LINUX else TOLERANCE)
 
 
+def _started_at(process: Process) -> float:
+    """When it started by the wall clock, as that stands now: after a step of the clock this is off by as much."""
+    if not ON_LINUX:
+        return _number(process)
+    return _number(process) / os.sysconf("SC_CLK_TCK") + time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def _number(process: Process) -> float:
     return float(process.started.lstrip("~"))
-
-
-def _mark_of(pid: int) -> bytes | None:
-    """The pod UID in a process's environment; None when it has none, or does not let us look."""
-    if not ON_LINUX:
-        with contextlib.suppress(psutil.Error, OSError):
-            return psutil.Process(pid).environ().get(MARK[:-1].decode(), "").encode() or None
-        return None
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            variables = file.read().split(b"\0")
-    except OSError:
-        return None
-    return next((v[len(MARK) :] for v in variables if v.startswith(MARK)), None)
 
 
 def _look_linux(pid: int) -> Seen | None:

@@ -249,9 +249,7 @@ def stat(pid: int) -> list[bytes]:
 def write(path: str, value: dict[str, object]) -> None:
     """All or nothing: readers see the old file or the new one."""
     draft = f"{path}.{os.getpid()}"
-    with os.fdopen(
-        os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
-    ) as file:
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         json.dump(value, file)
     os.rename(draft, path)
 

@@ -11,11 +11,9 @@ from pathlib import Path
 from ..model.pod import Phase, Pod
 from ..ports.cluster import ClusterUnavailable
 from .folder import Exit, Facts, Folder, Stat
-from .process import BOOT, NOBODY, Table, alive, kin
+from .process import BOOT, NOBODY, Table, alive
 
-PLAIN = re.compile(
-    r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
-)  # never a hidden folder, which are drafts and left-overs
+PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # never a hidden folder, which are drafts and left-overs
 SILENT = "ended without a word: its processes were killed from outside"
 
 
@@ -83,9 +81,7 @@ class Survey:
         except OSError as error:
             raise ClusterUnavailable(f"cannot look at {self.root}: {error}") from error
         if inode != self._inode:
-            raise ClusterUnavailable(
-                f"{self.root} is another folder than at the start: unmounted, or replaced"
-            )
+            raise ClusterUnavailable(f"{self.root} is another folder than at the start: unmounted, or replaced")
 
     def _pod(self, name: str, shared: Pass, fresh: bool = False) -> Pod | None:
         facts = self.facts(name, fresh)
@@ -116,13 +112,13 @@ class Survey:
             return facts, self._phase(facts) or "running"
         if facts.agent is not None and alive(facts.agent):
             return facts, "running"
-        uid, shim, agent = facts.order.uid, facts.shim, facts.agent
-        if kin(uid, shim, agent, shared.table) or kin(uid, shim, agent, shared.second_table):
+        folder = self.folder(name)
+        if folder.kin(facts, shared.table) or folder.kin(facts, shared.second_table):
             return facts, "running"
         # Written down, so that no later owner of one of its pids brings it back to life.
         end = Exit(None, SILENT, time.time())
         with contextlib.suppress(OSError):
-            self.folder(name).write_once("exit.json", end)
+            folder.write_once("exit.json", end)
         return self.facts(name) or facts, "ended"
 
     def _as_pod(self, facts: Facts, phase: Phase) -> Pod:

@@ -10,9 +10,7 @@ State = Literal["waiting", "assigned", "active", "ended"]
 Outcome = Literal["completed", "failed", "released", "expired", "cancelled", "lost", "refused"]
 
 # P2: the closed list of what may end a claim. Each is a metric label; silence is not on it.
-How = Literal[
-    "result", "release", "cancel", "lease", "max_duration", "force", "death", "deadline", "pool_deleted"
-]
+How = Literal["result", "release", "cancel", "lease", "max_duration", "force", "death", "deadline", "pool_deleted"]
 
 CLAIM = Machine(
     noun="claim",
@@ -22,16 +20,10 @@ CLAIM = Machine(
     transitions=(
         Transition("create", (), "waiting", "claim.created", "a request was accepted"),
         Transition("assign", ("waiting",), "assigned", "claim.assigned", "a worker was picked and fenced"),
-        Transition(
-            "grant", ("waiting",), "active", "claim.active", "a worker that needs no hand-over was picked"
-        ),
-        Transition(
-            "activate", ("assigned",), "active", "claim.active", "the worker acknowledged, or was protected"
-        ),
+        Transition("grant", ("waiting",), "active", "claim.active", "a worker that needs no hand-over was picked"),
+        Transition("activate", ("assigned",), "active", "claim.active", "the worker acknowledged, or was protected"),
         Transition("requeue", ("assigned",), "waiting", "claim.requeued", "the worker proved unusable"),
-        Transition(
-            "retry", ("active",), "waiting", "claim.retried", "its worker died and it asked for retry: lost"
-        ),
+        Transition("retry", ("active",), "waiting", "claim.retried", "its worker died and it asked for retry: lost"),
         Transition("refuse", ("waiting",), "ended", "claim.ended", "it could not be served in time"),
         Transition("end", ("waiting", "assigned", "active"), "ended", "claim.ended", "P2's closed list"),
         Transition("adopt", (), "active", "claim.adopted", "found on a worker after commits were lost"),

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-PATTERN = r"^([0-9]+(ms|s|m|h))+$"
+PATTERN = r"^([0-9]+(ms|s|m|h))+$(?!\n)"  # `$` alone also matches before a last newline
 Duration = Annotated[str, msgspec.Meta(pattern=PATTERN, max_length=32, examples=["60s", "1h30m"])]
 
 _PART = re.compile(r"([0-9]+)(ms|s|m|h)")

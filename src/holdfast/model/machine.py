@@ -55,5 +55,6 @@ class Machine:
 def sql_list(values: Iterable[str]) -> str:
     """Words of ours as an SQL list. Only for constants of the code, never for input."""
     words = tuple(values)
-    assert words and all(word.isidentifier() for word in words), words
+    assert words
+    assert all(word.isidentifier() for word in words), words
     return "(" + ",".join(f"'{word}'" for word in words) + ")"

@@ -8,7 +8,7 @@ import msgspec
 
 from .duration import Duration, seconds
 
-Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z]([-a-z0-9]{0,51}[a-z0-9])?$", description="a DNS label")]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z]([-a-z0-9]{0,51}[a-z0-9])?$(?!\n)", description="a DNS label")]
 Count = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
 Arg = Annotated[str, msgspec.Meta(max_length=32_768)]
 Argv = Annotated[list[Arg], msgspec.Meta(max_length=256)]
@@ -51,7 +51,7 @@ class DrainSpec(_Spec, frozen=True):
 
 
 class RolloutSpec(_Spec, frozen=True):
-    max_unavailable: Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,5}%?$")] | Count = "25%"
+    max_unavailable: Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,5}%?$(?!\n)")] | Count = "25%"
 
 
 class HeadroomSpec(_Spec, frozen=True):
@@ -148,10 +148,7 @@ def problems(spec: PoolSpec) -> list[Problem]:
         refuse("worker.agent", "a session needs the agent, which guards its port")
     if spec.network.seal and spec.mode == "session":
         refuse("network.seal", "a session's agent needs the control channel; only jobs can be sealed")
-    if (
-        re.fullmatch(r"[0-9]+%", str(spec.rollout.max_unavailable))
-        and int(str(spec.rollout.max_unavailable)[:-1]) > 100
-    ):
+    if re.fullmatch(r"[0-9]+%", str(spec.rollout.max_unavailable)) and int(str(spec.rollout.max_unavailable)[:-1]) > 100:
         refuse("rollout.maxUnavailable", "must be at most 100%")
     if spec.headroom.mode == "constant" and spec.headroom.slots == 0:
         refuse("headroom.slots", "must be at least 1 with mode: constant")

@@ -8,9 +8,7 @@ from .duration import Duration
 
 TenantName = Annotated[
     str,
-    msgspec.Meta(
-        pattern=r"^[a-zA-Z0-9]([-_.a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$", description="fits a label value"
-    ),
+    msgspec.Meta(pattern=r"^[a-zA-Z0-9]([-_.a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$(?!\n)", description="fits a label value"),
 ]
 
 

@@ -24,27 +24,15 @@ WORKER = Machine(
         Transition("warm", ("spawning",), "warm", "worker.warm", "it is ready and has served nobody"),
         Transition("hold", ("warm", "parked"), "held", "worker.held", "a claim got it"),
         Transition("return_warm", ("held",), "warm", "worker.returned", "nothing was ever delivered to it"),
-        Transition(
-            "return_parked", ("held",), "parked", "worker.returned", "nothing of this claim was delivered"
-        ),
+        Transition("return_parked", ("held",), "parked", "worker.returned", "nothing of this claim was delivered"),
         Transition("park", ("held",), "parked", "worker.parked", "kept for its tenant until its TTL"),
-        Transition(
-            "spend", ("held",), "retiring", "worker.retiring", "its claim ended, and it serves nobody else"
-        ),
-        Transition(
-            "condemn", ("spawning", "warm", "parked"), "retiring", "worker.retiring", "free, and not wanted"
-        ),
+        Transition("spend", ("held",), "retiring", "worker.retiring", "its claim ended, and it serves nobody else"),
+        Transition("condemn", ("spawning", "warm", "parked"), "retiring", "worker.retiring", "free, and not wanted"),
         Transition("bury", ("retiring",), "gone", "worker.gone", "its pod is provably absent"),
         Transition("unspawn", ("spawning",), "gone", "worker.gone", "the cluster refused the pod"),
-        Transition(
-            "adopt_held", (), "held", "worker.adopted", "a stamped pod without a row, after lost commits"
-        ),
-        Transition(
-            "adopt_free", (), "spawning", "worker.adopted", "a free pod without a row, after lost commits"
-        ),
-        Transition(
-            "rehold", ("spawning", "warm", "parked", "retiring"), "held", "worker.adopted", "its pod says so"
-        ),
+        Transition("adopt_held", (), "held", "worker.adopted", "a stamped pod without a row, after lost commits"),
+        Transition("adopt_free", (), "spawning", "worker.adopted", "a free pod without a row, after lost commits"),
+        Transition("rehold", ("spawning", "warm", "parked", "retiring"), "held", "worker.adopted", "its pod says so"),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Where the truth lives. Every change is one guarded statement: it happens exactly as described, with its event, or not at all."""
+"""Where the truth lives. Every change is one guarded statement: it happens as described, with its event, or not at all."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
@@ -267,9 +267,7 @@ class Claims(Protocol):
     ) -> Outcome:
         """End a claim, and move its worker on, in one change."""
 
-    async def requeue(
-        self, claim: str, fence: int, *, keep_worker: bool, suspect: bool, reason: str
-    ) -> Outcome:
+    async def requeue(self, claim: str, fence: int, *, keep_worker: bool, suspect: bool, reason: str) -> Outcome:
         """Back to its place in the queue; the worker goes back where it came from, or retires."""
 
     async def due(self, limit: int) -> list[Due]:
@@ -286,9 +284,7 @@ class Claims(Protocol):
 
 
 class Workers(Protocol):
-    async def spawn(
-        self, pool_id: str, ids: Sequence[str], free_target: int, starting_limit: int
-    ) -> list[tuple[str, int]]:
+    async def spawn(self, pool_id: str, ids: Sequence[str], free_target: int, starting_limit: int) -> list[tuple[str, int]]:
         """Rows for new workers, as far as the counts inside allow: ids and epoch. Two at once cannot overspawn."""
 
     async def unspawn(self, worker: str, kind: str, reason: str, backoff: float) -> Outcome:
@@ -382,9 +378,7 @@ class Fleet(Protocol):
     async def leave(self, replica: str) -> None:
         """A replica stops: its terms are free at once."""
 
-    async def beat(
-        self, replica: str, elapsed: float | None, term: float, reports: Sequence[DutyReport]
-    ) -> Beat:
+    async def beat(self, replica: str, elapsed: float | None, term: float, reports: Sequence[DutyReport]) -> Beat:
         """The replica lives; its terms go on; heard time moves by no more than `elapsed`."""
 
     async def take_term(self, duty: str, replica: str, term: float, stale: float) -> int | None:
@@ -445,9 +439,7 @@ class Access(Protocol):
 
     async def tokens(self) -> list[dict[str, Any]]: ...
 
-    async def make_token(
-        self, id_: str, hash_: str, name: str, role: str, tenant: str | None, expires: float | None
-    ) -> None: ...
+    async def make_token(self, id_: str, hash_: str, name: str, role: str, tenant: str | None, expires: float | None) -> None: ...
 
     async def revoke(self, id_: str) -> bool: ...
 

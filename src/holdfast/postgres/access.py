@@ -25,9 +25,7 @@ class PostgresAccess:
     async def tokens(self) -> list[dict[str, Any]]:
         return [dict(row) for row in await self._db.rows(TOKENS)]
 
-    async def make_token(
-        self, id_: str, hash_: str, name: str, role: str, tenant: str | None, expires: float | None
-    ) -> None:
+    async def make_token(self, id_: str, hash_: str, name: str, role: str, tenant: str | None, expires: float | None) -> None:
         await self._db.rows(MAKE, id_, hash_, name, role, tenant, expires)
 
     async def revoke(self, id_: str) -> bool:

@@ -218,13 +218,9 @@ class PostgresClaims:
         fence: int | None = None,
         exit_code: int | None = None,
     ) -> Outcome:
-        return outcome_of(
-            await self._db.value(END, claim, fence, list(states), outcome, how, reason, exit_code)
-        )
+        return outcome_of(await self._db.value(END, claim, fence, list(states), outcome, how, reason, exit_code))
 
-    async def requeue(
-        self, claim: str, fence: int, *, keep_worker: bool, suspect: bool, reason: str
-    ) -> Outcome:
+    async def requeue(self, claim: str, fence: int, *, keep_worker: bool, suspect: bool, reason: str) -> Outcome:
         return outcome_of(await self._db.value(REQUEUE, claim, fence, keep_worker, suspect, reason))
 
     async def due(self, limit: int) -> list[Due]:

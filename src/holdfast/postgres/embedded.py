@@ -124,9 +124,7 @@ class EmbeddedPostgres:
     def socket_dir(self) -> Path:
         inside = self.data_dir.resolve() / "socket"
         # Hosts are parted by commas and quoted differently everywhere: only a plain path is the same for all.
-        if len(str(inside / SOCKET_NAME)) <= SOCKET_PATH_MAX and re.fullmatch(
-            r"[\w/.-]+", str(inside), re.ASCII
-        ):
+        if len(str(inside / SOCKET_NAME)) <= SOCKET_PATH_MAX and re.fullmatch(r"[\w/.-]+", str(inside), re.ASCII):
             return inside
         return SOCKETS / f"holdfast-{hashlib.sha256(os.fsencode(inside)).hexdigest()[:16]}"
 
@@ -186,9 +184,7 @@ class EmbeddedPostgres:
 
         with self._locked():
             if self.pid:
-                raise PostgresFailed(
-                    f"Postgres runs in {self.data_dir} as pid {self.pid}: stop it, then restore"
-                )
+                raise PostgresFailed(f"Postgres runs in {self.data_dir} as pid {self.pid}: stop it, then restore")
             if self.log.parent.exists():
                 self._replace(copy)
             else:
@@ -211,9 +207,7 @@ class EmbeddedPostgres:
             _give(self.socket_dir, account)
         owner, found = account.uid if account else os.geteuid(), self.socket_dir.lstat()
         if (found.st_uid, found.st_mode) != (owner, 0o40700):
-            raise PostgresFailed(
-                f"{self.socket_dir} is not a folder of uid {owner} with mode 0700: remove it"
-            )
+            raise PostgresFailed(f"{self.socket_dir} is not a folder of uid {owner} with mode 0700: remove it")
         settings = SETTINGS | {"unix_socket_directories": str(self.socket_dir)}
         lines = [f"{name} = '{value}'\n" for name, value in settings.items()]
         _write(self.cluster / CONF, "".join(lines), account)
@@ -250,9 +244,7 @@ class EmbeddedPostgres:
             if os.path.lexists(self.data_dir):
                 self.data_dir.rmdir()
         except OSError as error:
-            raise PostgresFailed(
-                f"{self.data_dir} has no cluster and is not empty: restore it or move it"
-            ) from error
+            raise PostgresFailed(f"{self.data_dir} has no cluster and is not empty: restore it or move it") from error
         account = self._account()
         home = new = self.data_dir.absolute().with_name(self.data_dir.name + ".new")
         _discard(new)
@@ -301,9 +293,7 @@ class EmbeddedPostgres:
         for name in ("postgres", "nobody"):
             with contextlib.suppress(KeyError):
                 return Account(pwd.getpwnam(name).pw_uid, pwd.getpwnam(name).pw_gid)
-        raise PostgresFailed(
-            "Postgres refuses to run as root, and no account postgres or nobody is there to run it"
-        )
+        raise PostgresFailed("Postgres refuses to run as root, and no account postgres or nobody is there to run it")
 
     def _password(self) -> str:
         try:
@@ -380,9 +370,7 @@ def _run(account: Account | None, *command: str | Path, stdin: str = "", passwor
     except (OSError, subprocess.SubprocessError) as error:
         raise PostgresFailed(f"{command[0]} did not run: {error}") from error
     if done.returncode != 0:
-        raise PostgresFailed(
-            f"{command[0]} failed ({done.returncode}): {(done.stderr or done.stdout)[-2000:].strip()}"
-        )
+        raise PostgresFailed(f"{command[0]} failed ({done.returncode}): {(done.stderr or done.stdout)[-2000:].strip()}")
     return done.stdout
 
 

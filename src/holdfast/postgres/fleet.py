@@ -78,9 +78,7 @@ class PostgresFleet:
     async def leave(self, replica: str) -> None:
         await self._db.rows(LEAVE, replica)
 
-    async def beat(
-        self, replica: str, elapsed: float | None, term: float, reports: Sequence[DutyReport]
-    ) -> Beat:
+    async def beat(self, replica: str, elapsed: float | None, term: float, reports: Sequence[DutyReport]) -> Beat:
         row = await self._db.row(BEAT, replica, elapsed, term, msgspec.json.encode(reports).decode())
         assert row is not None
         terms = msgspec.json.decode(row["o_terms"], type=list[TermState])
@@ -96,9 +94,7 @@ class PostgresFleet:
         if row["system_identifier"] is None:
             await self._db.rows(IDENTIFY, row["live_identifier"], row["live_timeline"])
         elif (row["system_identifier"], row["timeline"]) != (row["live_identifier"], row["live_timeline"]):
-            await self.begin_recovery(
-                "the server's identity or timeline changed: restored or failed over", row["mark"]
-            )
+            await self.begin_recovery("the server's identity or timeline changed: restored or failed over", row["mark"])
             await self._db.rows(IDENTIFY, row["live_identifier"], row["live_timeline"])
             return await self.state()
         return Recovery(

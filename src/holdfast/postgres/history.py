@@ -57,9 +57,7 @@ SELECT (SELECT count(*) FROM keys) AS keys, (SELECT count(*) FROM claims) AS cla
        (SELECT count(*) FROM shares) AS shares
 """
 PARTITIONS = "SELECT @fn.event_partitions($1)"
-OUTPUTS = (
-    "SELECT id FROM holdfast.claim WHERE state <> 'ended' OR ended_at > holdfast.now() - interval '24 h'"
-)
+OUTPUTS = "SELECT id FROM holdfast.claim WHERE state <> 'ended' OR ended_at > holdfast.now() - interval '24 h'"
 
 
 class PostgresHistory:

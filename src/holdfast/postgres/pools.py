@@ -155,9 +155,7 @@ def pool_of(row: asyncpg.Record) -> Pool:
         revision=row["revision"],
         state=row["pool_state"],
         source=row["source"],
-        created_at=row["created_at"]
-        if isinstance(row["created_at"], float)
-        else row["created_at"].timestamp(),
+        created_at=row["created_at"] if isinstance(row["created_at"], float) else row["created_at"].timestamp(),
         frozen=row["frozen"],
         backoff_until=row["backoff_until"]
         if isinstance(row["backoff_until"], float | None)
@@ -175,9 +173,7 @@ class PostgresPools:
     async def put(
         self, pool_id: str, name: str, spec: PoolSpec, source: str
     ) -> tuple[Pool, Literal["created", "changed", "same"]]:
-        row = await self._db.row(
-            PUT, pool_id, name, msgspec.json.encode(spec).decode(), revision_of(spec), source
-        )
+        row = await self._db.row(PUT, pool_id, name, msgspec.json.encode(spec).decode(), revision_of(spec), source)
         assert row is not None
         return pool_of(row), row["what"]
 

@@ -125,9 +125,7 @@ w.endpoint, w.ready, w.terminating, w.schedulable, w.delivered, extract(epoch FR
 extract(epoch FROM w.state_since)::float8 AS state_since, extract(epoch FROM w.parked_since)::float8 AS parked_since,
 extract(epoch FROM w.park_ttl)::float8 AS park_ttl, extract(epoch FROM w.suspect_since)::float8 AS suspect_since
 """
-GET = (
-    f"SELECT {WORKER_COLUMNS} FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id WHERE w.id = $1"
-)
+GET = f"SELECT {WORKER_COLUMNS} FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id WHERE w.id = $1"
 FIND = f"""
 SELECT {WORKER_COLUMNS} FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id
 WHERE ($1::text IS NULL OR p.name = $1) AND (CASE WHEN $2::text IS NULL THEN w.state <> 'gone' ELSE w.state = $2 END)
@@ -170,12 +168,8 @@ class PostgresWorkers:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    async def spawn(
-        self, pool_id: str, ids: Sequence[str], free_target: int, starting_limit: int
-    ) -> list[tuple[str, int]]:
-        return [
-            (r[0], r[1]) for r in await self._db.rows(SPAWN, pool_id, list(ids), free_target, starting_limit)
-        ]
+    async def spawn(self, pool_id: str, ids: Sequence[str], free_target: int, starting_limit: int) -> list[tuple[str, int]]:
+        return [(r[0], r[1]) for r in await self._db.rows(SPAWN, pool_id, list(ids), free_target, starting_limit)]
 
     async def unspawn(self, worker: str, kind: str, reason: str, backoff: float) -> Outcome:
         return _guarded(await self._db.value(UNSPAWN, worker, kind, reason[:500], backoff))
@@ -212,18 +206,13 @@ class PostgresWorkers:
         return len(await self._db.rows(FACTS, *columns))
 
     async def hear(self, word: Word) -> Directive:
-        row = await self._db.row(
-            HEAR, word.worker, word.uid, word.doing, word.claim, word.fence, word.reset_fence, word.endpoint
-        )
+        row = await self._db.row(HEAR, word.worker, word.uid, word.doing, word.claim, word.fence, word.reset_fence, word.endpoint)
         assert row is not None
         return Directive(*row)
 
     async def beat(self, words: Sequence[Word]) -> None:
         last = {word.worker: word for word in words}  # a row may be upserted only once a statement
-        columns = [
-            [getattr(w, name) for w in last.values()]
-            for name in ("worker", "doing", "claim", "fence", "tenant")
-        ]
+        columns = [[getattr(w, name) for w in last.values()] for name in ("worker", "doing", "claim", "fence", "tenant")]
         await self._db.rows(BEAT, *columns)
 
     async def rows(self, workers: Sequence[str] | None) -> list[Row]:

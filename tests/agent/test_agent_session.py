@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from conftest import Running, until
-from plane import Plane
+from agent_plane import Plane
+from agent_stage import Running, until
 
 Planes = Callable[..., Plane]
 Agents = Callable[..., Running]
-SERVE = [sys.executable, str(Path(__file__).with_name("served.py"))]
+SERVE = [sys.executable, str(Path(__file__).with_name("agent_served.py"))]
 
 
 def get(plane: Plane, path: str, credential: str | None) -> tuple[int, Any]:
@@ -31,9 +31,7 @@ def session(planes: Planes, **hooks: list[str]) -> Plane:
     return planes(mode="session", worker={"serve": SERVE, **hooks})
 
 
-def test_it_is_idle_only_once_the_port_answers_and_open_only_for_its_holder(
-    planes: Planes, agent: Agents
-) -> None:
+def test_it_is_idle_only_once_the_port_answers_and_open_only_for_its_holder(planes: Planes, agent: Agents) -> None:
     plane = session(planes)
     running = agent(plane)
     until(lambda: plane.doing() == "idle")
@@ -209,9 +207,7 @@ def test_sigterm_while_held_keeps_the_session_until_its_end(planes: Planes, agen
 
 
 def test_what_serve_prints_belongs_to_the_claim_that_it_serves(planes: Planes, agent: Agents) -> None:
-    script = (
-        f"echo booting; {sys.executable} {SERVE[1]} & until test -e say; do sleep 0.02; done; echo said; wait"
-    )
+    script = f"echo booting; {sys.executable} {SERVE[1]} & until test -e say; do sleep 0.02; done; echo said; wait"
     plane = session(planes, serve=["sh", "-c", script])
     running = agent(plane)
     plane.assign(credential="first")

@@ -35,6 +35,11 @@ async def ticks(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(0.02)
 
 
+async def quiet(request: web.Request) -> web.Response:
+    await asyncio.Event().wait()
+    return web.Response()
+
+
 async def talk(request: web.Request) -> web.WebSocketResponse:
     socket = web.WebSocketResponse()
     await socket.prepare(request)
@@ -69,6 +74,7 @@ def main() -> None:
     app = web.Application(client_max_size=1 << 30)
     app.router.add_get("/ws", talk)
     app.router.add_get("/ticks", ticks)
+    app.router.add_get("/quiet", quiet)
     app.router.add_get("/die", die)
     app.router.add_post("/count", count)
     app.router.add_post("/echo", echo)

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from conftest import Running, until
-from plane import Plane
+from agent_plane import Plane
+from agent_stage import Running, until
 
 Planes = Callable[..., Plane]
 Agents = Callable[..., Running]
