@@ -47,12 +47,13 @@ class Auth:
     def __init__(self, access: Access, key: bytes) -> None:
         self._access = access
         self._key = key
+        self._clock = time.monotonic
         self._known: dict[str, tuple[float, Caller | None]] = {}
         self._streams: Counter[str] = Counter()
 
     async def caller(self, header: str | None) -> Caller:
         hashed = hash_token(bearer(header))
-        now = time.monotonic()
+        now = self._clock()
         until, caller = self._known.get(hashed, (0.0, None))
         if until < now:
             found = await self._access.token(hashed)

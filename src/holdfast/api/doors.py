@@ -10,10 +10,11 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..model.pool import Problem as FieldProblem
 from ..ports.cluster import ClusterUnavailable
 from ..ports.store import StoreUnavailable
 from .auth import Agent, Caller
-from .problems import FieldProblem, Problem, encode, invalid, refused, unavailable
+from .problems import Problem, encode, invalid, refused, unavailable
 
 if TYPE_CHECKING:
     from .context import Context
@@ -164,9 +165,9 @@ async def decode_body(request: Request, door: Door) -> Any:
         raise invalid(error) from None
     except RecursionError:
         raise refused("body", f"is nested deeper than {DEPTH_LIMIT}") from None
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         # By position: what users sent is not told to whoever reads the answer.
-        reason = str(error) if isinstance(error, msgspec.DecodeError) else "is not UTF-8, or has a number beyond all use"
+        reason = str(error) if isinstance(error, msgspec.DecodeError) else "is not UTF-8"
         raise Problem(400, "malformed", "the body is not JSON", [FieldProblem("body", reason)]) from None
     if _SUSPICIOUS.search(raw) or raw.count(b"[") + raw.count(b"{") > DEPTH_LIMIT:
         _refuse_unkeepable(msgspec.to_builtins(body), "", 0)

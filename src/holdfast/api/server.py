@@ -1,13 +1,17 @@
 """HTTP as uvicorn speaks it, with a bound on a request's head: the parser itself would take one without end."""
 
+import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from .problems import ProblemBody
+
 HEAD_LIMIT = 64 * 1024  # bytes of request line and headers; ours are below 2 KB
+_BODY = msgspec.json.encode(
+    ProblemBody("urn:holdfast:too-large", "Too large", 431, f"the head is larger than {HEAD_LIMIT} bytes", "too-large")
+)
 TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
-    b"content-type: application/problem+json\r\ncontent-length: 124\r\nconnection: close\r\n\r\n"
-    b'{"type":"urn:holdfast:too-large","title":"Too large","status":431,'
-    b'"detail":"the head is too large","code":"too-large"}'
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/problem+json\r\n"
+    b"content-length: %d\r\nconnection: close\r\n\r\n%s" % (len(_BODY), _BODY)
 )
 
 

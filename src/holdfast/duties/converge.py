@@ -33,6 +33,7 @@ from .duty import Ports
 
 SILENT = 60.0  # seconds of heard time without a word: three missed polls of 20 s
 SPAWN_LOOK = 5.0  # a row without a pod for so long: its creator died, or the outcome is unknown
+ASK_AGAIN = 30.0  # a pod that should end and still lives is asked again: whoever watched its deadline may be dead
 ORPHAN_GRACE = 45.0  # a pod without a row may be older than our view of rows; 60 s with the pass's own period
 
 
@@ -250,7 +251,7 @@ def terminating(row: Row) -> Verdict:
 
 
 def retiring(row: Row, pod: Pod) -> Verdict:
-    if pod.terminating or row.pool_frozen:
+    if row.pool_frozen or (pod.terminating and row.age < ASK_AGAIN):
         return Verdict(Case.RETIRING_ENDING)
     return Verdict(Case.RETIRING, [DeletePod(pod.name, pod.uid, row.grace, reason=row.worker.reason or "")])
 

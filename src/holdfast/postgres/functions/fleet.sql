@@ -13,7 +13,9 @@ DECLARE
 BEGIN
     SELECT * INTO h FROM holdfast.hearing FOR UPDATE;
     t := holdfast.now();
-    v_step := greatest(interval '0', least(t - h.last_heard, interval '5 s', make_interval(secs => coalesce(p_elapsed, 0))));
+    -- The same rule as in holdfast.heard(), bounded by our own clock.
+    v_step := least(t - h.last_heard, make_interval(secs => coalesce(p_elapsed, 0)));
+    v_step := CASE WHEN v_step > interval '5 s' THEN interval '0' ELSE greatest(interval '0', least(v_step, interval '2 s')) END;
     UPDATE holdfast.hearing SET last_heard = t, deaf = t - (h.last_heard - h.deaf + v_step), mark = mark + 1;
     UPDATE holdfast.replica SET seen_at = t WHERE id = p_replica;
     UPDATE holdfast.term AS term SET

@@ -31,9 +31,12 @@ CREATE TABLE holdfast.hearing (
     mark       bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 20);
 
--- 5 s between two beats still count as heard (a beat a second); a longer silence stops the clock by itself.
+-- A beat comes every second. Up to 2 s since the last one count as heard; after 5 s without any, nothing since then does:
+-- an outage counts for nothing, and slow beats only slow the deadlines down.
 CREATE FUNCTION holdfast.heard() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$
-    SELECT greatest(last_heard, least(holdfast.now(), last_heard + interval '5 s')) - deaf FROM holdfast.hearing
+    SELECT last_heard - deaf + CASE WHEN since > interval '5 s' THEN interval '0'
+                                    ELSE greatest(interval '0', least(since, interval '2 s')) END
+    FROM (SELECT last_heard, deaf, holdfast.now() - last_heard AS since FROM holdfast.hearing) AS h
 $$;
 
 CREATE TABLE holdfast.replica (

@@ -1,0 +1,12 @@
+"""A stage of doors for each test."""
+
+from collections.abc import Iterator
+
+import pytest
+from door_stage import Stage, staged
+
+
+@pytest.fixture
+def stage(dsn: str) -> Iterator[Stage]:
+    with staged(dsn) as stage:
+        yield stage
