@@ -141,6 +141,7 @@ OTHERS = [
     Bad("GET", "/v1/claims?limit=ten", field="limit"),
     Bad("GET", f"/v1/claims?limit={'9' * 900}", field="limit"),
     Bad("GET", "/v1/claims?state=gone", field="state"),
+    Bad("GET", "/v1/claims?state=null", field="state"),
     Bad("GET", "/v1/claims?cursor=garbage", field="cursor"),
     Bad("GET", f"/v1/claims?cursor={LONG}{LONG}", field="cursor", says="longer"),
     Bad("GET", f"/v1/claims?{LONG}{LONG}=1", field="query", says="longer"),
@@ -240,13 +241,13 @@ AGENTS = [
 ROLES = [
     *(Bad(method, path, body, 403, token="acme", says="this needs the role")
       for method, path, body in [
-          ("PUT", "/v1/pools/new", {}), ("DELETE", "/v1/pools/direct", None), ("POST", "/v1/pools/direct/freeze", {"reason": "x"}),
-          ("POST", "/v1/pools/direct/thaw", {}), ("GET", "/v1/workers", None), ("GET", "/v1/workers/w-1", None),
+          ("PUT", "/v1/pools/new", {}), ("DELETE", "/v1/pools/direct", None),
+          ("POST", "/v1/pools/direct/freeze", {"reason": "x"}), ("POST", "/v1/pools/direct/thaw", {}), ("GET", "/v1/workers", None), ("GET", "/v1/workers/w-1", None),
           ("POST", "/v1/workers/w-1/retire", {"reason": "x"}), ("GET", "/v1/tenants", None), ("GET", "/v1/tenants/acme", None),
           ("PUT", "/v1/tenants/acme", {"weight": 1000}), ("GET", "/v1/duties", None), ("GET", "/v1/replicas", None),
           ("GET", "/v1/brake", None), ("POST", "/v1/brake/release", {"reason": "x"}), ("GET", "/v1/doctor", None),
-          ("GET", "/v1/tokens", None), ("POST", "/v1/tokens", {"name": "x", "role": "admin"}), ("DELETE", "/v1/tokens/t-rival", None),
-          ("GET", "/metrics", None),
+          ("GET", "/v1/tokens", None), ("POST", "/v1/tokens", {"name": "x", "role": "admin"}),
+          ("DELETE", "/v1/tokens/t-rival", None), ("GET", "/metrics", None),
       ]),
     Bad("GET", "/v1/explain/pool/direct", status=403, token="acme"),
     Bad("GET", "/v1/explain/worker/w-1", status=403, token="acme"),

@@ -1,21 +1,89 @@
 """Every operation of the OpenAPI document, with generated requests: what is documented is what happens.
 
-The document is made from the same table that is served; test_doors.py proves that /openapi.json is it.
+The document is made here from the same table that is served; test_doors.py proves that /openapi.json is it.
 """
 
+from itertools import count
 from typing import Any
 
 import pytest
 import schemathesis
 from door_stage import Stage
 from hypothesis import HealthCheck, settings
-from schemathesis.checks import CHECKS
+from schemathesis.checks import load_all_checks
+from schemathesis.config import SchemathesisConfig
 
 from holdfast import __version__
 from holdfast.api.app import DOORS
 from holdfast.api.openapi import document
 
-schemathesis.specs.openapi.unregister_string_format if False else None
+load_all_checks()
+BRIEF = 0.05  # seconds: `wait` is cut to this, so that generated requests wait, but not long
+CONFIG: dict[str, Any] = {
+    "generation": {"deterministic": True, "max-examples": 15, "no-shrink": True},
+    # What the types cannot say is refused too: a command on a pool that has one, a duration beyond a year.
+    "checks": {
+        "positive_data_acceptance": {"enabled": False},
+        "negative_data_rejection": {"expected-statuses": ["400", "401", "403", "404", "405", "409", "413", "422"]},
+    },
+}
+GENTLY = settings(
+    max_examples=15,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 
-ORDINARY = schemathesis.openapi.from_dict(document([d for d in DOORS if not d.path.startswith("/v1/worker/")], __version__))
-AGENTS = schemathesis.openapi.from_dict(document([d for d in DOORS if d.path.startswith("/v1/worker/")], __version__))
+
+def described(*, agents: bool) -> Any:
+    doors = [door for door in DOORS if door.path.startswith("/v1/worker/") == agents]
+    return schemathesis.openapi.from_dict(document(doors, __version__), config=SchemathesisConfig.from_dict(CONFIG))
+
+
+ORDINARY, AGENTS = described(agents=False), described(agents=True)
+turn = count()
+
+
+@pytest.fixture
+def lively(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """A stage with a claim in each state, so that generated requests meet something."""
+    monkeypatch.setattr("holdfast.api.claims.LONGEST_WAIT", BRIEF)
+    for n in range(2):
+        ended = stage.claim(key=f"ended-{n}")
+        assert stage.ask("POST", f"/v1/claims/{ended['id']}/release", {"fence": ended["fence"]}).status == 200
+        stage.claim(key=f"active-{n}")
+    stage.claim(pool="agents", command=["true"], token="acme")
+    stage.do(stage.spawn("p-direct", *(f"w-more-{n}" for n in range(9))))
+    stage.wired.replica.beat_at = stage.loop.time() + 3600  # ready, though no duty runs here
+    return stage
+
+
+def real(stage: Stage, case: Any) -> None:
+    """Every other request names something that exists; a followed output is one that ends."""
+    if next(turn) % 2 or not case.path_parameters or not case.meta.generation.mode.is_positive:
+        return
+    claims = stage.ask("GET", "/v1/claims").json["items"]
+    if case.path.startswith("/v1/claims/{id}/output"):
+        claims = [claim for claim in claims if claim["state"] == "ended"]
+    kinds = {"/v1/claims/": [c["id"] for c in claims], "/v1/pools/": ["direct", "agents"], "/v1/workers/": ["w-1", "w-agent"]}
+    names = next((names for start, names in kinds.items() if case.path.startswith(start)), None)
+    if names:
+        case.path_parameters[next(iter(case.path_parameters))] = names[next(turn) // 2 % len(names)]
+
+
+@ORDINARY.parametrize()
+@GENTLY
+def test_every_door_does_what_it_documents(case: Any, lively: Stage) -> None:
+    real(lively, case)
+    case.call_and_validate(base_url=lively.url, headers={"Authorization": "Bearer admin"})
+
+
+@AGENTS.parametrize()
+@GENTLY
+def test_every_door_of_agents_does_what_it_documents(case: Any, lively: Stage) -> None:
+    if case.path == "/v1/worker/poll" and isinstance(case.body, dict):
+        wait = case.body.setdefault("wait", BRIEF)
+        if isinstance(wait, int | float) and BRIEF < wait <= 60:
+            case.body["wait"] = BRIEF
+    case.call_and_validate(base_url=lively.url, headers={"Authorization": f"Bearer {lively.agent_token()}"})

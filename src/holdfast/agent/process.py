@@ -16,7 +16,7 @@ from .log import log
 STOP_SECONDS = 10.0  # between SIGTERM and SIGKILL, as the protocol says
 DRAIN_SECONDS = 2.0  # for a pipe that something outside of the group still holds open
 NOT_FOUND, NOT_STARTED = 127, 126  # as a shell says it
-BASE = ("PATH", "HOME", "LANG", "TMPDIR")
+BASE = ("PATH", "HOME", "LANG", "TMPDIR", "HOLDFAST_POD_UID")  # the last: an orphan is known by it as its pod's
 
 
 class CannotStart(Exception):

@@ -173,6 +173,8 @@ async def poll(context: Context, call: Call) -> Response:
 async def _direct(context: Context, agent: Agent, directive: Directive) -> Response:
     if directive.do != "hold":
         assert directive.do in ("end", "exit")
+        if directive.park:
+            crash_point("park.stored")
         return answer(DirectiveView(do=directive.do, fence=directive.fence, reason=directive.reason, park=directive.park))
     assignment = await context.store.claims.deliver(agent.worker, agent.uid)
     crash_point("handover.delivered")

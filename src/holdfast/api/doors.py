@@ -72,6 +72,7 @@ class Door:
     summary: str
     handler: Callable[["Context", Call], Awaitable[Response]]
     roles: tuple[str, ...] = ALL  # empty: open · ("agent",): a signed agent token · ("bootstrap",): the cluster's token
+    names: Any = str  # what the first name in its path may be, where not any; for the document
     query: type[msgspec.Struct] = NoQuery
     body: Any = None
     answers: dict[int, Any] = field(default_factory=lambda: {200: None})
@@ -150,9 +151,14 @@ def decode_query(request: Request, kind: type[msgspec.Struct]) -> Any:
             raise refused(name, "must not contain a NUL character")
         given[name] = value
     try:
-        return msgspec.convert(given, kind, strict=False)
+        query = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise invalid(error) from None
+    for name in given:
+        # Read leniently, `state=null` would mean "no filter" rather than a state that there is not.
+        if getattr(query, name) is None:
+            raise refused(name, "must not be null; leave it out")
+    return query
 
 
 async def decode_body(request: Request, door: Door) -> Any:

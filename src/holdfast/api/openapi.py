@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from .doors import Door
+from .doors import PATH_LIMIT, Door
 from .problems import ProblemBody
 
 TEMPLATE = "#/components/schemas/{name}"
@@ -65,9 +65,9 @@ def _operation(door: Door, schema_of: dict[int, Any]) -> dict[str, Any]:
                 "name": name,
                 "in": "path",
                 "required": True,
-                "schema": {"type": "string", "minLength": 1, "maxLength": 200},
+                "schema": {"minLength": 1, "maxLength": PATH_LIMIT, **msgspec.json.schema(door.names if not n else str)},
             }
-            for name in re.findall(r"{(\w+)}", door.path)
+            for n, name in enumerate(re.findall(r"{(\w+)}", door.path))
         ],
         "responses": responses,
         "security": [{"bearer": []}] if door.roles else [],

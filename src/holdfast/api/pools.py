@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from ..model.duration import seconds
 from ..model.outcome import Done, Skipped
-from ..model.pool import Pool, PoolSpec, problems
+from ..model.pool import Name, Pool, PoolSpec, problems
 from ..model.tenant import Tenant, TenantName, TenantSpec
 from ..model.worker import Worker
 from ..ports.store import PoolLoad
@@ -284,7 +284,7 @@ def _tenant(found: Tenant) -> TenantView:
 DOORS = [
     Door("GET", "/v1/pools", "All pools with their counts", pools, query=PageQuery, answers={200: PoolList}),
     Door("GET", "/v1/pools/{name}", "One pool", pool, answers={200: PoolView}, errors=(404,)),
-    Door("PUT", "/v1/pools/{name}", "Create or change a pool", put_pool, roles=OPERATORS, body=PoolSpec,
+    Door("PUT", "/v1/pools/{name}", "Create or change a pool", put_pool, roles=OPERATORS, names=Name, body=PoolSpec,
          answers={200: PoolView, 201: PoolView}, errors=(409,)),
     Door("DELETE", "/v1/pools/{name}", "Drain a pool: free workers go, busy ones finish", delete_pool, roles=OPERATORS,
          answers={200: PoolView}, errors=(404, 409)),
@@ -297,5 +297,5 @@ DOORS = [
          answers={200: WorkerView}, errors=(404, 409)),
     Door("GET", "/v1/tenants", "All tenants", tenants, roles=OPERATORS, query=PageQuery, answers={200: TenantList}),
     Door("GET", "/v1/tenants/{name}", "One tenant", tenant, roles=OPERATORS, answers={200: TenantView}, errors=(404,)),
-    Door("PUT", "/v1/tenants/{name}", "Set a tenant's limits", put_tenant, roles=ADMINS, body=TenantSpec, answers={200: TenantView}),
+    Door("PUT", "/v1/tenants/{name}", "Set a tenant's limits", put_tenant, roles=ADMINS, names=TenantName, body=TenantSpec, answers={200: TenantView}),
 ]  # fmt: skip

@@ -140,8 +140,11 @@ class Me(msgspec.Struct, frozen=True):
     version: str
 
 
+Kind = Literal["pool", "worker", "claim"]
+
+
 class Explanation(msgspec.Struct, frozen=True):
-    kind: Literal["pool", "worker", "claim"]
+    kind: Kind
     id: str
     sentences: list[str]
     facts: dict[str, Any]
@@ -330,7 +333,7 @@ DOORS = [
     Door("GET", "/v1/doctor", "Check the promises on the running system", doctor, roles=OPERATORS, answers={200: Doctor}),
     Door("GET", "/v1/events", "The history, oldest first; live with Accept: text/event-stream", events, roles=ALL, query=EventQuery,
          answers={200: EventList}, errors=(429,)),
-    Door("GET", "/v1/explain/{kind}/{id}", "Why, in sentences", explained, roles=ALL, answers={200: Explanation}, errors=(403, 404)),
+    Door("GET", "/v1/explain/{kind}/{id}", "Why, in sentences", explained, roles=ALL, names=Kind, answers={200: Explanation}, errors=(403, 404)),
     Door("GET", "/v1/me", "Who am I", me, roles=ALL, answers={200: Me}),
     Door("GET", "/v1/tokens", "All tokens, without the tokens", tokens, roles=ADMINS, query=PageQuery, answers={200: TokenList}),
     Door("POST", "/v1/tokens", "Make a token; shown once", make_token, roles=ADMINS, body=NewToken, answers={201: TokenView}),

@@ -1,0 +1,117 @@
+"""After lost commits: who is adopted, whose word counts, and when recovery may end."""
+
+from typing import Any
+
+import pytest
+from converge_stage import BUSY, EPOCH, FENCE, NAME, STAMP, UID, pod, pulse, row, seen, state
+
+from holdfast.duties.actions import Action, Adopt, AdoptFree, EndRecovery, NoteUid
+from holdfast.duties.converge import Converge
+from holdfast.duties.recover import LISTEN, compare, finish
+from holdfast.model.claim import fence_of
+from holdfast.model.pod import Pod, Stamp
+from holdfast.ports.store import Row
+
+LOST = state(recovering=True, age=6.0)
+SPOKE = {"spoke_since_recovery": True}
+BUSY_POD = pod(stamp=STAMP, protected=True)
+
+
+def adopted(actions: list[Action]) -> tuple[str, str, int] | None:
+    if not actions:
+        return None
+    (adopt,) = actions
+    assert isinstance(adopt, Adopt)
+    assert (adopt.adoption.worker, adopt.adoption.uid) == (NAME, UID)
+    return adopt.adoption.claim, adopt.adoption.tenant, adopt.adoption.fence
+
+
+@pytest.mark.parametrize("one", [None, row(), row("spawning"), row("parked", fence=FENCE - 1)], ids=["no row", "warm", "new", "old"])
+def test_a_claim_that_only_its_pod_knows_is_adopted(one: Row | None) -> None:
+    assert adopted(compare(one, BUSY_POD, None, LOST)) == ("c-1", "acme", FENCE)
+
+
+def test_an_agents_word_counts_more_than_a_stamp() -> None:
+    other = {"claim": "c-2", "fence": FENCE + 1, "tenant": "acme"}
+    assert adopted(compare(None, BUSY_POD, pulse(doing="running", **other, **SPOKE), LOST)) == ("c-2", "acme", FENCE + 1)
+    assert compare(row(), BUSY_POD, pulse(**SPOKE), LOST) == [], "idle by its own word: the stamp is left over"
+
+
+def test_a_word_from_before_the_loss_does_not_count() -> None:
+    other = {"claim": "c-2", "fence": FENCE + 1, "tenant": "acme"}
+    assert adopted(compare(None, BUSY_POD, pulse(doing="running", **other), LOST)) == ("c-1", "acme", FENCE)
+
+
+def test_what_the_row_knows_already_is_left_alone() -> None:
+    assert compare(row("held"), BUSY_POD, None, LOST) == []
+    newer = row("held", claim="c-5", fence=FENCE + 5)
+    assert compare(newer, BUSY_POD, None, LOST) == [], "the row is ahead of the stamp"
+
+
+def test_a_hold_whose_end_the_row_knows_is_not_adopted_again() -> None:
+    """The row remembers this very fence and holds the claim no more, so nothing of it was lost: it ended, or went to another
+    worker. Adopted again, the claim would be torn from the worker that serves it now."""
+    for one in (row("retiring", fence=FENCE), row("parked", fence=FENCE)):
+        assert compare(one, BUSY_POD, None, LOST) == []
+
+
+def test_a_free_pod_without_a_row_is_adopted_by_its_agents_word_only() -> None:
+    (free,) = compare(None, pod(), pulse(**SPOKE), LOST)
+    assert free == AdoptFree(NAME, UID, "p-1", "etl", "r1")
+    assert compare(None, pod(), None, LOST) == []
+    assert compare(None, pod(terminating=True), pulse(**SPOKE), LOST) == []
+    assert compare(None, BUSY_POD, pulse(**SPOKE), LOST) == [], "stamped: it may have served somebody"
+
+
+def test_a_pod_that_ended_is_judged_later() -> None:
+    assert compare(row("held"), pod(phase="ended"), None, LOST) == []
+    assert compare(row("held"), None, None, LOST) == []
+    assert compare(None, pod(phase="ended", stamp=STAMP), None, LOST) == []
+
+
+def test_a_row_learns_its_pods_uid_meanwhile() -> None:
+    assert compare(row("spawning", pod_uid=None), pod(), None, LOST) == [NoteUid(NAME, UID)]
+
+
+def ends(*, age: float, its_pod: Pod | None = None, one: Row | None = None, adopting: bool = False, **more: Any) -> bool:
+    pods = [its_pod] if its_pod else []
+    rows = {NAME: one} if one else {}
+    return finish(pods, rows, more.get("pulses", {}), state(recovering=True, age=age), adopting) == [EndRecovery()]
+
+
+def test_recovery_waits_for_every_living_agent_but_not_for_ever() -> None:
+    silent, spoke = row(pulse=pulse()), row(pulse=pulse(**SPOKE))
+    assert not ends(age=LISTEN - 1, its_pod=pod(), one=silent)
+    assert ends(age=LISTEN, its_pod=pod(), one=silent)
+    assert ends(age=6, its_pod=pod(), one=spoke)
+    assert not ends(age=4, its_pod=pod(), one=spoke), "a pass may have been planned from before the epoch grew"
+    assert not ends(age=6, its_pod=pod(), pulses={})
+    assert ends(age=6, its_pod=pod(), pulses={NAME: pulse(**SPOKE)})
+
+
+def test_recovery_waits_for_no_agent_that_cannot_speak() -> None:
+    assert ends(age=6)
+    assert ends(age=6, its_pod=pod(phase="ended"), one=row(pulse=None))
+    assert ends(age=6, its_pod=pod(terminating=True), one=row(pulse=None))
+    assert ends(age=6, its_pod=pod(), one=row(agent=False, pulse=None))
+
+
+def test_recovery_looks_once_more_after_an_adoption() -> None:
+    assert not ends(age=6, its_pod=pod(), one=row(pulse=pulse(**SPOKE)), adopting=True)
+    plan = Converge().plan(seen(row(), BUSY_POD, state=LOST))
+    assert [type(action) for action in plan if not isinstance(action, EndRecovery)][-1] is Adopt
+    assert EndRecovery() not in plan
+
+
+def test_a_look_at_some_workers_never_ends_recovery() -> None:
+    view = seen(row(pulse=pulse(**SPOKE)), pod(), state=state(recovering=True, age=1e6), whole=False)
+    assert EndRecovery() not in Converge().plan(view)
+
+
+@pytest.mark.parametrize("age", [6.0, LISTEN, 1e6])
+def test_recovery_does_not_end_before_a_pod_that_is_ahead_was_compared(age: float) -> None:
+    """A backup from before the last failover: its epoch grows to the one that pods were stamped in, and their fences are
+    still ahead. Ended like this, recovery leaves rows that call a busy worker free, until a pass begins another."""
+    ahead = pod(stamp=Stamp("acme", "c-9", fence_of(EPOCH, 5000)), protected=True)
+    plan = Converge().plan(seen(row(pulse=pulse(doing="running", **BUSY, **SPOKE)), ahead, state=state(recovering=True, age=age)))
+    assert EndRecovery() not in plan or any(isinstance(action, Adopt) for action in plan)

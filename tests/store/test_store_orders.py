@@ -1,0 +1,202 @@
+"""Two changes of one claim, in both orders: the first that was stored wins, the other finds it so, and the worker moves once."""
+
+from collections.abc import Callable
+
+import pytest
+from store.makes import (
+    BARE,
+    JOB,
+    SESSION,
+    Clock,
+    active,
+    ask,
+    assigned,
+    broken,
+    end,
+    hand_over,
+    kinds,
+    make_pool,
+    make_warm,
+    match,
+    queued,
+    replicas,
+    row_lock,
+    state_of,
+)
+
+from holdfast.model.outcome import Done, Stale
+from holdfast.ports.store import Batch
+from holdfast.postgres.store import PostgresStore
+
+OnStore = Callable[..., None]
+both_orders = pytest.mark.parametrize("first", [True, False], ids=["first", "second"])
+
+
+@both_orders
+def test_a_stored_renewal_wins_over_the_leases_end(on_store: OnStore, first: bool) -> None:
+    async def story(store: PostgresStore) -> None:
+        clock = await Clock.of(store)
+        pool = await make_pool(store, SESSION)
+        await make_warm(store, pool)
+        pair = await active(store, pool, ask(lease=10.0))
+        await clock.live(11)
+        renew, expire = store.claims.renew(pair.claim, pair.fence), end(store, pair.claim, "lease", fence=pair.fence)
+        calls = [renew, expire] if first else [expire, renew]
+        answers = await queued(store, row_lock("claim", pair.claim), *calls)
+        assert answers == ([True, Stale()] if first else [Done(), False])
+        assert await state_of(store, "claim", pair.claim) == ("active" if first else "ended")
+        assert await broken(store) == []
+
+    on_store(story)
+
+
+@both_orders
+def test_release_and_lease_end_a_claim_once(on_store: OnStore, first: bool) -> None:
+    async def story(store: PostgresStore) -> None:
+        clock = await Clock.of(store)
+        pool = await make_pool(store, SESSION)
+        await make_warm(store, pool)
+        pair = await active(store, pool, ask(lease=10.0))
+        await clock.live(11)
+        release, expire = end(store, pair.claim, "release"), end(store, pair.claim, "lease")
+        answers = await queued(store, row_lock("claim", pair.claim), *([release, expire] if first else [expire, release]))
+        assert answers == [Done(), Stale()]
+        [claim] = await store.claims.get([pair.claim])
+        assert claim.outcome == ("released" if first else "expired")
+        assert (await kinds(store, claim=pair.claim)).count("claim.ended") == 1
+        assert (await kinds(store, worker=pair.worker)).count("worker.parked") == 1
+        assert await store.db.value("SELECT count(*) FROM holdfast.ending") == (0 if first else 1)
+
+    on_store(story)
+
+
+@both_orders
+def test_result_and_longest_duration_end_a_claim_once(on_store: OnStore, first: bool) -> None:
+    async def story(store: PostgresStore) -> None:
+        clock = await Clock.of(store)
+        pool = await make_pool(store, JOB)
+        await make_warm(store, pool)
+        pair = await active(store, pool, ask(max_duration=10.0))
+        await clock.live(11)
+        result = end(store, pair.claim, "result", fence=pair.fence, exit_code=0)
+        stop = end(store, pair.claim, "max_duration", fence=pair.fence)
+        answers = await queued(store, row_lock("claim", pair.claim), *([result, stop] if first else [stop, result]))
+        assert answers == [Done(), Stale()]
+        [claim] = await store.claims.get([pair.claim])
+        assert (claim.outcome, claim.exit_code) == (("completed", 0) if first else ("expired", None))
+        assert await store.claims.ended_by(pair.worker, pair.fence) == (pair.claim if first else None)
+        assert (await kinds(store, claim=pair.claim)).count("claim.ended") == 1
+
+    on_store(story)
+
+
+@both_orders
+def test_cancel_and_assign(on_store: OnStore, first: bool) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, JOB)
+        new = ask()
+        await match(store, pool, new)
+        [worker] = await make_warm(store, pool)
+        cancel, assign = end(store, new.id, "cancel"), store.claims.match(pool.id, (), 9)
+        answers = await queued(store, row_lock("claim", new.id), *([cancel, assign] if first else [assign, cancel]))
+        batch = next(answer for answer in answers if isinstance(answer, Batch))
+        assert Done() in answers
+        assert len(batch.pairs) == (0 if first else 1)
+        assert await state_of(store, "claim", new.id) == "ended"
+        assert await state_of(store, "worker", worker) == "warm", "nothing was delivered: it is as good as before"
+        assert await broken(store) == []
+        later = await active(store, pool, ask("b"))
+        assert later.worker == worker
+
+    on_store(story)
+
+
+@both_orders
+def test_acknowledge_and_requeue(on_store: OnStore, first: bool) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, JOB)
+        await make_warm(store, pool)
+        pair = await assigned(store, pool)
+        await store.claims.offer([(pair.claim, pair.fence, True)])
+        assert pair.uid is not None
+        await store.claims.deliver(pair.worker, pair.uid)
+        accept = store.claims.acknowledge(pair.worker, pair.fence, None)
+        requeue = store.claims.requeue(pair.claim, pair.fence, keep_worker=False, suspect=False, reason="stalled")
+        answers = await queued(store, row_lock("claim", pair.claim), *([accept, requeue] if first else [requeue, accept]))
+        assert answers == ([pair.claim, Stale()] if first else [Done(), None])
+        assert await state_of(store, "claim", pair.claim) == ("active" if first else "waiting")
+        assert await state_of(store, "worker", pair.worker) == ("held" if first else "retiring"), "it may have seen the tenant"
+        assert await broken(store) == []
+
+    on_store(story)
+
+
+@both_orders
+def test_deliver_and_cancel(on_store: OnStore, first: bool) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, JOB)
+        await make_warm(store, pool)
+        pair = await assigned(store, pool, ask(secrets={"token": "hunter2"}))
+        await store.claims.offer([(pair.claim, pair.fence, True)])
+        assert pair.uid is not None
+        deliver, cancel = store.claims.deliver(pair.worker, pair.uid), end(store, pair.claim, "cancel")
+        told, ended = await queued(store, row_lock("claim", pair.claim), *([deliver, cancel] if first else [cancel, deliver]))
+        told, ended = (told, ended) if first else (ended, told)
+        assert ended == Done()
+        assert (told is not None) == first
+        assert await state_of(store, "worker", pair.worker) == ("retiring" if first else "warm")
+
+    on_store(story)
+
+
+def test_an_acknowledgement_sent_twice_at_once_is_accepted_twice(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, JOB)
+        await make_warm(store, pool)
+        pair = await assigned(store, pool)
+        await store.claims.offer([(pair.claim, pair.fence, True)])
+        assert pair.uid is not None
+        await store.claims.deliver(pair.worker, pair.uid)
+        async with replicas(store, 1) as (other,):
+            # The agent's first call timed out and is still under way when it asks again, elsewhere.
+            calls = [door.claims.acknowledge(pair.worker, pair.fence, None) for door in (store, other)]
+            answers = await queued(store, row_lock("claim", pair.claim), *calls)
+        assert answers == [pair.claim, pair.claim], "told that it is stale, the agent would drop a claim that is active"
+        assert (await kinds(store, claim=pair.claim)).count("claim.active") == 1
+
+    on_store(story)
+
+
+def test_a_late_offer_takes_nothing_back_from_a_worker_that_was_told(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, JOB)
+        await make_warm(store, pool)
+        pair = await assigned(store, pool)
+        # A slow hand-over was taken up by another replica, which offered and delivered; then the slow one offers as well.
+        await store.claims.offer([(pair.claim, pair.fence, True)])
+        assert pair.uid is not None
+        assert await store.claims.deliver(pair.worker, pair.uid) is not None
+        await store.claims.offer([(pair.claim, pair.fence, True)])
+        assert await store.db.value("SELECT delivered FROM holdfast.claim WHERE id = $1", pair.claim)
+        assert await store.claims.acknowledge(pair.worker, pair.fence, None) == pair.claim
+
+    on_store(story)
+
+
+def test_an_offer_of_an_old_fence_changes_nothing(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, BARE)
+        await make_warm(store, pool, 2)
+        old = await assigned(store, pool)
+        await store.claims.requeue(old.claim, old.fence, keep_worker=False, suspect=False, reason="its pod was gone")
+        [new] = await match(store, pool)
+        assert (new.claim, new.worker) != (old.claim, old.worker)
+        assert new.fence > old.fence
+        assert await store.claims.offer([(old.claim, old.fence, True)]) == []
+        assert await state_of(store, "claim", old.claim) == "assigned"
+        await hand_over(store, pool, new)
+        assert not await store.claims.renew(old.claim, old.fence)
+        assert await store.claims.acknowledge(old.worker, old.fence, None) is None
+        assert await broken(store) == []
+
+    on_store(story)
