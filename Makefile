@@ -37,6 +37,10 @@ check: $(READY) ## ruff, mypy strict, import-linter
 test: $(READY) ## all tests, on real parts
 	$(BIN)/pytest -n 4 --dist worksteal
 
+.PHONY: docs
+docs: $(READY) ## write the docs that come from the code: metrics, state machines
+	$(BIN)/python scripts/gen_docs.py
+
 .PHONY: lock
 lock: $(READY) ## write requirements.lock anew from pyproject.toml
 	$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --extra dev --python-version 3.11 --universal pyproject.toml -o requirements.lock

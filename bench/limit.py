@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import os
 import secrets
 import subprocess
@@ -38,7 +39,8 @@ def claim(id_: str) -> str:
         retry=None,
         secrets=None,
     )
-    return msgspec.json.encode([{"ord": 0, **msgspec.structs.asdict(new)}]).decode()
+    # With spaces: pgbench takes `:null` for a variable of its own.
+    return json.dumps([{"ord": 0, **msgspec.structs.asdict(new)}])
 
 
 def run(stage: Stage, pool_id: str, *, clients: int, count: int) -> Spread:

@@ -1,14 +1,16 @@
 """A cheap client: keep-alive sockets that send one prepared request over and over, in a process of its own.
 
-`python -m bench.load PORT TOKEN POOL CLIENTS COUNT SECONDS` prints {"seconds", "latencies" (in seconds, in order of answer), "errors"}.
+`TOKEN=… python -m bench.load PORT POOL CLIENTS COUNT SECONDS` prints {"seconds", "latencies" (in seconds, in order of answer), "errors"}.
 """
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import cast
 
 import uvloop
 
@@ -27,8 +29,7 @@ class Client(asyncio.Protocol):
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
         self._send()
 
     def _send(self) -> None:
@@ -83,8 +84,14 @@ async def load(port: int, token: str, pool: str, clients: int, count: int, secon
 
 def run(port: int, token: str, pool: str, *, clients: int, count: int, seconds: float) -> Spread:
     """Load a replica from another process; what its requests took."""
-    words = [port, token, pool, clients, count, seconds]
-    done = subprocess.run([sys.executable, "-m", "bench.load", *map(str, words)], capture_output=True, text=True, timeout=seconds + 30)
+    words = [port, pool, clients, count, seconds]
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.load", *map(str, words)],
+        env={**os.environ, "TOKEN": token},
+        capture_output=True,
+        text=True,
+        timeout=seconds + 30,
+    )
     if done.returncode != 0:
         raise RuntimeError(f"the load failed: {done.stderr[-2000:]}")
     found = json.loads(done.stdout)
@@ -93,7 +100,7 @@ def run(port: int, token: str, pool: str, *, clients: int, count: int, seconds: 
 
 
 if __name__ == "__main__":
-    port, token, pool, clients, count, seconds = sys.argv[1:]
+    port, pool, clients, count, seconds = sys.argv[1:]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        answer = runner.run(load(int(port), token, pool, int(clients), int(count), float(seconds)))
+        answer = runner.run(load(int(port), os.environ["TOKEN"], pool, int(clients), int(count), float(seconds)))
     print(json.dumps(answer))

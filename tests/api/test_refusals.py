@@ -242,7 +242,8 @@ ROLES = [
     *(Bad(method, path, body, 403, token="acme", says="this needs the role")
       for method, path, body in [
           ("PUT", "/v1/pools/new", {}), ("DELETE", "/v1/pools/direct", None),
-          ("POST", "/v1/pools/direct/freeze", {"reason": "x"}), ("POST", "/v1/pools/direct/thaw", {}), ("GET", "/v1/workers", None), ("GET", "/v1/workers/w-1", None),
+          ("POST", "/v1/pools/direct/freeze", {"reason": "x"}), ("POST", "/v1/pools/direct/thaw", {}),
+          ("GET", "/v1/workers", None), ("GET", "/v1/workers/w-1", None),
           ("POST", "/v1/workers/w-1/retire", {"reason": "x"}), ("GET", "/v1/tenants", None), ("GET", "/v1/tenants/acme", None),
           ("PUT", "/v1/tenants/acme", {"weight": 1000}), ("GET", "/v1/duties", None), ("GET", "/v1/replicas", None),
           ("GET", "/v1/brake", None), ("POST", "/v1/brake/release", {"reason": "x"}), ("GET", "/v1/doctor", None),

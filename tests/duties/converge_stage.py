@@ -89,7 +89,12 @@ def row(state: str = "warm", **facts: Any) -> Row:
     }
     if state == "held":
         worker |= BUSY
-        around |= {"claim_state": "active", "claim_fence": FENCE, "claim_delivered": True, "pulse": pulse(doing="running", **BUSY)}
+        around |= {
+            "claim_state": "active",
+            "claim_fence": FENCE,
+            "claim_delivered": True,
+            "pulse": pulse(doing="running", **BUSY),
+        }
     if state == "parked":
         worker |= {"tenant": "acme", "fence": FENCE, "parked_since": NOW - 60, "park_ttl": 60.0}
     for name, value in facts.items():

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from converge_stage import BUSY, EPOCH, FENCE, NAME, STAMP, UID, pod, pulse, row, seen, state
+from converge_stage import EPOCH, FENCE, NAME, STAMP, UID, pod, pulse, row, seen, state
 
 from holdfast.duties.actions import Action, Adopt, AdoptFree, EndRecovery, NoteUid
 from holdfast.duties.converge import Converge
@@ -26,7 +26,9 @@ def adopted(actions: list[Action]) -> tuple[str, str, int] | None:
     return adopt.adoption.claim, adopt.adoption.tenant, adopt.adoption.fence
 
 
-@pytest.mark.parametrize("one", [None, row(), row("spawning"), row("parked", fence=FENCE - 1)], ids=["no row", "warm", "new", "old"])
+@pytest.mark.parametrize(
+    "one", [None, row(), row("spawning"), row("parked", fence=FENCE - 1)], ids=["no row", "warm", "new", "old"]
+)
 def test_a_claim_that_only_its_pod_knows_is_adopted(one: Row | None) -> None:
     assert adopted(compare(one, BUSY_POD, None, LOST)) == ("c-1", "acme", FENCE)
 
@@ -113,5 +115,6 @@ def test_recovery_does_not_end_before_a_pod_that_is_ahead_was_compared(age: floa
     """A backup from before the last failover: its epoch grows to the one that pods were stamped in, and their fences are
     still ahead. Ended like this, recovery leaves rows that call a busy worker free, until a pass begins another."""
     ahead = pod(stamp=Stamp("acme", "c-9", fence_of(EPOCH, 5000)), protected=True)
-    plan = Converge().plan(seen(row(pulse=pulse(doing="running", **BUSY, **SPOKE)), ahead, state=state(recovering=True, age=age)))
+    word = pulse(doing="running", claim="c-9", fence=fence_of(EPOCH, 5000), tenant="acme", **SPOKE)
+    plan = Converge().plan(seen(row(pulse=word), ahead, state=state(recovering=True, age=age)))
     assert EndRecovery() not in plan or any(isinstance(action, Adopt) for action in plan)

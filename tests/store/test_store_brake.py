@@ -63,6 +63,7 @@ def test_racing_endings_stop_at_the_limit(on_store: OnStore) -> None:
             # A person does, and it counts anew.
             assert await store.fleet.release_brake("looked at it")
             assert not await store.fleet.release_brake("again")
+            await clock.live(1)
             answers = await asyncio.gather(*(end(doors[n % 3], claim, "lease") for n, claim in enumerate(left)))
             assert answers.count(Done()) == 5
         assert await brake_events(store) == ["brake.tripped", "brake.released", "brake.tripped"]

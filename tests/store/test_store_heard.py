@@ -18,7 +18,6 @@ from store.makes import (
     word,
 )
 
-from holdfast.duties.deadlines import decide
 from holdfast.model.outcome import Done, Stale
 from holdfast.postgres.store import PostgresStore
 
@@ -154,22 +153,6 @@ def test_two_replicas_beats_do_not_count_twice(on_store: OnStore) -> None:
     on_store(story)
 
 
-@pytest.mark.parametrize("elapsed", [0.5, 1.0, 4.0])
-def test_heard_time_never_runs_back(on_store: OnStore, elapsed: float) -> None:
-    async def story(store: PostgresStore) -> None:
-        clock = await Clock.of(store)
-        latest = await clock.heard()
-        for jump in (1.0, 3.0, -HOUR, 0.2, HOUR, 0.0, 30.0, -5.0, 2.0):
-            await clock.jump(jump)
-            for _ in range(2):
-                now = await clock.heard()
-                assert now >= latest, f"after a jump of {jump} s"
-                latest = now
-                await clock.beat(elapsed)
-
-    on_store(story)
-
-
 def test_silence_while_nobody_listened_is_no_silence(on_store: OnStore) -> None:
     async def story(store: PostgresStore) -> None:
         clock = await Clock.of(store)
@@ -216,14 +199,14 @@ def test_every_deadline_stands_still_in_an_outage(on_store: OnStore) -> None:
         found = {one.claim: one for one in await store.claims.due(100)}
         assert longest.claim not in found
         assert waiting.id not in found
-        assert [decide(one) for one in found.values() if not one.offered and one.idle < 9.5] != [], "a hand-over is looked at"
+        assert handed.claim not in found
         [load] = await store.pools.loads()
         assert load.parked_expired == []
         await clock.live(26)
         found = {one.claim: one for one in await store.claims.due(100)}
         assert found[longest.claim].past_max
         assert found[waiting.id].past_deadline
-        assert handed.claim in found
+        assert found[handed.claim].idle == pytest.approx(30)
         [load] = await store.pools.loads()
         assert [worker for worker, _ in load.parked_expired] == [parked.worker]
 

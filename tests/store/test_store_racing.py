@@ -20,7 +20,6 @@ from store.makes import (
     make_pool,
     make_tenant,
     make_warm,
-    queued,
     replicas,
     state_of,
     waiting,
@@ -28,10 +27,15 @@ from store.makes import (
 )
 
 from holdfast.model.outcome import Done, Stale
-from holdfast.model.pool import PoolSpec
+from holdfast.model.pool import PoolSpec, revision_of
+from holdfast.postgres.pools import PUT
 from holdfast.postgres.store import PostgresStore
 
 OnStore = Callable[..., None]
+
+
+def encode(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 @pytest.mark.parametrize("spec", [DIRECT, BARE, JOB], ids=["direct", "bare", "job"])
@@ -187,7 +191,7 @@ def test_a_condemn_that_waited_for_a_claim_finds_the_worker_held(on_store: OnSto
             await transaction.start()
             new = {"ord": 0, **msgspec.structs.asdict(ask())}
             sql = store.db.sql("SELECT * FROM @fn.match($1, $2::jsonb, 9)")
-            assert len(await connection.fetch(sql, pool.id, msgspec.json.encode([new]).decode())) == 2, "taken in, and paired"
+            assert len(await connection.fetch(sql, pool.id, encode([new]))) == 2, "taken in, and paired"
             condemning = asyncio.create_task(store.workers.condemn(worker, None, "not wanted", counted=False))
             await waiting(store, 1, condemning)
             await transaction.commit()
@@ -246,12 +250,15 @@ def test_starting_workers_are_bounded_whoever_spawns(on_store: OnStore) -> None:
 
 def test_a_pool_that_another_created_meanwhile_was_not_created_here(on_store: OnStore) -> None:
     async def story(store: PostgresStore) -> None:
-        async with replicas(store, 2) as (one, two):
-            blocker = "LOCK TABLE holdfast.pool IN EXCLUSIVE MODE"
-            puts = [door.pools.put(f"p-{n}", "linux", DIRECT, "api") for n, door in enumerate((one, two))]
-            made = await queued(store, blocker, *puts)
-        assert [pool.id for pool, _ in made] == ["p-0", "p-0"]
-        assert sorted(what for _, what in made) == ["created", "same"]
+        async with another(store) as connection:
+            transaction = connection.transaction()
+            await transaction.start()
+            await connection.fetch(store.db.sql(PUT), "p-0", "linux", encode(DIRECT), revision_of(DIRECT), "api")
+            putting = asyncio.create_task(store.pools.put("p-1", "linux", DIRECT, "api"))
+            await waiting(store, 1, putting)
+            await transaction.commit()
+        pool, what = await putting
+        assert (pool.id, what) == ("p-0", "same")
         assert await column(store, "SELECT kind FROM holdfast.event WHERE pool_id = 'p-0'") == ["pool.created"]
 
     on_store(story)

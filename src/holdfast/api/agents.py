@@ -11,7 +11,7 @@ from ..model.duration import seconds
 from ..model.outcome import Done, Skipped
 from ..model.pool import WorkerSpec
 from ..ports.store import Directive, Word
-from .auth import AGENT_TOKEN_SECONDS, Agent, bearer
+from .auth import AGENT_TOKEN_SECONDS, CHALLENGE, Agent, bearer
 from .context import Context
 from .doors import Call, Door, answer, empty
 from .problems import Problem
@@ -112,7 +112,7 @@ async def register(context: Context, call: Call) -> Response:
     body: Register = call.body
     identity = await context.cluster.verify(bearer(call.request.headers.get("authorization")))
     if identity is None or (identity.worker, identity.uid) != (body.worker, body.uid):
-        raise Problem(401, "unauthenticated", "the token is forged, expired or another pod's")
+        raise Problem(401, "unauthenticated", "the token is forged, expired or another pod's", headers=CHALLENGE)
     known = await context.store.workers.identity(body.worker)
     # A reviewed token may outlive its pod by seconds: the UID must be the one in our own row.
     if known is None or known[0] not in (None, body.uid):

@@ -63,7 +63,7 @@ class Auth:
                 self._known = {key: kept for key, kept in self._known.items() if kept[1] and kept[0] >= now}
             self._known[hashed] = (now + CACHE_SECONDS, caller)
         if caller is None:
-            raise Problem(401, "unauthenticated", "the token is not known here, or has expired", headers=_CHALLENGE)
+            raise Problem(401, "unauthenticated", "the token is not known here, or has expired", headers=CHALLENGE)
         return caller
 
     def may_stream(self, caller: Caller) -> None:
@@ -96,10 +96,10 @@ class Auth:
         token = bearer(header)
         body, _, mac = token.removeprefix("hfa_").partition(".")
         if not token.startswith("hfa_") or not hmac.compare_digest(self._mac(body).encode(), mac.encode()):
-            raise Problem(401, "unauthenticated", "not an agent's token: register first", headers=_CHALLENGE)
+            raise Problem(401, "unauthenticated", "not an agent's token: register first", headers=CHALLENGE)
         worker, uid, expires = msgspec.json.decode(_unb64(body), type=tuple[str, str, int])
         if expires < time.time():
-            raise Problem(401, "expired", "the agent's token has expired: register again", headers=_CHALLENGE)
+            raise Problem(401, "expired", "the agent's token has expired: register again", headers=CHALLENGE)
         return Agent(worker, uid)
 
     def credential(self, claim: str, fence: int) -> str:
@@ -110,13 +110,13 @@ class Auth:
         return _b64(hmac.new(self._key, text.encode(), hashlib.sha256).digest())
 
 
-_CHALLENGE = {"WWW-Authenticate": "Bearer"}
+CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
 def bearer(header: str | None) -> str:
     scheme, _, token = (header or "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
-        raise Problem(401, "unauthenticated", "send `Authorization: Bearer <token>`", headers=_CHALLENGE)
+        raise Problem(401, "unauthenticated", "send `Authorization: Bearer <token>`", headers=CHALLENGE)
     return token.strip()
 
 

@@ -237,9 +237,20 @@ async def _sse(context: Context, call: Call, found: list[Event], cursor: str, ab
             try:
                 if not await context.auth.still(call.request.headers.get("authorization")):
                     return
-                found, cursor = await context.store.history.events(after=cursor, limit=500, **about)
+                found, cursor = await _news(context, cursor, about)
             except StoreUnavailable:
                 return  # the reader comes back with its Last-Event-ID
+
+
+async def _news(context: Context, after: str, about: dict[str, Any]) -> tuple[list[Event], str]:
+    """What happened since, and where to look from next time. Who hears of nothing moves on with the head of the whole history:
+    otherwise every look would walk through all that others did since. What is at the head was complete when it was read, so
+    a look that came later and found nothing skips nothing."""
+    _, head = await context.store.history.events(after=after, limit=1, newest=True)
+    if head == after:
+        return [], after
+    found, cursor = await context.store.history.events(after=after, limit=500, **about)
+    return found, cursor if found else head
 
 
 def _event(event: Event) -> EventView:

@@ -1,0 +1,101 @@
+"""Write docs/metrics.md and docs/state-machines.md from the code that they describe. `make docs` runs it."""
+
+import typing
+from pathlib import Path
+
+from prometheus_client.metrics import MetricWrapperBase
+
+from holdfast.engine.metrics import Metrics
+from holdfast.model.claim import CLAIM, OUTCOMES, How
+from holdfast.model.machine import Machine
+from holdfast.model.worker import WORKER
+
+DOCS = Path(__file__).parents[1] / "docs"
+NOTE = "<!-- Written by scripts/gen_docs.py: change the code, then `make docs`. -->"
+
+
+def documents() -> dict[str, str]:
+    """Each file's name and text."""
+    return {"metrics.md": metrics(), "state-machines.md": state_machines()}
+
+
+def metrics() -> str:
+    found = [each for each in vars(Metrics()).values() if isinstance(each, MetricWrapperBase)]
+    gauges = [each for each in found if each._type == "gauge"]
+    own = [each for each in found if each._type != "gauge"]
+    return "\n".join(
+        [
+            "# Metrics",
+            NOTE,
+            "",
+            "`GET /metrics` of any replica, with an operator's token. No label names a tenant, a worker or a claim: there is no",
+            "end of those. Ask `/v1/events` and `/v1/explain` about them.",
+            "",
+            "## Read from the database",
+            "",
+            "Every replica shows the same: take the maximum over replicas, not the sum.",
+            "",
+            *_metric_table(gauges),
+            "",
+            "## Counted by each replica",
+            "",
+            "From its start on: add them up over replicas.",
+            "",
+            *_metric_table(own),
+            "",
+        ]
+    )
+
+
+def _metric_table(found: list[MetricWrapperBase]) -> list[str]:
+    rows = ["| Metric | Type | Labels | Meaning |", "|---|---|---|---|"]
+    for each in found:
+        labels = ", ".join(f"`{label}`" for label in each._labelnames) or "–"
+        rows.append(f"| `{exposed(each)}` | {each._type} | {labels} | {each._documentation} |")
+    return rows
+
+
+def exposed(metric: MetricWrapperBase) -> str:
+    """The name as scraped: the library adds a counter's ending."""
+    return metric._name + ("_total" if metric._type == "counter" else "")
+
+
+def state_machines() -> str:
+    return "\n".join(
+        [
+            "# State machines",
+            NOTE,
+            "",
+            "These tables are the code's own: SQL guards, the names of events and the property tests come from them. There is no",
+            "way between two states that is not a row here.",
+            "",
+            *_machine(CLAIM),
+            "What may end a claim, and nothing else (P2): " + ", ".join(f"`{how}`" for how in typing.get_args(How)) + ".",
+            "",
+            "| Ended while | Outcomes |",
+            "|---|---|",
+            *(f"| {state} | {', '.join(outcomes)} |" for state, outcomes in OUTCOMES.items()),
+            "",
+            *_machine(WORKER),
+        ]
+    )
+
+
+def _machine(machine: Machine) -> list[str]:
+    return [
+        f"## A {machine.noun}",
+        "",
+        "```mermaid",
+        machine.diagram(),
+        "```",
+        "",
+        "| Transition | From | To | Event | Why |",
+        "|---|---|---|---|---|",
+        *(f"| `{t.name}` | {', '.join(t.sources) or '–'} | {t.target} | `{t.event}` | {t.why} |" for t in machine.transitions),
+        "",
+    ]
+
+
+if __name__ == "__main__":
+    for name, text in documents().items():
+        (DOCS / name).write_text(text, encoding="utf-8")

@@ -1,0 +1,181 @@
+"""A steady flow of jobs and sessions, and books kept outside of Holdfast about what became of each."""
+
+import asyncio
+import itertools
+import random
+import time
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from ..client import Claim, Client, HoldfastError, claim
+
+JOB_EVERY = 0.7  # seconds; a worker serves one job and is replaced, which costs a core about a quarter second
+PAGE_EVERY = 0.4
+FETCH_TIMEOUT = 10.0
+TENANTS = ("acme", "globex")
+# Both lines by the job itself: whoever finds an id twice in `begun` saw it run twice, whoever misses it in `done` lost it.
+JOB = 'echo "$HOLDFAST_CLAIM" >> "$1"; {work}; echo "$HOLDFAST_CLAIM" >> "$2"'
+
+
+@dataclass
+class Job:
+    """One request of ours. Its key makes asking again safe, whatever happened to the answer."""
+
+    key: str
+    command: list[str]
+    claim: Claim | None = None
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Served:
+    """When a worker was asked for, and when it was there."""
+
+    asked_at: float
+    active_at: float
+
+    @property
+    def latency(self) -> float:
+        return self.active_at - self.asked_at
+
+
+class Traffic:
+    def __init__(self, clients: Sequence[Client], begun: Path, done: Path) -> None:
+        self._clients = clients  # each begins at another replica, so that whichever dies had callers
+        self._turn = itertools.cycle(clients)
+        self._begun, self._done = begun, done
+        self._random = random.Random(1)  # noqa: S311 - the same mix of jobs each time
+        self._stopping = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._held: dict[str, str] = {}
+        self.jobs: list[Job] = []
+        self.served: list[Served] = []
+        self.pages: list[float] = []  # when each was fetched
+        self.sessions = 0
+        self.broken: list[str] = []  # sessions that ended before their holder wanted
+        self.shared: list[str] = []  # workers that two holders were told of at once
+
+    def start(self) -> None:
+        self._spawn(self._flow())
+        for tenant in TENANTS:
+            self._spawn(self._visits(tenant))
+
+    def start_job(self, work: str) -> Job:
+        """`work` is a line of shell that the job does between its two marks."""
+        command = ["sh", "-c", JOB.format(work=work), "job", str(self._begun), str(self._done)]
+        job = Job(f"demo-{len(self.jobs)}", command)
+        self.jobs.append(job)
+        self._spawn(self._run(job))
+        return job
+
+    async def session(self, tenant: str, until: asyncio.Event) -> None:
+        """Hold one worker until then, and fetch its page again and again with the credential of this claim."""
+        which = "its claim"
+        try:
+            asked_at = time.monotonic()
+            async with claim("notebook", client=next(self._turn), tenant=tenant) as worker, aiohttp.ClientSession() as http:
+                self.served.append(Served(asked_at, time.monotonic()))
+                self.sessions += 1
+                which = f"{worker.claim_id} on {worker.id}"
+                if other := self._held.get(worker.id):
+                    self.shared.append(f"worker {worker.id} was given to {other} and to {worker.claim_id}")
+                self._held[worker.id] = worker.claim_id
+                try:
+                    while not until.is_set():
+                        await self._fetch(http, str(worker.endpoint), worker.headers)
+                        await _wait(until, PAGE_EVERY)
+                finally:
+                    self._held.pop(worker.id, None)  # before the release: afterwards it may be another's
+        except (HoldfastError, aiohttp.ClientError, TimeoutError) as error:
+            self.broken.append(f"a session of {tenant} broke ({which}): {error or type(error).__name__}")
+
+    async def finish(self, within: float) -> None:
+        """No new ones; those under way may finish."""
+        self._stopping.set()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=within)
+
+    async def drop(self) -> None:
+        """Let go of everything at once."""
+        for client in self._clients:
+            client.transport.patience = 0.0  # nobody waits for an outage to end any more
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # The counter
+
+    def lost(self) -> list[str]:
+        """Jobs that ended otherwise than by running, or that say so without having run; sessions that broke."""
+        done = _lines(self._done)
+        said = list(self.broken)
+        for job in self.jobs:
+            if job.failure:
+                said.append(f"job {job.key}: {job.failure}")
+            elif job.claim is not None and job.claim.ended:
+                if job.claim.outcome != "completed":
+                    said.append(f"job {job.claim.id} ended as {job.claim.outcome}: {job.claim.reason}")
+                elif not done[job.claim.id]:
+                    said.append(f"job {job.claim.id} is called completed but left no trace")
+        return said
+
+    def unfinished(self) -> list[str]:
+        return [f"job {job.key} never ended" for job in self.jobs if not job.failure and not (job.claim and job.claim.ended)]
+
+    def doubled(self) -> list[str]:
+        return [f"job {id_} began {count} times" for id_, count in _lines(self._begun).items() if count > 1] + self.shared
+
+    def jobs_done(self) -> int:
+        return sum(job.claim is not None and job.claim.outcome == "completed" for job in self.jobs)
+
+    # The flow
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _flow(self) -> None:
+        while not self._stopping.is_set():
+            self.start_job(f"sleep {self._random.uniform(0.2, 2.5):.1f}")
+            await _wait(self._stopping, JOB_EVERY)
+
+    async def _run(self, job: Job) -> None:
+        client = next(self._turn)
+        try:
+            asked_at = time.monotonic()
+            asked = await client.claim("linux", key=job.key, command=job.command, wait="10s")
+            job.claim = await client.until(asked, "active")
+            self.served.append(Served(asked_at, time.monotonic()))
+            job.claim = await client.until(job.claim, "ended")
+        except HoldfastError as error:
+            job.failure = str(error)
+
+    async def _visits(self, tenant: str) -> None:
+        while not self._stopping.is_set():
+            over = asyncio.Event()
+            timer = asyncio.get_running_loop().call_later(self._random.uniform(2.0, 5.0), over.set)
+            await self.session(tenant, over)
+            timer.cancel()
+
+    async def _fetch(self, http: aiohttp.ClientSession, endpoint: str, headers: dict[str, str]) -> None:
+        async with http.get(endpoint, headers=headers, timeout=aiohttp.ClientTimeout(total=FETCH_TIMEOUT)) as answer:
+            answer.raise_for_status()
+            await answer.read()
+        self.pages.append(time.monotonic())
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return
+
+
+def _lines(path: Path) -> Counter[str]:
+    return Counter(path.read_text().split()) if path.exists() else Counter()

@@ -1,0 +1,159 @@
+"""What agents are told: never to end what we do not know, and nobody is given a worker that served somebody else (P1, P7)."""
+
+from collections.abc import Callable
+
+from store.makes import JOB, SESSION, active, ask, end, make_pool, make_warm, match, state_of, word
+
+from holdfast.duties.recover import compare
+from holdfast.model.outcome import Done
+from holdfast.model.pod import Pod
+from holdfast.ports.cluster import Remembered
+from holdfast.postgres.store import PostgresStore
+from holdfast.wiring import wire
+
+OnStore = Callable[..., None]
+
+
+def test_an_agent_that_knows_more_than_the_database_says_so(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, SESSION)
+        [worker] = await make_warm(store, pool)
+        last = (await active(store, pool)).fence
+        for said in ({"claim": "c-1", "fence": last + 1, "doing": "running"}, {"reset_fence": last + 1}):
+            assert (await store.workers.hear(word(worker, **said))).do == "ahead"
+            assert (await store.workers.hear(word("w-nobody", **said))).do == "ahead"
+        assert (await store.workers.hear(word(worker, claim="c-1", fence=last, doing="running"))).do != "ahead"
+
+    on_store(story)
+
+
+def test_an_agent_with_a_claim_that_has_no_row_is_left_alone(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, JOB)
+        workers = await make_warm(store, pool, 4)
+        await active(store, pool)
+        await store.workers.condemn(workers[-1], None, "not wanted", counted=False)
+        for worker in [*workers, "w-nobody"]:
+            for recovering in (False, True):
+                if recovering:
+                    await store.fleet.begin_recovery("restored", 0)
+                told = await store.workers.hear(word(worker, doing="running", claim="c-lost", fence=1, tenant="acme"))
+                assert told.do in ("nothing", "unknown"), await state_of(store, "worker", worker)
+                await store.fleet.end_recovery()
+
+    on_store(story)
+
+
+def test_while_recovering_no_agent_is_told_to_end_or_exit(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, JOB)
+        await make_warm(store, pool, 2)
+        pair = await active(store, pool)
+        assert await end(store, pair.claim) == Done()
+        busy = word(pair.worker, doing="running", claim=pair.claim, fence=pair.fence)
+        assert (await store.workers.hear(busy)).do == "end"
+        assert (await store.workers.hear(word(pair.worker))).do == "exit"
+        await store.fleet.begin_recovery("restored", 0)
+        assert (await store.workers.hear(busy)).do == "nothing"
+        assert (await store.workers.hear(word(pair.worker))).do == "nothing"
+
+    on_store(story)
+
+
+def test_another_pod_under_the_name_is_not_this_worker(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, JOB)
+        [worker] = await make_warm(store, pool)
+        assert (await store.workers.hear(word(worker, uid="another"))).do == "unknown"
+        pair = await active(store, pool)
+        assert await store.claims.deliver(pair.worker, "another") is None
+
+    on_store(story)
+
+
+def test_a_worker_whose_past_tenant_the_database_forgot_serves_nobody_else(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, SESSION)
+        [worker] = await make_warm(store, pool)
+        # The backup shows it warm. In the lost commits it served tenant a, was reset and parked; its agent remembers.
+        forgotten = (await store.fleet.state()).last_fence + 7
+        reset = word(worker, reset_fence=forgotten)
+        assert (await store.workers.hear(reset)).do == "ahead"
+        await store.fleet.begin_recovery("an agent knows more", 0)
+        await store.workers.hear(reset)
+        await store.workers.beat([reset])
+        assert await store.fleet.end_recovery() == Done()
+        await store.workers.hear(reset)
+        given = await match(store, pool, ask("b", lease=60.0))
+        assert [pair.worker for pair in given] == [], "tenant b would sit where tenant a was"
+
+    on_store(story)
+
+
+def test_a_pod_without_a_row_whose_agent_was_reset_is_not_taken_for_new(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, SESSION)
+        forgotten = (await store.fleet.state()).last_fence + 7
+        await store.fleet.begin_recovery("restored", 0)
+        await store.fleet.beat("r-1", None, 10.0, [])
+        reset = word("w-lost", reset_fence=forgotten)
+        await store.workers.hear(reset)
+        await store.workers.beat([reset])
+        # Parked: its stamp was cleared when its claim ended, as from every free worker.
+        pod = Pod(
+            name="w-lost", uid="uid-w-lost", worker="w-lost", install="i-test", pool_id=pool.id, pool=pool.name,
+            revision=pool.revision, phase="running", version="1", created_at=0.0,
+        )  # fmt: skip
+        replica = wire(store, Nowhere(), key=b"key", url="http://here").replica
+        [pulse] = await store.workers.pulses(["w-lost"])
+        for action in compare(None, pod, pulse, await store.fleet.state()):
+            await replica.apply(action)
+        await store.fleet.end_recovery()
+        await store.workers.hear(reset)
+        assert await match(store, pool, ask("b", lease=60.0)) == []
+
+    on_store(story)
+
+
+class Nowhere:
+    """A cluster without pods, that remembers what it was told."""
+
+    install = "i-test"
+
+    def __init__(self, kept: Remembered | None = None) -> None:
+        self.kept = kept
+
+    async def remember(self, mark: Remembered) -> None:
+        self.kept = mark
+
+    async def remembered(self) -> Remembered | None:
+        return self.kept
+
+
+def test_a_restore_to_before_an_earlier_recovery_gives_no_fence_twice(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        cluster = Nowhere()
+        pool = await make_pool(store, SESSION)
+        await make_warm(store, pool)
+        backup = await store.db.row("SELECT epoch, mark, (SELECT last_value FROM holdfast.fence) FROM holdfast.installation, holdfast.hearing")
+        assert backup is not None
+        # Commits are lost once: epoch 2. A claim is given out in it, and the mark with its epoch is kept outside.
+        await store.fleet.begin_recovery("restored", 0)
+        await store.fleet.end_recovery()
+        given = (await active(store, pool)).fence
+        first = wire(store, cluster, key=b"key", url="http://here").replica
+        for _ in range(3):
+            await first.beat()
+        # Then the backup from before all of that is restored.
+        await store.db.rows("UPDATE holdfast.installation SET epoch = $1", backup["epoch"])
+        await store.db.rows("UPDATE holdfast.hearing SET mark = $1", backup["mark"])
+        await store.db.rows("SELECT setval('holdfast.fence', $1, false)", backup["last_value"])
+        await store.db.rows("DELETE FROM holdfast.claim")
+        await store.db.rows("UPDATE holdfast.worker SET state = 'warm', claim_id = NULL, tenant = NULL, fence = NULL")
+        second = wire(store, cluster, key=b"key", url="http://there").replica
+        await second.beat()
+        assert (await store.fleet.state()).recovering, "the mark outside is higher"
+        await store.fleet.end_recovery()
+        assert (await active(store, pool)).fence > given, "two assignments with one fence cannot be told apart"
+
+    on_store(story)
