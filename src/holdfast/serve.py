@@ -11,6 +11,7 @@ import uvicorn
 import uvloop
 
 from .api.server import BoundedHttp
+from .postgres.database import Mark
 from .wiring import Layout, Settings, Wired, connect, local_cluster, wire
 
 GRACE = 5  # seconds for requests under way; long polls and waits are answered at once
@@ -25,6 +26,7 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._wired.context.stopping.set()
+        self._wired.context.wakes.closing = True
         self._wired.context.wakes.wake_all()
         super().handle_exit(sig, frame)
 
@@ -33,9 +35,10 @@ async def serve(settings: Settings) -> None:
     configure_logging()
     layout = Layout(settings.data_dir)
     cluster = local_cluster(layout)
-    store = await connect(settings, cluster.install)
-    await store.history.prepare_partitions()
-    wired = wire(store, cluster, key=layout.key.read_bytes(), url=settings.url)
+    mark = Mark()
+    store = await connect(settings, cluster.install, mark=mark)
+    duties_store = await connect(settings, cluster.install, size=4, mark=mark)
+    wired = wire(store, cluster, key=layout.key.read_bytes(), url=settings.url, duties_store=duties_store)
     config = uvicorn.Config(
         wired.app,
         host=settings.host,
@@ -56,6 +59,7 @@ async def serve(settings: Settings) -> None:
         await wired.replica.stop()
         await cluster.close()
         await store.close()
+        await duties_store.close()
 
 
 def run(settings: Settings) -> None:

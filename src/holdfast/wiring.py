@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -24,7 +25,7 @@ from .engine.wakes import Wakes
 from .local.cluster import LocalCluster
 from .ports.cluster import Cluster
 from .ports.store import Store, StoreUnavailable
-from .postgres.database import Database
+from .postgres.database import Database, Mark
 from .postgres.migrate import migrate
 from .postgres.store import PostgresStore
 
@@ -105,16 +106,20 @@ def local_cluster(layout: Layout) -> LocalCluster:
     )
 
 
-def wire(store: Store, cluster: Cluster, *, key: bytes, url: str, ids: Ids | None = None) -> Wired:
-    """Everything above the ports. A simulation calls this with its own store, cluster and ids."""
+def wire(
+    store: Store, cluster: Cluster, *, key: bytes, url: str, ids: Ids | None = None, duties_store: Store | None = None
+) -> Wired:
+    """Everything above the ports. A simulation calls this with its own store, cluster and ids. `duties_store` is the same store
+    over connections of its own, so that no flood of requests can keep the duties from theirs (P6)."""
+    duties_store = duties_store or store
     ids = ids or Ids()
     metrics, wakes = Metrics(), Wakes()
     handovers = HandOvers(store, cluster, metrics)
     desk = Desk(store, handovers, wakes, metrics)
-    apply = Apply(store, cluster, desk, ids, metrics)
+    apply = Apply(duties_store, cluster, desk, ids, metrics)
     replica = Replica(
         ids.new("r", 6),
-        Ports(store, cluster),
+        Ports(duties_store, cluster),
         apply,
         desk,
         wakes,
@@ -139,13 +144,15 @@ def wire(store: Store, cluster: Cluster, *, key: bytes, url: str, ids: Ids | Non
     return Wired(application(context), context, replica, store, cluster)
 
 
-async def connect(settings: Settings, install: str) -> PostgresStore:
+async def connect(settings: Settings, install: str, *, size: int = 8, mark: Mark | None = None) -> PostgresStore:
     """The store, migrated; waits for a Postgres that is not there yet, and says so."""
     pause = 0.2
     while True:
         try:
             await migrate(settings.dsn, install)
-            return PostgresStore(await Database.connect(settings.dsn, pooled=settings.pooled))
+            db = await Database.connect(settings.dsn, size=size, pooled=settings.pooled, mark=mark)
+            db.heal = partial(migrate, settings.dsn, install)
+            return PostgresStore(db)
         except StoreUnavailable as error:
             log.warning("waiting for Postgres", reason=str(error))
             await asyncio.sleep(pause)

@@ -64,7 +64,6 @@ class Stage:
 
     async def _up(self) -> None:
         store = self.store = PostgresStore(await Database.connect(self.dsn, size=8))
-        await store.history.prepare_partitions()
         paths = [self.home / name for name in ("workers", "output", "highwater.json", "servers")]
         self.wired = wire(store, LocalCluster(*paths, install="i-test", key=KEY), key=KEY, url="http://127.0.0.1:1")
         for name, (id_, role, tenant) in TOKENS.items():

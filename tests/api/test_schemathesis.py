@@ -66,10 +66,19 @@ def real(stage: Stage, case: Any) -> None:
     claims = stage.ask("GET", "/v1/claims").json["items"]
     if case.path.startswith("/v1/claims/{id}/output"):
         claims = [claim for claim in claims if claim["state"] == "ended"]
-    kinds = {"/v1/claims/": [c["id"] for c in claims], "/v1/pools/": ["direct", "agents"], "/v1/workers/": ["w-1", "w-agent"]}
+    kinds = {
+        "/v1/claims/": [claim["id"] for claim in claims],
+        "/v1/pools/": ["direct", "agents"],
+        "/v1/workers/": ["w-1", "w-agent"],
+        "/v1/tenants/": ["acme"],
+        "/v1/tokens/": ["t-admin", "t-rival"],
+        "/v1/explain/": ["claim"],
+    }
     names = next((names for start, names in kinds.items() if case.path.startswith(start)), None)
     if names:
         case.path_parameters[next(iter(case.path_parameters))] = names[next(turn) // 2 % len(names)]
+    if "kind" in case.path_parameters:
+        case.path_parameters.update(kind="claim", id=claims[0]["id"])
 
 
 @ORDINARY.parametrize()

@@ -9,8 +9,8 @@ import msgspec
 
 from holdfast.model.outcome import Done
 from holdfast.model.pool import Pool, PoolSpec
-from holdfast.postgres.store import PostgresStore
 from holdfast.ports.store import NewClaim, Pair, Word
+from holdfast.postgres.store import PostgresStore
 
 # Active as soon as paired: neither an agent to hear from nor a protection to write.
 DIRECT = {"worker": {"agent": False}, "protection": {"mode": "off"}}

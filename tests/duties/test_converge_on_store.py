@@ -11,8 +11,8 @@ from holdfast.duties.scale import plan_pool
 from holdfast.model.outcome import Done, Skipped, Stale
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import Pool
-from holdfast.postgres.store import PostgresStore
 from holdfast.ports.store import Pair, Word
+from holdfast.postgres.store import PostgresStore
 
 OnStore = Callable[..., None]
 

@@ -94,5 +94,5 @@ def _lively(duty: dict[str, object]) -> bool:
 
 def _replica_with_duties(fleet: Fleet, ask: int = 0) -> int:
     found = fleet.api("GET", "/v1/replicas", replica=ask).json["items"]
-    holder = next(r for r in found if "converge" in r["duties"] and "match" in r["duties"])
-    return fleet.ports.index(holder["port"])
+    holder = next((r for r in found if "converge" in r["duties"] and "match" in r["duties"]), None)
+    return fleet.ports.index(holder["port"]) if holder else -1  # between two terms nobody has them

@@ -222,7 +222,7 @@ def test_a_retried_claim_gets_its_waiting_time_anew(on_store: OnStore, deaf: flo
         await make_warm(store, pool)
         pair = await active(store, pool, ask(retry="lost", deadline=30.0))
         await clock.live(40)
-        again = await store.claims.requeue(pair.claim, pair.fence, keep_worker=False, suspect=False, reason="its pod is gone")
+        again = await store.claims.requeue(pair.claim, pair.fence, dead=True, reason="its pod is gone")
         assert again == Done()
         assert await due(store) == [], "it may wait 30 s again"
         await clock.live(29)
@@ -247,7 +247,7 @@ def test_a_claim_retried_twice_waits_no_longer_than_it_asked(on_store: OnStore) 
             await store.claims.deliver(pair.worker, pair.uid)
             await store.claims.acknowledge(pair.worker, pair.fence, None)
             await clock.live(40)
-            await store.claims.requeue(pair.claim, pair.fence, keep_worker=False, suspect=False, reason="its pod is gone")
+            await store.claims.requeue(pair.claim, pair.fence, dead=True, reason="its pod is gone")
         await clock.live(30)
         assert await due(store) == [new.id]
 

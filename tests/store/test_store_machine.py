@@ -110,7 +110,7 @@ async def unspawn(store: PostgresStore, pool: Pool, worker: str) -> bool:
 
 
 async def adopt_free(store: PostgresStore, pool: Pool, worker: str) -> bool:
-    return await done(store.fleet.adopt_free(worker, f"uid-{worker}", pool.id, pool.name, pool.revision))
+    return await done(store.fleet.adopt_free(worker, f"uid-{worker}", pool.id, pool.name, pool.revision, spent=False))
 
 
 async def rehold(store: PostgresStore, pool: Pool, worker: str) -> bool:
@@ -181,7 +181,7 @@ async def assign(store: PostgresStore, pool: Pool, claim: str) -> bool:
 
 
 async def requeue(store: PostgresStore, pool: Pool, claim: str) -> bool:
-    return await done(store.claims.requeue(claim, FENCE, keep_worker=True, suspect=False, reason="unusable"))
+    return await done(store.claims.requeue(claim, FENCE, keep_worker=True, reason="unusable"))
 
 
 async def end(store: PostgresStore, pool: Pool, claim: str) -> bool:
@@ -225,16 +225,16 @@ def test_only_a_claim_that_asked_for_it_is_retried(on_store: OnStore) -> None:
         pool = await make_pool(store, JOB)
         claim = await put_claim(store, pool, "active")
 
-        async def again(*, keep: bool) -> bool:
-            return await done(store.claims.requeue(claim, FENCE, keep_worker=keep, suspect=False, reason="it died"))
+        async def again(*, dead: bool = True) -> bool:
+            return await done(store.claims.requeue(claim, FENCE, dead=dead, reason="it died"))
 
-        assert not await again(keep=True), "a worker that ran a command goes back nowhere"
+        assert not await again(dead=False), "only after proof of death"
         await store.db.rows("UPDATE holdfast.claim SET retry = NULL WHERE id = $1", claim)
-        assert not await again(keep=False)
+        assert not await again()
         await store.db.rows("UPDATE holdfast.claim SET retry = 'lost', losses = 2 WHERE id = $1", claim)
-        assert not await again(keep=False)
+        assert not await again()
         await store.db.rows("UPDATE holdfast.claim SET losses = 1 WHERE id = $1", claim)
-        assert await again(keep=False)
+        assert await again()
         assert await events(store, claim) == ["claim.retried"]
 
     on_store(story)

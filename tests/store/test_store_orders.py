@@ -121,7 +121,7 @@ def test_acknowledge_and_requeue(on_store: OnStore, first: bool) -> None:
         assert pair.uid is not None
         await store.claims.deliver(pair.worker, pair.uid)
         accept = store.claims.acknowledge(pair.worker, pair.fence, None)
-        requeue = store.claims.requeue(pair.claim, pair.fence, keep_worker=False, suspect=False, reason="stalled")
+        requeue = store.claims.requeue(pair.claim, pair.fence, reason="stalled")
         answers = await queued(store, row_lock("claim", pair.claim), *([accept, requeue] if first else [requeue, accept]))
         assert answers == ([pair.claim, Stale()] if first else [Done(), None])
         assert await state_of(store, "claim", pair.claim) == ("active" if first else "waiting")
@@ -188,7 +188,7 @@ def test_an_offer_of_an_old_fence_changes_nothing(on_store: OnStore) -> None:
         pool = await make_pool(store, BARE)
         await make_warm(store, pool, 2)
         old = await assigned(store, pool)
-        await store.claims.requeue(old.claim, old.fence, keep_worker=False, suspect=False, reason="its pod was gone")
+        await store.claims.requeue(old.claim, old.fence, reason="its pod was gone")
         [new] = await match(store, pool)
         assert (new.claim, new.worker) != (old.claim, old.worker)
         assert new.fence > old.fence

@@ -82,7 +82,7 @@ def test_while_recovering_nothing_is_given_out_ended_or_made(on_store: OnStore) 
         assert {leased.claim, handed.claim, new.id} <= set(await due(store))
         for claim, how in ((leased.claim, "lease"), (leased.claim, "max_duration"), (leased.claim, "death"), (new.id, "deadline")):
             assert await end(store, claim, how) == RECOVERING, how
-        again = await store.claims.requeue(handed.claim, handed.fence, keep_worker=True, suspect=False, reason="stalled")
+        again = await store.claims.requeue(handed.claim, handed.fence, keep_worker=True, reason="stalled")
         assert again == RECOVERING
         for counted in (True, False):
             assert await store.workers.condemn(free, None, "not wanted", counted=counted) == RECOVERING

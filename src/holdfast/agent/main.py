@@ -179,6 +179,7 @@ class Agent:
             claim=held.claim if held else None,
             fence=held.fence if held else None,
             tenant=held.tenant if held else None,
+            credential=held.credential if held else None,
             reset_fence=self.reset_fence,
             endpoint=self.endpoint,
         )

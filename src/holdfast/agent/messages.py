@@ -57,6 +57,7 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     reset_fence: int | None = None
     endpoint: str | None = None
+    credential: str | None = None  # of the claim that we hold: proves our word
 
 
 class Problem(msgspec.Struct, frozen=True):

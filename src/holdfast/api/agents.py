@@ -1,12 +1,15 @@
 """The worker protocol: register, poll, progress, acknowledge, result (docs/worker-protocol.md)."""
 
 import asyncio
+import contextlib
+import hmac
 from typing import Annotated, Any, Literal
 
 import msgspec
 from starlette.responses import Response
 
 from ..engine.crash import crash_point
+from ..model.claim import epoch_of
 from ..model.duration import seconds
 from ..model.outcome import Done, Skipped
 from ..model.pool import WorkerSpec
@@ -14,9 +17,10 @@ from ..ports.store import Directive, Word
 from .auth import AGENT_TOKEN_SECONDS, CHALLENGE, Agent, bearer
 from .context import Context
 from .doors import Call, Door, answer, empty
-from .problems import Problem
+from .problems import Problem, unavailable
 
 POLL_SECONDS = 20
+LOOK_AGAIN = 3.0  # a poll looks by itself this often: notices are hints, and a hand-over is given up after 9 s
 OUTPUT_LIMIT = 64 * 1024 * 1024
 REASON_LIMIT = 500
 Fence = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
@@ -47,6 +51,7 @@ class Poll(msgspec.Struct, frozen=True, kw_only=True):
     tenant: Annotated[str, msgspec.Meta(max_length=128)] | None = None
     reset_fence: Fence | None = None
     endpoint: Annotated[str, msgspec.Meta(max_length=512)] | None = None
+    credential: Annotated[str, msgspec.Meta(max_length=128)] | None = None  # of the claim it holds: proves its word
     wait: Annotated[float, msgspec.Meta(ge=0, le=60)] = POLL_SECONDS
 
 
@@ -136,8 +141,44 @@ async def register(context: Context, call: Call) -> Response:
 
 async def poll(context: Context, call: Call) -> Response:
     """Answer as soon as what we want differs from what the agent says."""
+    word, proven = _word(call), _proven(context, call.body)
+    context.replica.word(word if proven else msgspec.structs.replace(word, claim=None, fence=None, tenant=None))
+    mine = context.polls[word.worker] = object()  # an agent has one poll under way: an older one speaks for nobody
+    loop = asyncio.get_running_loop()
+    end = loop.time() + call.body.wait
+    fresh = True
+    try:
+        with context.wakes.worker(word.worker) as woken:
+            while True:
+                woken.clear()
+                directive = await context.store.workers.hear(word, fresh=fresh)
+                fresh = False
+                if directive.do == "unknown":
+                    raise UNKNOWN
+                if directive.do == "ahead" and not proven:
+                    raise STALE
+                if directive.do == "ahead":
+                    assert word.fence is not None
+                    state = await context.store.fleet.state()
+                    await context.store.fleet.begin_recovery(directive.reason, state.mark, epoch_of(word.fence))
+                elif directive.do != "nothing":
+                    return await _direct(context, call.agent, directive)
+                if directive.freed is not None:
+                    context.replica.freed(directive.freed)
+                left = end - loop.time()
+                gone = context.polls.get(word.worker) is not mine or await call.request.is_disconnected()
+                if left <= 0 or gone or context.stopping.is_set():
+                    return answer(DirectiveView(do="nothing"))
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(woken.wait(), min(left, LOOK_AGAIN))
+    finally:
+        if context.polls.get(word.worker) is mine:
+            del context.polls[word.worker]
+
+
+def _word(call: Call) -> Word:
     body: Poll = call.body
-    word = Word(
+    return Word(
         worker=call.agent.worker,
         uid=call.agent.uid,
         doing=body.doing,
@@ -147,27 +188,14 @@ async def poll(context: Context, call: Call) -> Response:
         reset_fence=body.reset_fence,
         endpoint=body.endpoint,
     )
-    context.replica.word(word)
-    loop = asyncio.get_running_loop()
-    end = loop.time() + body.wait
-    with context.wakes.worker(word.worker) as woken:
-        while True:
-            woken.clear()
-            directive = await context.store.workers.hear(word)
-            if directive.do == "unknown":
-                raise UNKNOWN
-            if directive.do == "ahead":
-                state = await context.store.fleet.state()
-                await context.store.fleet.begin_recovery(directive.reason, state.mark)
-            elif directive.do != "nothing":
-                return await _direct(context, call.agent, directive)
-            left = end - loop.time()
-            if left <= 0 or context.stopping.is_set():
-                return answer(DirectiveView(do="nothing"))
-            try:
-                await asyncio.wait_for(woken.wait(), min(left, 10.0))
-            except TimeoutError:
-                continue
+
+
+def _proven(context: Context, body: Poll) -> bool:
+    """That it holds a claim is believed only with that claim's credential: what an agent names is adopted after lost commits,
+    and a forged fence would send the whole fleet into recovery."""
+    if body.claim is None or body.fence is None:
+        return body.claim is None and body.fence is None
+    return hmac.compare_digest((body.credential or "").encode(), context.auth.credential(body.claim, body.fence).encode())
 
 
 async def _direct(context: Context, agent: Agent, directive: Directive) -> Response:
@@ -197,7 +225,7 @@ async def _direct(context: Context, agent: Agent, directive: Directive) -> Respo
 
 async def progress(context: Context, call: Call) -> Response:
     if not await context.store.claims.progress(call.agent.worker, call.body.fence):
-        raise STALE
+        raise await _stale(context, call.body.fence)
     return empty()
 
 
@@ -205,15 +233,23 @@ async def acknowledge(context: Context, call: Call) -> Response:
     claim = await context.store.claims.acknowledge(call.agent.worker, call.body.fence, call.body.endpoint)
     crash_point("handover.acknowledged")
     if claim is None:
-        raise STALE
+        raise await _stale(context, call.body.fence)
     context.wakes.wake_claim(claim)
     return answer(Accepted(claim))
+
+
+async def _stale(context: Context, fence: int) -> Problem:
+    """The claim is not this worker's: unless commits were lost, when nobody can know yet."""
+    state = await context.store.fleet.state()
+    if state.recovering or fence > state.last_fence:
+        return unavailable("the database lost commits, and claims are being found again")
+    return STALE
 
 
 async def refuse(context: Context, call: Call) -> Response:
     claim = await _held(context, call)
     reason = f"its worker could not be activated: {said(call.body.reason)}"
-    await context.store.claims.requeue(claim, call.body.fence, keep_worker=False, suspect=False, reason=reason)
+    await context.store.claims.requeue(claim, call.body.fence, reason=reason)
     context.replica.hint({call.agent.worker})
     return empty()
 
@@ -222,7 +258,8 @@ async def result(context: Context, call: Call) -> Response:
     body: Result = call.body
     worker = await context.store.workers.get(call.agent.worker)
     if worker is None:
-        raise UNKNOWN
+        problem = await _stale(context, body.fence)
+        raise UNKNOWN if problem is STALE else problem
     claim = worker.claim
     if claim is None or worker.fence != body.fence:
         return await _result_again(context, call, body)
@@ -253,7 +290,7 @@ async def _result_again(context: Context, call: Call, body: Result) -> Response:
     """Told twice, after a lost answer: accepted if it is what we have. Anything else is stale."""
     claim = await context.store.claims.ended_by(call.agent.worker, body.fence)
     if claim is None:
-        raise STALE
+        raise await _stale(context, body.fence)
     return answer(Accepted(claim))
 
 

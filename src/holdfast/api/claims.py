@@ -19,7 +19,7 @@ from ..model.tenant import TenantName
 from ..ports.store import NewClaim, Pair
 from .context import Context
 from .doors import OPERATORS, PRINTED, Call, Door, Line, answer
-from .problems import Problem, not_found, refused
+from .problems import Problem, not_found, refused, unavailable
 
 EnvName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$(?!\n)")]
 LONGEST_WAIT = 60.0
@@ -120,6 +120,7 @@ def when(at: float | None) -> datetime | None:
 
 def view(context: Context, claim: Claim) -> ClaimView:
     active = claim.state == "active"
+    told = claim.active_at is not None  # P1, P3: a holder hears of its worker when it is active, not before
     shows = active and claim.endpoint is not None and claim.fence is not None
     return ClaimView(
         id=claim.id,
@@ -130,11 +131,11 @@ def view(context: Context, claim: Claim) -> ClaimView:
         priority=claim.priority,
         attempts=claim.attempts,
         key=claim.key,
-        worker=claim.worker,
+        worker=claim.worker if told else None,
         endpoint=claim.endpoint if active else None,
         credential=context.auth.credential(claim.id, claim.fence) if shows and claim.fence is not None else None,
-        fence=claim.fence,
-        protected=claim.protected,
+        fence=claim.fence if told else None,
+        protected=claim.protected if told else None,
         outcome=claim.outcome,
         exit_code=claim.exit_code,
         created_at=datetime.fromtimestamp(claim.created_at, UTC),
@@ -269,6 +270,9 @@ async def own(context: Context, call: Call) -> Claim:
     """The claim of the path, if the caller may see it: another tenant's does not exist."""
     id_ = call.path("id")
     found = await context.store.claims.get([id_])
+    if not found and (await context.store.fleet.state()).recovering:
+        # It may be one of those that are being adopted: a holder that heard 404 would give it up.
+        raise unavailable("the database lost commits, and claims are being found again")
     if not found or not call.caller.sees(found[0].tenant):
         raise not_found("claim", id_)
     return found[0]

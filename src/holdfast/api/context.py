@@ -32,6 +32,7 @@ class Context:
     version: str
     install: str
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    polls: dict[str, object] = field(default_factory=dict)  # the newest poll of each agent
     _pools: dict[str, tuple[float, Pool]] = field(default_factory=dict)
 
     async def pool(self, name: str) -> Pool:

@@ -3,6 +3,8 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from ..model.claim import Claim
 from ..model.duration import text
 from ..ports.store import Event, PoolLoad
@@ -10,6 +12,7 @@ from .auth import Caller
 from .context import Context
 from .problems import not_found
 
+TOLD = ("claim.active", "claim.adopted")
 SLOW_HANDOVER = 2.0  # seconds; beyond this the hand-over is worth a sentence of its own
 
 

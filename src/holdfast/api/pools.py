@@ -184,6 +184,8 @@ async def put_pool(context: Context, call: Call) -> Response:
         raise Problem(409, "not-ours", f"pool {name!r} belongs to its WorkerPool object; change that")
     if existing is not None and existing.spec.mode != spec.mode:
         raise refused("mode", f"pool {name!r} is a {existing.spec.mode} pool; delete it first, the name is free at once")
+    if existing is not None and existing.spec.worker.agent != spec.worker.agent:
+        raise refused("worker.agent", f"cannot change on pool {name!r}; delete it first, the name is free at once")
     draft = existing or Pool(
         id=context.ids.new("p"), name=name, spec=spec, revision="", state="live", source="api", created_at=0.0
     )

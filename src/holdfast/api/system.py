@@ -13,11 +13,11 @@ from ..model.duration import Duration, seconds
 from ..model.tenant import TenantName
 from ..ports.cluster import ClusterUnavailable
 from ..ports.store import Event, StoreUnavailable
-from .auth import hash_token
+from .auth import Caller, hash_token
 from .claims import when
 from .context import Context
 from .doors import ADMINS, ALL, OPERATORS, PRINTED, Call, Door, PageQuery, answer, empty, page
-from .explain import explain
+from .explain import TOLD, explain
 from .observe import refresh
 from .pools import Because
 from .problems import Problem, not_found, refused
@@ -215,7 +215,7 @@ async def events(context: Context, call: Call) -> Response:
         raise refused("after", str(error)) from None
     if stream:
         return StreamingResponse(_sse(context, call, found, cursor, about), media_type="text/event-stream")
-    return answer(EventList([_event(event) for event in found], cursor))
+    return answer(EventList([_event(event, call.caller) for event in found], cursor))
 
 
 async def _sse(context: Context, call: Call, found: list[Event], cursor: str, about: dict[str, Any]) -> AsyncIterator[bytes]:
@@ -226,7 +226,7 @@ async def _sse(context: Context, call: Call, found: list[Event], cursor: str, ab
                 yield b"id: %s\nevent: %s\ndata: %s\n\n" % (
                     event.cursor.encode(),
                     event.kind.encode(),
-                    msgspec.json.encode(_event(event)),
+                    msgspec.json.encode(_event(event, call.caller)),
                 )
             quiet = 0.0 if found else quiet + 0.5
             if quiet >= 15:
@@ -253,7 +253,7 @@ async def _news(context: Context, after: str, about: dict[str, Any]) -> tuple[li
     return found, cursor if found else head
 
 
-def _event(event: Event) -> EventView:
+def _event(event: Event, caller: Caller) -> EventView:
     at = when(event.at)
     assert at is not None
     return EventView(
@@ -263,7 +263,8 @@ def _event(event: Event) -> EventView:
         reason=event.reason,
         also=event.also,
         pool=event.pool,
-        worker=event.worker,
+        # P1: a tenant hears of a worker when its claim on it is active, not before.
+        worker=event.worker if caller.trusted or event.kind in TOLD else None,
         claim=event.claim,
         tenant=event.tenant,
         data=event.data,

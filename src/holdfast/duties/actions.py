@@ -49,6 +49,7 @@ class Requeue:
     keep_worker: bool = False
     suspect: bool = False
     proof: Proof | None = None
+    idle: float | None = None  # only if the hand-over still has not moved for so long
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ class Condemn:
     counted: bool = True
     pool_id: str | None = None
     trouble: str | None = None
+    proof: Proof | None = None  # only after a direct read showed that its pod is gone
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,7 @@ class FinishPool:
 @dataclass(frozen=True)
 class BeginRecovery:
     reason: str
+    epoch: int = 0  # the epoch in which somebody lives already
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,7 @@ class AdoptFree:
     pool_id: str
     pool: str
     revision: str
+    spent: bool = False  # its agent has served somebody: it can only go
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import structlog
+
+from ..model.claim import epoch_of
 from ..model.pod import Pod, Pulse
 from ..ports.store import Facts, Recovery, Row
 from . import recover
@@ -31,6 +34,8 @@ from .actions import (
 )
 from .duty import Ports
 
+log = structlog.get_logger()
+
 SILENT = 60.0  # seconds of heard time without a word: three missed polls of 20 s
 SPAWN_LOOK = 5.0  # a row without a pod for so long: its creator died, or the outcome is unknown
 ASK_AGAIN = 30.0  # a pod that should end and still lives is asked again: whoever watched its deadline may be dead
@@ -54,6 +59,8 @@ class Case(StrEnum):
     SILENT_RETIRE = "silent-retire"
     HEARD_AGAIN = "heard-again"
     STRANGE_HOLD = "strange-hold"
+    HOLDS_ON = "holds-on"
+    UNATTENDED = "unattended"
     PROTECTION_MISSING = "protection-missing"
     PROTECTION_LEFT = "protection-left"
     RETIRING = "retiring"
@@ -99,7 +106,9 @@ class Converge:
         pods = {pod.name: pod for pod in await ports.cluster.pods()}
         rows = {row.worker.id: row for row in await ports.store.workers.rows(None)}
         seen = await self._seen(ports, pods, rows)
-        self._missing = frozenset(name for name in rows if name not in pods)
+        self._missing = frozenset(
+            name for name, row in rows.items() if name not in pods or row.worker.pod_uid not in (None, pods[name].uid)
+        )
         return seen
 
     async def observe_some(self, ports: Ports, names: Iterable[str]) -> Seen:
@@ -124,14 +133,24 @@ class Converge:
         facts: list[Facts] = []
         for name in sorted(seen.rows.keys() | seen.pods.keys()):
             row, pod = seen.rows.get(name), seen.pods.get(name)
-            actions += classify(row, pod, seen).actions
+            actions += self._of_one(row, pod, seen)
             if row is not None and pod is not None and (fact := new_facts(row, pod)) is not None:
                 facts.append(fact)
         if seen.state.recovering and seen.whole:
-            adopting = any(isinstance(action, Adopt | AdoptFree) for action in actions)
+            adopting = any(isinstance(action, Adopt | AdoptFree | BeginRecovery) for action in actions)
             actions += recover.finish(seen.pods.values(), seen.rows, seen.pulses, seen.state, adopting)
         self._quarantined |= {a.name for a in actions if isinstance(a, Quarantine)}
         return [ShowFacts(tuple(facts)), *actions] if facts else actions
+
+
+    def _of_one(self, row: Row | None, pod: Pod | None, seen: Seen) -> list[Action]:
+        """One worker that cannot be judged must not keep all others from it."""
+        try:
+            return classify(row, pod, seen).actions
+        except Exception:
+            name = row.worker.id if row is not None else pod.name if pod is not None else "?"
+            log.exception("a worker cannot be judged", worker=name)
+            return []
 
 
 @dataclass(frozen=True)
@@ -142,10 +161,12 @@ class Verdict:
 
 def classify(row: Row | None, pod: Pod | None, seen: Seen) -> Verdict:
     """Exactly one case for each worker. The order of the questions is the order of precedence."""
+    compared = recover.compare(row, pod, _pulse(row, pod, seen)) if seen.state.recovering else []
     if pod is not None and pod.stamp is not None and pod.stamp.fence > seen.state.last_fence:
-        return Verdict(Case.AHEAD, [BeginRecovery("a pod carries a fence that this database never gave")])
+        reason = "a pod carries a fence that this database never gave"
+        return Verdict(Case.AHEAD, [BeginRecovery(reason, epoch_of(pod.stamp.fence)), *compared])
     if seen.state.recovering:
-        return Verdict(Case.RECOVERING, recover.compare(row, pod, _pulse(row, pod, seen), seen.state))
+        return Verdict(Case.RECOVERING, compared)
     if row is None:
         assert pod is not None
         return stranger(pod, seen)
@@ -174,6 +195,12 @@ def living(row: Row, pod: Pod) -> Verdict:
         return Verdict(Case.CORDONED_FREE, [Condemn(worker.id, worker.version, "its node is cordoned", counted=False)])
     if row.agent:
         silent = (pulse.age if pulse else row.age) > SILENT
+        idle = pulse is not None and not silent and pulse.doing == "idle" and pulse.claim is None
+        if worker.state == "held" and row.claim_state == "active" and idle and row.age > SILENT:
+            # Nothing on P2's list: it can only be said aloud.
+            known = worker.suspect_since is not None
+            reason = "its agent is idle although its claim is active"
+            return Verdict(Case.UNATTENDED, [] if known else [Suspect(worker.id, worker.version, reason)])
         if silent and free and row.silence == "retire":
             return Verdict(Case.SILENT_RETIRE, [Condemn(worker.id, worker.version, "silent for 60 s (silence: retire)")])
         if silent and worker.suspect_since is None:
@@ -219,6 +246,8 @@ def ended(row: Row, pod: Pod) -> Verdict:
         return Verdict(Case.RETIRED, [Bury(worker.id, pod.uid, "its process ended"), ForgetPod(pod.name, pod.uid)])
     if worker.state == "held":
         known = pod.exit_code if pod.exit_fence == worker.fence else None
+        if known is not None and not -1024 <= known <= 1024:
+            known = None  # not an exit code: whoever wrote it, it says nothing
         return death(row, proof, "its worker's process ended", known)
     if worker.state == "spawning":
         return Verdict(Case.POD_ENDED_FREE, [_failed_start(row, "it ended before it was ready")])
@@ -273,7 +302,7 @@ def without_pod(row: Row, seen: Seen) -> Verdict:
         return Verdict(Case.SPAWN_UNKNOWN, [CreatePod(worker.id, row.epoch)])
     if worker.id not in seen.missing_before:
         return Verdict(Case.POD_MISSING_ONCE)
-    return Verdict(Case.POD_MISSING, [Condemn(worker.id, worker.version, "its pod is gone", counted=False)])
+    return Verdict(Case.POD_MISSING, [Condemn(worker.id, worker.version, "its pod is gone", counted=False, proof=proof)])
 
 
 def stranger(pod: Pod, seen: Seen) -> Verdict:

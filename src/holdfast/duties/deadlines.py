@@ -7,7 +7,7 @@ from .duty import Ports
 # A hand-over is repaired within 15 s (failure table), in two steps: first again with the same worker, then with another.
 OFFER_STALL = 5.0  # protection takes at most 3 tries of 1 s; after that its replica is dead
 DELIVER_STALL = 9.0  # a live agent polls all the time; 9 s without fetching its assignment is an agent that is cut off
-ACTIVATE_STALL = 15.0  # five missed progress reports of 3 s each
+ACTIVATE_STALL = 12.0  # four missed progress reports of 3 s each
 BATCH = 500  # a pass stays short; what is left is due again in the next
 
 
@@ -42,9 +42,10 @@ def decide(due: Due) -> Action | None:
     if not due.delivered:
         if due.idle < DELIVER_STALL:
             return None
-        return Requeue(due.claim, due.fence, "its worker did not fetch it", keep_worker=True, suspect=True)
+        reason = "its worker did not fetch it"
+        return Requeue(due.claim, due.fence, reason, keep_worker=True, suspect=True, idle=DELIVER_STALL)
     if due.idle >= ACTIVATE_STALL:
-        return Requeue(due.claim, due.fence, "activation stopped making progress")
+        return Requeue(due.claim, due.fence, "activation stopped making progress", idle=ACTIVATE_STALL)
     return None
 
 

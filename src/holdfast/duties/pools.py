@@ -17,5 +17,5 @@ class Pools:
             FinishPool(load.pool.id)
             for load in seen
             if load.pool.state == "draining"
-            and load.spawning + load.warm + load.held + load.parked + load.retiring + load.waiting == 0
+            and load.spawning + load.warm + load.unusable + load.held + load.parked + load.retiring + load.waiting == 0
         ]

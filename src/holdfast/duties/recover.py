@@ -10,38 +10,41 @@ from .actions import Action, Adopt, AdoptFree, EndRecovery, NoteUid
 LISTEN = 30.0
 
 
-def compare(row: Row | None, pod: Pod | None, pulse: Pulse | None, state: Recovery) -> list[Action]:
-    """What one worker's pod and agent know that the database does not."""
-    if pod is None or pod.phase == "ended":
-        return []  # judged after recovery, as any other pod that ended
-    spoke = pulse is not None and pulse.spoke_since_recovery
-    held = _held(pod, pulse if spoke else None)
+def compare(row: Row | None, pod: Pod | None, pulse: Pulse | None) -> list[Action]:
+    """What one worker's pod and agent know that the database does not. A pod that has ended counts as well: its stamp says whose
+    exit code it carries, and the passes after recovery end that claim by it."""
+    if pod is None:
+        return []  # judged after recovery, as any other pod that is gone
+    spoke = pulse if pulse is not None and pulse.spoke_since_recovery else None
+    held = _held(pod, spoke)
     if held is not None:
         claim, tenant, fence = held
-        known = row is not None and row.worker.claim == claim and row.worker.fence == fence
-        newer = row is None or row.worker.fence is None or fence >= row.worker.fence
-        if known or not newer:
+        fenced = row.worker.fence if row is not None else None
+        unheard = (  # the acknowledgement was among the lost commits: the command runs, and the row says assigned
+            row is not None and row.worker.claim == claim and fenced == fence and row.claim_state == "assigned"
+            and spoke is not None and spoke.doing in ("running", "draining")
+        )  # fmt: skip
+        if not unheard and fenced is not None and fence <= fenced:
             return []
-        return [
-            Adopt(
-                Adoption(
-                    worker=pod.worker,
-                    uid=pod.uid,
-                    pool=pod.pool,
-                    pool_id=pod.pool_id,
-                    revision=pod.revision,
-                    claim=claim,
-                    tenant=tenant,
-                    fence=fence,
-                    endpoint=pod.endpoint,
-                )
-            )
-        ]
-    if row is None:
-        # Free by the agent's own word, or never stamped: it has served nobody.
-        if spoke and pod.stamp is None and not pod.terminating:
-            return [AdoptFree(pod.worker, pod.uid, pod.pool_id, pod.pool, pod.revision)]
+        adoption = Adoption(
+            worker=pod.worker,
+            uid=pod.uid,
+            pool=pod.pool,
+            pool_id=pod.pool_id,
+            revision=pod.revision,
+            claim=claim,
+            tenant=tenant,
+            fence=fence,
+            endpoint=pod.endpoint,
+        )
+        return [Adopt(adoption)]
+    if pod.phase == "ended":
         return []
+    if row is None:
+        if spoke is None or pod.stamp is not None or pod.terminating:
+            return []
+        spent = spoke.reset_fence is not None
+        return [AdoptFree(pod.worker, pod.uid, pod.pool_id, pod.pool, pod.revision, spent)]
     if row.worker.pod_uid is None:
         return [NoteUid(row.worker.id, pod.uid)]
     return []
@@ -49,7 +52,7 @@ def compare(row: Row | None, pod: Pod | None, pulse: Pulse | None, state: Recove
 
 def _held(pod: Pod, word: Pulse | None) -> tuple[str, str, int] | None:
     """What the worker holds. Its agent's word counts more than the stamp, which may be left over."""
-    if word is not None:
+    if word is not None and pod.phase != "ended":
         if word.claim is not None and word.fence is not None and word.tenant is not None:
             return word.claim, word.tenant, word.fence
         return None

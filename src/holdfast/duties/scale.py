@@ -43,7 +43,7 @@ def free_target(load: PoolLoad) -> int:
 
 def present(load: PoolLoad) -> int:
     """What takes a slot of max: everything that still runs, retiring workers too."""
-    return load.spawning + load.warm + load.held + load.parked + load.retiring
+    return load.spawning + load.warm + load.unusable + load.held + load.parked + load.retiring
 
 
 def grow(load: PoolLoad) -> list[Action]:

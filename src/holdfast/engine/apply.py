@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import structlog
+
 from ..duties import actions as do
 from ..model.outcome import Done, Failed, Outcome, Skipped, Stale
 from ..model.pod import Stamp
@@ -13,6 +15,8 @@ from .crash import crash_point
 from .desk import Desk
 from .ids import Ids
 from .metrics import Metrics
+
+log = structlog.get_logger()
 
 SPAWN_BACKOFF = 2.0  # seconds after the first refusal; doubles up to 5 min
 
@@ -45,7 +49,7 @@ class Apply:
             do.FinishPool: lambda a: store.pools.finish(a.pool_id),
             do.BeginRecovery: self._begin_recovery,
             do.Adopt: lambda a: store.fleet.adopt(a.adoption),
-            do.AdoptFree: lambda a: store.fleet.adopt_free(a.worker, a.uid, a.pool_id, a.pool, a.revision),
+            do.AdoptFree: lambda a: store.fleet.adopt_free(a.worker, a.uid, a.pool_id, a.pool, a.revision, spent=a.spent),
             do.EndRecovery: lambda _: store.fleet.end_recovery(),
             do.Quarantine: self._quarantine,
             do.PruneHistory: self._prune_history,
@@ -57,6 +61,9 @@ class Apply:
             outcome = await self._by_type[type(action)](action)
         except (StoreUnavailable, ClusterUnavailable) as error:
             outcome = Failed(str(error))
+        except Exception as error:  # one poisonous action must not keep the rest of a plan from happening (P6)
+            log.exception("an action failed", action=type(action).__name__)
+            outcome = Failed(f"a defect: {type(error).__name__}")
         word = outcome.by if isinstance(outcome, Skipped) else type(outcome).__name__.lower()
         self._metrics.actions.labels(type(action).__name__, word).inc()
         return outcome
@@ -103,7 +110,15 @@ class Apply:
     async def _requeue(self, a: do.Requeue) -> Outcome:
         if a.proof is not None and not await self._dead(a.proof):
             return Skipped("unsure")
-        return await self._store.claims.requeue(a.claim, a.fence, keep_worker=a.keep_worker, suspect=a.suspect, reason=a.reason)
+        return await self._store.claims.requeue(
+            a.claim,
+            a.fence,
+            reason=a.reason,
+            keep_worker=a.keep_worker,
+            suspect=a.suspect,
+            dead=a.proof is not None,
+            idle=a.idle,
+        )
 
     async def _dead(self, proof: do.Proof) -> bool:
         """Proof of death is a direct read: the pod is absent, has another UID, or its process is over."""
@@ -149,6 +164,8 @@ class Apply:
         return outcome
 
     async def _condemn(self, a: do.Condemn) -> Outcome:
+        if a.proof is not None and not await self._dead(a.proof):
+            return Skipped("unsure")
         outcome = await self._store.workers.condemn(a.worker, a.version, a.reason, counted=a.counted)
         crash_point("condemn.stored")
         if isinstance(outcome, Done) and a.pool_id is not None:
@@ -168,6 +185,10 @@ class Apply:
         present = worker is not None and worker.state != "gone"
         if a.orphan == present or (worker is not None and present and worker.state != "retiring"):
             return Stale()
+        if a.orphan:
+            allowed = await self._store.workers.may_end_orphan(a.name)
+            if not isinstance(allowed, Done):
+                return allowed
         await self._cluster.delete(a.name, a.uid, a.grace)
         crash_point("delete.sent")
         return Done()
@@ -207,7 +228,7 @@ class Apply:
 
     async def _begin_recovery(self, a: do.BeginRecovery) -> Outcome:
         state = await self._store.fleet.state()
-        return Done() if await self._store.fleet.begin_recovery(a.reason, state.mark) else Stale()
+        return Done() if await self._store.fleet.begin_recovery(a.reason, state.mark, a.epoch) else Stale()
 
     async def _quarantine(self, a: do.Quarantine) -> Outcome:
         self._metrics.quarantined.inc()

@@ -151,9 +151,10 @@ class Desk:
         with self._wakes.claim(claim_id) as woken:
             while True:
                 woken.clear()
-                found = await self._store.claims.get([claim_id])
+                state = await self._store.claims.state(claim_id)
                 left = end - loop.time()
-                if not found or found[0].state in until or left <= 0:
+                if state is None or state in until or left <= 0 or self._wakes.closing:
+                    found = await self._store.claims.get([claim_id])
                     return found[0] if found else None
                 try:
                     await asyncio.wait_for(woken.wait(), min(left, LOOK_AGAIN))

@@ -6,7 +6,7 @@ from ..model.outcome import Outcome, Stale
 from ..model.pod import Pod, Stamp
 from ..model.pool import Pool
 from ..ports.cluster import Cluster, ClusterUnavailable
-from ..ports.store import Pair, Store, StoreUnavailable
+from ..ports.store import Pair, Store
 from .crash import crash_point
 from .metrics import Metrics
 
@@ -29,7 +29,7 @@ class HandOvers:
         if pool.spec.protection.mode == "claim":
             pod = await self._protect(pair)
             if isinstance(pod, str):
-                await self._store.claims.requeue(pair.claim, pair.fence, keep_worker=False, suspect=False, reason=pod)
+                await self._store.claims.requeue(pair.claim, pair.fence, reason=pod)
                 return Stale()
             if pod is None and pool.spec.protection.required:
                 await self._refuse(pair)
@@ -67,16 +67,8 @@ class HandOvers:
         await self._store.claims.end(
             pair.claim,
             outcome="refused",
-            how="deadline",
+            how="unprotected",
             reason="the cluster would not take the protection that the pool requires",
             states=("assigned",),
             fence=pair.fence,
         )
-
-
-async def quietly(store_call: object) -> None:
-    """Await something whose failure a duty repairs anyway."""
-    try:
-        await store_call  # type: ignore[misc]
-    except StoreUnavailable:
-        return

@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
 import structlog
 
-from ..duties.actions import Action
+from ..duties.actions import Action, Match
 from ..duties.converge import Converge
 from ..duties.deadlines import Deadlines
 from ..duties.duty import Duty, Ports
@@ -18,7 +18,7 @@ from ..duties.prune import Prune
 from ..duties.scale import Scale
 from ..model.outcome import Done, Failed, Skipped
 from ..ports.cluster import ClusterUnavailable, Remembered
-from ..ports.store import Beat, StoreUnavailable, Word
+from ..ports.store import Beat, Row, StoreUnavailable, Word
 from .apply import Apply
 from .desk import Desk
 from .metrics import Metrics
@@ -27,6 +27,8 @@ from .wakes import Wakes
 
 log = structlog.get_logger()
 
+UNCOMPARED = 2**62  # a mark above all: nothing is done before the database was compared with what is kept outside
+DUE_PERIOD = 3.0  # seconds between two looks for workers that time alone made due
 SLICE = 200  # actions between two moments in which requests are served
 UNAVAILABLE = (StoreUnavailable, ClusterUnavailable)
 
@@ -62,9 +64,13 @@ class Replica:
         self._hinted = asyncio.Event()
         self._words: dict[str, Word] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._freeing: set[asyncio.Task[None]] = set()
         self._last_beat: float | None = None
         self._mark = 0
+        self._epoch = 0
         self._joined = False
+        self._compared = False
+        ports.store.saw(UNCOMPARED)
         self.beat_at: float | None = None  # when the store last heard us, by our clock
 
     # Life
@@ -76,6 +82,7 @@ class Replica:
             self._notices,
             self._changes,
             self._some,
+            self._dues,
         ]
         for loop in loops:
             self._tasks.append(asyncio.create_task(self._for_ever(loop), name=loop.__name__))
@@ -122,33 +129,36 @@ class Replica:
         if not self._joined:
             await store.fleet.join(self.id, *self._about)
             self._joined = True
-            await self._compare_mark((await store.fleet.state()).mark)
+        if not self._compared:
+            await self._compare_mark()
         sent = _now()
         elapsed = None if self._last_beat is None else sent - self._last_beat
         beat = await store.fleet.beat(self.id, elapsed, TERM, self.terms.reports())
         self._last_beat = sent
         self.beat_at = _now()
         self.terms.stored(beat, sent)
-        if beat.mark <= self._mark:
+        if beat.mark <= self._mark or beat.epoch < self._epoch:
             await self._lost_commits(f"the database shows mark {beat.mark}, and {self._mark} was seen")
-        self._mark = max(self._mark, beat.mark)
+        self._mark, self._epoch = max(self._mark, beat.mark), max(self._epoch, beat.epoch)
+        store.saw(self._mark)
         await self._remember(beat)
         await self._take_terms(beat)
         if beat.recovering:
             self._pokes["converge"].set()
 
-    async def _compare_mark(self, mark: int) -> None:
-        try:
-            known = await self.ports.cluster.remembered()
-        except ClusterUnavailable:
-            return
+    async def _compare_mark(self) -> None:
+        """Before anything is done: does the database still know what was kept outside of it?"""
+        known = await self.ports.cluster.remembered()
+        mark = (await self.ports.store.fleet.state()).mark
         if known is not None and known.install == self.ports.cluster.install and known.mark > mark:
-            self._mark = known.mark
+            self._mark, self._epoch = known.mark, known.epoch
             await self._lost_commits(f"the database shows mark {mark}, and {known.mark} was kept outside")
+        self._compared = True
+        self.ports.store.saw(max(self._mark, mark))
 
     async def _lost_commits(self, reason: str) -> None:
         log.error("the database lost commits: recovery begins", replica=self.id, reason=reason)
-        await self.ports.store.fleet.begin_recovery(reason, self._mark)
+        await self.ports.store.fleet.begin_recovery(reason, self._mark, self._epoch)
 
     async def _remember(self, beat: Beat) -> None:
         try:
@@ -197,40 +207,49 @@ class Replica:
             poke.clear()
 
     async def run_once(self, duty: Duty) -> list[Action]:
-        """One pass: observe, plan, apply. It has succeeded only if its reads did."""
+        """One pass: observe, plan, apply. It has succeeded only if its reads did, and not if all it tried failed. A pass that
+        stands still is given up, so that one call without an answer cannot darken a duty for ever."""
         tally, started = self.terms.tally(duty.name), _now()
         try:
-            seen = await duty.observe(self.ports)
-        except UNAVAILABLE as error:
+            async with asyncio.timeout(stale_after(duty.period)) as patience:
+                seen = await duty.observe(self.ports)
+                actions = duty.plan(seen)
+                tally.progressed = True
+                failed = await self.do(duty.name, actions, patience)
+        except (TimeoutError, *UNAVAILABLE) as error:
+            tally = self.terms.tally(duty.name)
             tally.skips += 1
-            tally.failure = str(error)
+            tally.failure = str(error) or "a pass stood still and was given up"
             if isinstance(error, ClusterUnavailable):
                 self._metrics.cluster_errors.inc()
             return []
-        actions = duty.plan(seen)
-        tally.progressed = True
-        await self.do(duty.name, actions)
         tally = self.terms.tally(duty.name)
-        tally.succeeded, tally.progressed, tally.failure = True, True, None
+        tally.succeeded = failed is None or failed[0] < len(actions)
+        tally.progressed, tally.failure = True, failed[1] if failed else None
         tally.seconds = _now() - started
         return actions
 
-    async def do(self, duty: str, actions: list[Action]) -> None:
-        """Apply a plan. Running it twice at once is wasteful, never wrong: every action is guarded."""
+    async def do(self, duty: str, actions: list[Action], patience: asyncio.Timeout | None = None) -> tuple[int, str] | None:
+        """Apply a plan; how many actions failed, and why the last did. Running a plan twice at once is wasteful, never wrong:
+        every action is guarded."""
+        failures, why = 0, ""
         for n, action in enumerate(actions):
             outcome = await self.apply(action)
+            if patience is not None:
+                patience.reschedule(_now() + stale_after(self.duties[duty].period))
             tally = self.terms.tally(duty)
             tally.progressed = True
             tally.actions += isinstance(outcome, Done)
             tally.skips += isinstance(outcome, Skipped)
             if isinstance(outcome, Failed):
-                tally.failure = outcome.reason
+                failures, why = failures + 1, outcome.reason
                 log.warning("action failed", duty=duty, action=type(action).__name__, reason=outcome.reason)
             name = getattr(action, "worker", None) or getattr(action, "name", None)
             if isinstance(outcome, Done) and duty != "converge" and isinstance(name, str):
                 self.hint({name})  # what changed is looked at again at once, not by the next full pass
             if n % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
+        return (failures, why) if failures else None
 
     # Hints
 
@@ -238,6 +257,16 @@ class Replica:
         """These workers may need something: look soon."""
         self._hints |= names
         self._hinted.set()
+
+    def freed(self, pool_id: str) -> None:
+        """A worker became free here: pair what waits, without waiting for the backstop."""
+        task = asyncio.create_task(self._match_freed(pool_id))
+        self._freeing.add(task)
+        task.add_done_callback(self._freeing.discard)
+
+    async def _match_freed(self, pool_id: str) -> None:
+        with contextlib.suppress(*UNAVAILABLE):
+            await self.apply(Match(pool_id))
 
     def poke(self, duty: str) -> None:
         self._pokes[duty].set()
@@ -249,18 +278,24 @@ class Replica:
             names, self._hints = self._hints, set()
             if not names or not self.terms.trusted("converge", _now()):
                 continue
-            seen = await self.converge.observe_some(self.ports, names)
+            try:
+                seen = await self.converge.observe_some(self.ports, names)
+            except UNAVAILABLE:
+                self._hints |= names  # looked at again with the next hint, or in a few seconds
+                raise
             actions = self.converge.plan(seen)
             await self.do("converge", actions)
-            again = {a.worker for a in actions if hasattr(a, "worker") and isinstance(a.worker, str)}
-            again |= {
-                worker
-                for worker, row in seen.rows.items()
-                if row.worker.claim and any(getattr(a, "claim", None) == row.worker.claim for a in actions)
-            }
+            again = {name for action in actions for name in _workers_of(action, seen.rows)}
             if again:
                 # One step leads to the next (dead, ended, buried); but never faster than this.
                 asyncio.get_running_loop().call_later(0.2, self.hint, again)
+
+    async def _dues(self) -> None:
+        """Between two full passes: workers for whom time alone has made something due."""
+        while True:
+            await asyncio.sleep(DUE_PERIOD)
+            if self.terms.trusted("converge", _now()):
+                self.hint(set(await self.ports.store.workers.due()) | self._hints)
 
     async def _changes(self) -> None:
         async for names in self.ports.cluster.changes():
@@ -304,6 +339,13 @@ class Replica:
             except StoreUnavailable:
                 self._words = {**words, **self._words}
                 raise
+
+
+def _workers_of(action: Action, rows: Mapping[str, Row]) -> set[str]:
+    """Whom an action was about: by its own name, or through its claim."""
+    names = {name for name in (getattr(action, "worker", None), getattr(action, "name", None)) if isinstance(name, str)}
+    claim = getattr(action, "claim", None)
+    return names | {id_ for id_, row in rows.items() if claim is not None and row.worker.claim == claim}
 
 
 def _now() -> float:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 class Wakes:
     def __init__(self) -> None:
+        self.closing = False  # this replica stops: who waits is answered as things stand
         self._claims: dict[str, set[asyncio.Event]] = defaultdict(set)
         self._workers: dict[str, set[asyncio.Event]] = defaultdict(set)
 

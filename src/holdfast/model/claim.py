@@ -10,7 +10,7 @@ State = Literal["waiting", "assigned", "active", "ended"]
 Outcome = Literal["completed", "failed", "released", "expired", "cancelled", "lost", "refused"]
 
 # P2: the closed list of what may end a claim. Each is a metric label; silence is not on it.
-How = Literal["result", "release", "cancel", "lease", "max_duration", "force", "death", "deadline", "pool_deleted"]
+How = Literal["result", "release", "cancel", "lease", "max_duration", "force", "death", "deadline", "pool_deleted", "unprotected"]
 
 CLAIM = Machine(
     noun="claim",

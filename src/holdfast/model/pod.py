@@ -49,4 +49,6 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
     claim: str | None = None
     fence: int | None = None
     tenant: str | None = None
+    reset_fence: int | None = None
+    claim_ended: bool = False  # we know the claim that it names, and it has ended
     spoke_since_recovery: bool = False

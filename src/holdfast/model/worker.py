@@ -11,7 +11,7 @@ State = Literal["spawning", "warm", "held", "parked", "retiring", "gone"]
 WORKER = Machine(
     noun="worker",
     states=("spawning", "warm", "held", "parked", "retiring", "gone"),
-    initial=("spawning", "held"),
+    initial=("spawning", "held", "retiring"),
     final="gone",
     transitions=(
         Transition(
@@ -32,7 +32,8 @@ WORKER = Machine(
         Transition("unspawn", ("spawning",), "gone", "worker.gone", "the cluster refused the pod"),
         Transition("adopt_held", (), "held", "worker.adopted", "a stamped pod without a row, after lost commits"),
         Transition("adopt_free", (), "spawning", "worker.adopted", "a free pod without a row, after lost commits"),
-        Transition("rehold", ("spawning", "warm", "parked", "retiring"), "held", "worker.adopted", "its pod says so"),
+        Transition("adopt_spent", (), "retiring", "worker.adopted", "it served somebody of whom we know no more"),
+        Transition("rehold", ("spawning", "warm", "parked", "retiring", "gone"), "held", "worker.adopted", "its pod says so"),
     ),
 )
 

@@ -89,6 +89,7 @@ class Directive(msgspec.Struct, frozen=True):
     fence: int | None = None
     reason: str = ""
     park: bool = False
+    freed: str | None = None  # the pool in which this word made a worker free
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,10 +149,11 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     now: float
     stopping: bool = False  # the whole installation is being stopped with its workers
     spawning: int
-    warm: int  # ready or not, not terminating
+    warm: int  # can be given out, or will be once it is reset
     held: int
     parked: int
     retiring: int
+    unusable: int = 0  # free, but suspect, terminating or on a cordoned node: not capacity
     waiting: int  # all claims that wait
     servable: int  # those whose tenants are below their caps
     oldest_wait: float = 0.0
@@ -201,8 +203,6 @@ class Recovery(msgspec.Struct, frozen=True):
     recovering: bool
     reason: str | None
     age: float  # seconds of heard time since recovery began
-    system_identifier: str | None
-    timeline: int | None
     last_fence: int  # the greatest fence that this database can have given
 
 
@@ -267,14 +267,28 @@ class Claims(Protocol):
     ) -> Outcome:
         """End a claim, and move its worker on, in one change."""
 
-    async def requeue(self, claim: str, fence: int, *, keep_worker: bool, suspect: bool, reason: str) -> Outcome:
-        """Back to its place in the queue; the worker goes back where it came from, or retires."""
+    async def requeue(
+        self,
+        claim: str,
+        fence: int,
+        *,
+        reason: str,
+        keep_worker: bool = False,
+        suspect: bool = False,
+        dead: bool = False,
+        idle: float | None = None,
+    ) -> Outcome:
+        """Back to its place in the queue; the worker goes back where it came from, or retires. An active claim only with
+        `dead` (proof of death) and if it asked for retry: lost. `idle`: only if its hand-over still has not moved for so long."""
 
     async def due(self, limit: int) -> list[Due]:
         """Claims with something due, oldest first."""
 
     async def ended_by(self, worker: str, fence: int) -> str | None:
         """The claim that this worker's result ended, under this fence."""
+
+    async def state(self, claim: str) -> str | None:
+        """Its state alone: what waiting calls look at."""
 
     async def get(self, ids: Sequence[str]) -> list[Claim]: ...
 
@@ -317,8 +331,14 @@ class Workers(Protocol):
     async def facts(self, facts: Sequence[Facts]) -> int:
         """Show what the cluster reports. Changes no state."""
 
-    async def hear(self, word: Word) -> Directive:
-        """Take an agent's word and say what it should do. Warm, reset and heard-again happen here."""
+    async def hear(self, word: Word, *, fresh: bool = True) -> Directive:
+        """Take an agent's word and say what it should do. Warm, reset and heard-again happen here, if it spoke just now."""
+
+    async def due(self) -> list[str]:
+        """Workers for whom time alone may have made something due."""
+
+    async def may_end_orphan(self, name: str) -> Outcome:
+        """Whether a pod without a row may be ended now; the brake counts it."""
 
     async def beat(self, words: Sequence[Word]) -> None:
         """Store what agents last said, in one batch."""
@@ -386,11 +406,12 @@ class Fleet(Protocol):
 
     async def state(self) -> Recovery: ...
 
-    async def begin_recovery(self, reason: str, mark: int) -> bool: ...
+    async def begin_recovery(self, reason: str, mark: int, epoch: int = 0) -> bool:
+        """Commits were lost: the epoch grows above `epoch` and its own. False: it is being recovered already."""
 
     async def adopt(self, adoption: Adoption) -> Outcome: ...
 
-    async def adopt_free(self, worker: str, uid: str, pool_id: str, pool: str, revision: str) -> Outcome: ...
+    async def adopt_free(self, worker: str, uid: str, pool_id: str, pool: str, revision: str, *, spent: bool) -> Outcome: ...
 
     async def end_recovery(self) -> Outcome: ...
 
@@ -430,8 +451,6 @@ class History(Protocol):
     async def live_outputs(self) -> set[str]:
         """Claims whose output is still to be kept."""
 
-    async def prepare_partitions(self) -> None: ...
-
 
 class Access(Protocol):
     async def token(self, hash_: str) -> tuple[str, str, str | None] | None:
@@ -460,6 +479,9 @@ class Store(Protocol):
 
     async def now(self) -> float:
         """The database's clock."""
+
+    def saw(self, mark: int) -> None:
+        """The replica knows this mark. A database that shows less is not acted on: nothing is given out, spawned or ended."""
 
     async def listen(self) -> "Notices":
         """What other replicas notify of. A hint: everything works without it, a little later."""

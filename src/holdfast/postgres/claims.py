@@ -11,7 +11,7 @@ from .database import Database
 
 _encode = msgspec.json.Encoder().encode
 
-MATCH = "SELECT * FROM @fn.match($1, $2::jsonb, $3)"
+MATCH = "SELECT * FROM @fn.match($1, $2::jsonb, $3, $4)"
 
 # The worker carries its protection: its agent may be told. Without an agent this is the hand-over itself.
 OFFER = """
@@ -21,12 +21,13 @@ c AS (
     UPDATE holdfast.claim AS claim SET
         offered = true, protected = g.protected, progress_heard = clock.h,
         state = CASE WHEN agent.yes THEN claim.state ELSE 'active' END,
-        delivered = NOT agent.yes,
+        delivered = claim.delivered OR NOT agent.yes,
         active_at = CASE WHEN agent.yes THEN NULL ELSE clock.t END,
         lease_heard = CASE WHEN agent.yes THEN NULL ELSE clock.h + claim.lease END,
         max_heard = CASE WHEN agent.yes THEN NULL ELSE clock.h + claim.max_duration END
     FROM given g, clock, holdfast.pool p, LATERAL (SELECT (p.spec #>> '{worker,agent}')::boolean AS yes) agent
-    WHERE claim.id = g.id AND claim.fence = g.fence AND claim.state IN @claim.activate AND p.id = claim.pool_id
+    WHERE claim.id = g.id AND claim.fence = g.fence AND claim.state IN @claim.activate AND NOT claim.offered
+      AND p.id = claim.pool_id
     RETURNING claim.id, claim.worker_id, claim.pool_id, claim.tenant, claim.state, claim.protected
 ), w AS (
     UPDATE holdfast.worker AS worker SET delivered = true, version = worker.version + 1
@@ -45,7 +46,9 @@ SELECT c.id, (SELECT count(*) FROM n) FROM c
 # Note durably that the worker is being told: from here on it may have served this tenant.
 DELIVER = """
 WITH c AS (
-    UPDATE holdfast.claim AS claim SET delivered = true, progress_heard = (SELECT holdfast.heard())
+    -- The first time only: a worker that fetches it again and again makes no progress.
+    UPDATE holdfast.claim AS claim SET delivered = true,
+        progress_heard = CASE WHEN claim.delivered THEN claim.progress_heard ELSE (SELECT holdfast.heard()) END
     FROM holdfast.worker w
     WHERE w.id = $1 AND w.pod_uid = $2 AND w.claim_id = claim.id AND claim.worker_id = w.id AND claim.state = 'assigned'
       AND claim.offered AND w.fence = claim.fence
@@ -57,28 +60,7 @@ SELECT c.id, c.fence, c.tenant, c.request, c.protected, extract(epoch FROM c.max
 FROM c LEFT JOIN holdfast.claim_secret s ON s.claim_id = c.id
 """
 
-# A command starts only after this was accepted. Repeated after a lost answer, it is accepted again.
-ACKNOWLEDGE = """
-WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
-c AS (
-    UPDATE holdfast.claim AS claim SET state = 'active', active_at = clock.t, lease_heard = clock.h + claim.lease,
-        max_heard = clock.h + claim.max_duration
-    FROM clock
-    WHERE claim.worker_id = $1 AND claim.fence = $2 AND claim.state IN @claim.activate AND claim.delivered
-    RETURNING claim.id, claim.pool_id, claim.tenant, claim.worker_id
-), w AS (
-    UPDATE holdfast.worker AS worker SET endpoint = coalesce($3, worker.endpoint), version = worker.version + 1
-    FROM c WHERE worker.id = c.worker_id
-), s AS (
-    DELETE FROM holdfast.claim_secret USING c WHERE claim_secret.claim_id = c.id
-), e AS (
-    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant)
-    SELECT clock.t, 'claim.active', c.pool_id, c.worker_id, c.id, c.tenant FROM c, clock
-), n AS (SELECT pg_notify('holdfast', 'c ' || c.id) FROM c)
-SELECT id, (SELECT count(*) FROM n) FROM c
-UNION ALL
-SELECT id, 0 FROM holdfast.claim WHERE worker_id = $1 AND fence = $2 AND state = 'active'
-"""
+ACKNOWLEDGE = "SELECT @fn.acknowledge($1, $2, $3)"
 
 PROGRESS = """
 UPDATE holdfast.claim SET progress_heard = (SELECT holdfast.heard())
@@ -91,9 +73,9 @@ UPDATE holdfast.claim SET lease_heard = (SELECT holdfast.heard()) + lease
 WHERE id = $1 AND fence = $2 AND state = 'active' RETURNING id
 """
 
-END = "SELECT o_what FROM @fn.end_claim($1, $2, $3, $4, $5, $6, $7)"
+END = "SELECT o_what FROM @fn.end_claim($1, $2, $3, $4, $5, $6, $7, $8)"
 
-REQUEUE = "SELECT @fn.requeue($1, $2, $3, $4, $5)"
+REQUEUE = "SELECT @fn.requeue($1, $2, $3, $4, $5, $6, $7, $8)"
 
 # Each branch walks its own partial index; hand-overs are looked at from 5 s on.
 DUE = """
@@ -127,41 +109,48 @@ ENDED_BY = """
 SELECT id FROM holdfast.claim WHERE worker_id = $1 AND fence = $2 AND state = 'ended' AND how IN ('result', 'death')
 """
 
-# Heard time becomes the database's clock again by adding what was not heard.
-CLAIM_COLUMNS = """
-c.id, c.pool_id, p.name AS pool, c.tenant, c.state, c.priority, c.attempts, c.key, c.worker_id AS worker, c.fence, c.protected,
-c.outcome, c.exit_code, c.retry, (p.spec #>> '{worker,agent}')::boolean AS agent,
-CASE WHEN c.state = 'active' THEN w.endpoint END AS endpoint,
-CASE WHEN c.state <> 'waiting' THEN c.reason
-     WHEN i.recovering_since IS NOT NULL THEN 'the database lost commits: everything waits until pods have been compared'
-     WHEN p.state <> 'live' THEN 'its pool is being deleted'
-     WHEN t.max_claims IS NOT NULL AND t.max_claims <= (SELECT count(*) FROM holdfast.claim l
-          WHERE l.tenant = c.tenant AND l.state IN ('assigned', 'active'))
-     THEN format('tenant %L holds its cap of %s claims', c.tenant, t.max_claims)
-     ELSE (SELECT format('pool %L has %s of %s workers free; %s starting, %s held%s%s', p.name,
-               count(*) FILTER (WHERE x.state = 'warm' AND x.ready AND NOT x.terminating), p.spec ->> 'max',
-               count(*) FILTER (WHERE x.state = 'spawning'), count(*) FILTER (WHERE x.state = 'held'),
+# Heard time becomes the database's clock again by adding what was not heard. Why a claim waits is said when it is asked, so that
+# it is true then; the sentence about a pool is made once for all of its claims that are shown.
+SHOW = """
+, crowd AS MATERIALIZED (
+    SELECT p.id, format('pool %L has %s of %s workers free; %s starting, %s held%s%s', p.name,
+               count(*) FILTER (WHERE x.state = 'warm' AND x.ready AND NOT x.terminating AND x.schedulable AND x.suspect_since IS NULL),
+               p.spec ->> 'max', count(*) FILTER (WHERE x.state = 'spawning'), count(*) FILTER (WHERE x.state = 'held'),
                CASE WHEN p.frozen IS NOT NULL THEN '; the pool is frozen: ' || p.frozen ELSE '' END,
-               CASE WHEN p.trouble IS NOT NULL THEN '; the last spawn failed: ' || p.trouble ELSE '' END)
-           FROM holdfast.worker x WHERE x.pool_id = c.pool_id AND x.state <> 'gone')
-          || CASE WHEN c.reason <> '' THEN '; before: ' || c.reason ELSE '' END
-END AS reason,
-extract(epoch FROM c.created_at)::float8 AS created_at, extract(epoch FROM c.assigned_at)::float8 AS assigned_at,
-extract(epoch FROM c.active_at)::float8 AS active_at, extract(epoch FROM c.ended_at)::float8 AS ended_at,
-extract(epoch FROM c.deadline_heard + h.deaf)::float8 AS deadline_at,
-extract(epoch FROM c.lease_heard + h.deaf)::float8 AS lease_until, extract(epoch FROM c.max_heard + h.deaf)::float8 AS max_until
+               CASE WHEN p.trouble IS NOT NULL THEN '; the last spawn failed: ' || p.trouble ELSE '' END) AS sentence
+    FROM holdfast.pool p LEFT JOIN holdfast.worker x ON x.pool_id = p.id AND x.state <> 'gone'
+    WHERE p.id IN (SELECT pool_id FROM chosen WHERE state = 'waiting') GROUP BY p.id
+), caps AS MATERIALIZED (
+    SELECT t.name, t.max_claims FROM holdfast.tenant t
+    WHERE t.name IN (SELECT tenant FROM chosen WHERE state = 'waiting') AND t.max_claims <= (
+        SELECT count(*) FROM holdfast.claim l WHERE l.tenant = t.name AND l.state IN ('assigned', 'active'))
+)
+SELECT c.id, c.pool_id, p.name AS pool, c.tenant, c.state, c.priority, c.attempts, c.key, c.worker_id AS worker, c.fence, c.protected,
+       c.outcome, c.exit_code, c.retry, (p.spec #>> '{worker,agent}')::boolean AS agent,
+       CASE WHEN c.state = 'active' THEN w.endpoint END AS endpoint,
+       CASE WHEN c.state <> 'waiting' THEN c.reason
+            WHEN i.recovering_since IS NOT NULL THEN 'the database lost commits: everything waits until pods have been compared'
+            WHEN p.state <> 'live' THEN 'its pool is being deleted'
+            WHEN caps.name IS NOT NULL THEN format('tenant %L holds its cap of %s claims', c.tenant, caps.max_claims)
+            ELSE crowd.sentence || CASE WHEN c.reason <> '' THEN '; before: ' || c.reason ELSE '' END END AS reason,
+       extract(epoch FROM c.created_at)::float8 AS created_at, extract(epoch FROM c.assigned_at)::float8 AS assigned_at,
+       extract(epoch FROM c.active_at)::float8 AS active_at, extract(epoch FROM c.ended_at)::float8 AS ended_at,
+       extract(epoch FROM c.deadline_heard + h.deaf)::float8 AS deadline_at,
+       extract(epoch FROM c.lease_heard + h.deaf)::float8 AS lease_until, extract(epoch FROM c.max_heard + h.deaf)::float8 AS max_until
+FROM chosen c JOIN holdfast.pool p ON p.id = c.pool_id LEFT JOIN holdfast.worker w ON w.id = c.worker_id
+LEFT JOIN crowd ON crowd.id = c.pool_id LEFT JOIN caps ON caps.name = c.tenant, holdfast.hearing h, holdfast.installation i
 """
-CLAIM_FROM = """
-FROM holdfast.claim c JOIN holdfast.pool p ON p.id = c.pool_id LEFT JOIN holdfast.worker w ON w.id = c.worker_id
-LEFT JOIN holdfast.tenant t ON t.name = c.tenant, holdfast.hearing h, holdfast.installation i
-"""
-GET = f"SELECT {CLAIM_COLUMNS} {CLAIM_FROM} WHERE c.id = ANY ($1::text[])"
+GET = f"WITH chosen AS MATERIALIZED (SELECT * FROM holdfast.claim WHERE id = ANY ($1::text[])) {SHOW}"
 FIND = f"""
-SELECT {CLAIM_COLUMNS} {CLAIM_FROM}
-WHERE ($1::text IS NULL OR p.name = $1) AND ($2::text IS NULL OR c.tenant = $2) AND ($3::text IS NULL OR c.state = $3)
-  AND ($4::text IS NULL OR (c.created_at, c.id) < (SELECT k.created_at, k.id FROM holdfast.claim k WHERE k.id = $4))
-ORDER BY c.created_at DESC, c.id DESC LIMIT $5
+WITH chosen AS MATERIALIZED (
+    SELECT * FROM holdfast.claim c
+    WHERE ($1::text IS NULL OR c.pool_id IN (SELECT id FROM holdfast.pool WHERE name = $1)) AND ($2::text IS NULL OR c.tenant = $2)
+      AND ($3::text IS NULL OR c.state = $3)
+      AND ($4::text IS NULL OR (c.created_at, c.id) < (SELECT k.created_at, k.id FROM holdfast.claim k WHERE k.id = $4))
+    ORDER BY c.created_at DESC, c.id DESC LIMIT $5
+) {SHOW} ORDER BY c.created_at DESC, c.id DESC
 """
+STATE = "SELECT state FROM holdfast.claim WHERE id = $1"
 
 
 class PostgresClaims:
@@ -170,7 +159,7 @@ class PostgresClaims:
 
     async def match(self, pool_id: str, new: Sequence[NewClaim], limit: int) -> Batch:
         asked = [{"ord": n, **msgspec.structs.asdict(claim)} for n, claim in enumerate(new)]
-        rows = await self._db.rows(MATCH, pool_id, _encode(asked).decode(), limit)
+        rows = await self._db.rows(MATCH, pool_id, _encode(asked).decode(), limit, self._db.mark.value)
         batch = Batch({}, [])
         for what, claim, worker, fence, uid, tenant, at in rows:
             if what in ("assigned", "active"):
@@ -218,10 +207,21 @@ class PostgresClaims:
         fence: int | None = None,
         exit_code: int | None = None,
     ) -> Outcome:
-        return outcome_of(await self._db.value(END, claim, fence, list(states), outcome, how, reason, exit_code))
+        return outcome_of(await self._db.value(END, claim, fence, list(states), outcome, how, reason, exit_code, self._db.mark.value))
 
-    async def requeue(self, claim: str, fence: int, *, keep_worker: bool, suspect: bool, reason: str) -> Outcome:
-        return outcome_of(await self._db.value(REQUEUE, claim, fence, keep_worker, suspect, reason))
+    async def requeue(
+        self,
+        claim: str,
+        fence: int,
+        *,
+        reason: str,
+        keep_worker: bool = False,
+        suspect: bool = False,
+        dead: bool = False,
+        idle: float | None = None,
+    ) -> Outcome:
+        args = (claim, fence, keep_worker, suspect, dead, idle, reason, self._db.mark.value)
+        return outcome_of(await self._db.value(REQUEUE, *args))
 
     async def due(self, limit: int) -> list[Due]:
         return [Due(**dict(row)) for row in await self._db.rows(DUE, limit)]
@@ -229,6 +229,10 @@ class PostgresClaims:
     async def ended_by(self, worker: str, fence: int) -> str | None:
         claim: str | None = await self._db.value(ENDED_BY, worker, fence)
         return claim
+
+    async def state(self, claim: str) -> str | None:
+        state: str | None = await self._db.value(STATE, claim)
+        return state
 
     async def get(self, ids: Sequence[str]) -> list[Claim]:
         return [Claim(**dict(row)) for row in await self._db.rows(GET, list(ids))]

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +31,21 @@ UNAVAILABLE = (
     asyncpg.exceptions.TransactionRollbackError,
     asyncpg.exceptions.LockNotAvailableError,
 )
+
+
+# The schema is not there (any more): restored to before this release, or never migrated. It is made again.
+MISSING = (
+    asyncpg.exceptions.InvalidSchemaNameError,
+    asyncpg.exceptions.UndefinedFunctionError,
+    asyncpg.exceptions.UndefinedTableError,
+)
+
+
+class Mark:
+    """The highest mark that this process has seen: a database that shows less has lost commits, and is not acted on."""
+
+    def __init__(self) -> None:
+        self.value = 0
 
 
 def functions_text() -> str:
@@ -61,15 +76,17 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
 class Database:
     """Runs statements, one at a time and each by itself: a transaction of several statements does not exist here."""
 
-    def __init__(self, pool: asyncpg.Pool, dsn: str) -> None:
+    def __init__(self, pool: asyncpg.Pool, dsn: str, mark: Mark) -> None:
         self._pool = pool
+        self.mark = mark
+        self.heal: Callable[[], Awaitable[object]] | None = None  # makes a missing schema again
         self.dsn = dsn
         self.functions = functions_schema()
         self._rendered: dict[str, str] = {}
         self.errors = 0
 
     @classmethod
-    async def connect(cls, dsn: str, *, size: int = 8, pooled: bool = False) -> "Database":
+    async def connect(cls, dsn: str, *, size: int = 8, pooled: bool = False, mark: Mark | None = None) -> "Database":
         """`pooled`: behind PgBouncer in transaction mode, where statements cannot be kept prepared."""
         # lock_timeout below statement_timeout: who waits for a row hears so before it is cut off.
         settings = {
@@ -92,7 +109,7 @@ class Database:
             )
         except UNAVAILABLE as error:
             raise StoreUnavailable(_say(error)) from error
-        return cls(pool, dsn)
+        return cls(pool, dsn, mark or Mark())
 
     def sql(self, text: str) -> str:
         rendered = self._rendered.get(text)
@@ -106,6 +123,11 @@ class Database:
                 return cast(list[asyncpg.Record], await connection.fetch(self.sql(text), *args))
         except UNAVAILABLE as error:
             self.errors += 1
+            raise StoreUnavailable(_say(error)) from error
+        except MISSING as error:
+            self.errors += 1
+            if self.heal is not None:
+                await self.heal()
             raise StoreUnavailable(_say(error)) from error
 
     async def row(self, text: str, *args: object) -> asyncpg.Record | None:
@@ -127,6 +149,3 @@ def _say(error: BaseException) -> str:
     # By type: the text of an error may echo what users sent.
     return f"the store is not available ({type(error).__name__})"
 
-
-def ids(values: Sequence[str]) -> list[str]:
-    return list(values)

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from ..model.outcome import Outcome, Stale, outcome_of
+from ..model.outcome import Outcome, outcome_of
 from ..ports.store import Adoption, Beat, DutyReport, Recovery, TermState
 from .database import Database
 
@@ -20,22 +20,15 @@ UPDATE holdfast.term SET until = 'epoch', holder = NULL WHERE holder = $1
 BEAT = "SELECT * FROM @fn.beat($1, $2, $3, $4::jsonb)"
 TAKE_TERM = "SELECT @fn.take_term($1, $2, $3, $4)"
 STATE = """
-SELECT i.install_id, i.epoch, h.mark, i.recovering_since IS NOT NULL AS recovering, i.recovery_reason,
-       coalesce(extract(epoch FROM holdfast.heard() - i.recovery_heard), 0)::float8 AS age, i.system_identifier, i.timeline,
-       (i.epoch::bigint << 40) + (SELECT last_value FROM holdfast.fence) AS last_fence, s.system_identifier::text AS live_identifier, c.timeline_id AS live_timeline
-FROM holdfast.installation i, holdfast.hearing h, pg_control_system() s, pg_control_checkpoint() c
+SELECT i.install_id, i.epoch, h.mark, i.recovering_since IS NOT NULL, i.recovery_reason,
+       coalesce(extract(epoch FROM holdfast.heard() - i.recovery_heard), 0)::float8,
+       (i.epoch::bigint << 40) + (SELECT last_value FROM holdfast.fence)
+FROM holdfast.installation i, holdfast.hearing h
 """
-IDENTIFY = "UPDATE holdfast.installation SET system_identifier = $1, timeline = $2"
-BEGIN_RECOVERY = "SELECT @fn.begin_recovery($1, $2)"
+BEGIN_RECOVERY = "SELECT @fn.begin_recovery($1, $2, $3)"
 ADOPT = "SELECT @fn.adopt($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-ADOPT_FREE = "SELECT @fn.adopt_free($1, $2, $3, $4, $5)"
-END_RECOVERY = """
-WITH i AS (UPDATE holdfast.installation SET recovering_since = NULL, recovered_at = holdfast.now()
-           WHERE recovering_since IS NOT NULL RETURNING 1),
-e AS (INSERT INTO holdfast.event (at, kind, reason)
-      SELECT holdfast.now(), 'recovery.ended', 'pods and agents have been compared' FROM i)
-SELECT 'done' FROM i
-"""
+ADOPT_FREE = "SELECT @fn.adopt_free($1, $2, $3, $4, $5, $6)"
+END_RECOVERY = "SELECT @fn.end_recovery()"
 RELEASE_BRAKE = """
 WITH clock AS (SELECT holdfast.now() AS t),
 i AS (UPDATE holdfast.installation SET brake_tripped_at = NULL, brake_reason = NULL, brake_released_at = clock.t FROM clock
@@ -91,38 +84,21 @@ class PostgresFleet:
     async def state(self) -> Recovery:
         row = await self._db.row(STATE)
         assert row is not None
-        if row["system_identifier"] is None:
-            await self._db.rows(IDENTIFY, row["live_identifier"], row["live_timeline"])
-        elif (row["system_identifier"], row["timeline"]) != (row["live_identifier"], row["live_timeline"]):
-            await self.begin_recovery("the server's identity or timeline changed: restored or failed over", row["mark"])
-            await self._db.rows(IDENTIFY, row["live_identifier"], row["live_timeline"])
-            return await self.state()
-        return Recovery(
-            row["install_id"],
-            row["epoch"],
-            row["mark"],
-            row["recovering"],
-            row["recovery_reason"],
-            row["age"],
-            row["live_identifier"],
-            row["live_timeline"],
-            row["last_fence"],
-        )
+        return Recovery(*row)
 
-    async def begin_recovery(self, reason: str, mark: int) -> bool:
-        return bool(await self._db.value(BEGIN_RECOVERY, reason, mark))
+    async def begin_recovery(self, reason: str, mark: int, epoch: int = 0) -> bool:
+        return bool(await self._db.value(BEGIN_RECOVERY, reason, mark, epoch))
 
     async def adopt(self, adoption: Adoption) -> Outcome:
         a = adoption
         args = (a.worker, a.uid, a.pool_id, a.pool, a.revision, a.claim, a.tenant, a.fence, a.endpoint)
         return outcome_of(await self._db.value(ADOPT, *args))
 
-    async def adopt_free(self, worker: str, uid: str, pool_id: str, pool: str, revision: str) -> Outcome:
-        return outcome_of(await self._db.value(ADOPT_FREE, worker, uid, pool_id, pool, revision))
+    async def adopt_free(self, worker: str, uid: str, pool_id: str, pool: str, revision: str, *, spent: bool) -> Outcome:
+        return outcome_of(await self._db.value(ADOPT_FREE, worker, uid, pool_id, pool, revision, spent))
 
     async def end_recovery(self) -> Outcome:
-        word = await self._db.value(END_RECOVERY)
-        return Stale() if word is None else outcome_of(word)
+        return outcome_of(await self._db.value(END_RECOVERY))
 
     async def release_brake(self, reason: str) -> bool:
         return await self._db.value(RELEASE_BRAKE, reason) is not None

@@ -14,48 +14,47 @@ e.xid::text AS xid, e.id, extract(epoch FROM e.at)::float8 AS at, e.kind, e.also
 e.claim_id AS claim, e.tenant, e.data
 """
 # Ids are not commit order: a reader that remembered the last id would skip rows of slower transactions. Rows below the oldest
-# running transaction are complete, so reading up to there skips nothing.
+# running transaction are complete, so reading up to there skips nothing. Where nothing more matched, the reader goes on from
+# there, and never reads the same stretch of history twice.
 EVENTS = f"""
-SELECT {COLUMNS} FROM holdfast.event e LEFT JOIN holdfast.pool p ON p.id = e.pool_id
-WHERE e.xid < pg_snapshot_xmin(pg_current_snapshot()) AND (e.xid, e.id) > ($1::text::xid8, $2::bigint)
-  AND ($3::text IS NULL OR e.claim_id = $3) AND ($4::text IS NULL OR e.worker_id = $4) AND ($5::text IS NULL OR p.name = $5)
-  AND ($7::text IS NULL OR e.tenant = $7)
-ORDER BY e.xid, e.id LIMIT $6
-"""
-NEWEST = f"""
-SELECT * FROM (
-    SELECT {COLUMNS}, e.xid AS x FROM holdfast.event e LEFT JOIN holdfast.pool p ON p.id = e.pool_id
-    WHERE e.xid < pg_snapshot_xmin(pg_current_snapshot()) AND (e.xid, e.id) > ($1::text::xid8, $2::bigint)
-      AND ($3::text IS NULL OR e.claim_id = $3) AND ($4::text IS NULL OR e.worker_id = $4) AND ($5::text IS NULL OR p.name = $5)
-      AND ($7::text IS NULL OR e.tenant = $7)
-    ORDER BY e.xid DESC, e.id DESC LIMIT $6) n ORDER BY x, id
+WITH edge AS MATERIALIZED (SELECT pg_snapshot_xmin(pg_current_snapshot()) AS x)
+SELECT {COLUMNS}, edge.x::text AS edge FROM edge LEFT JOIN LATERAL (
+    SELECT * FROM holdfast.event
+    WHERE xid < edge.x AND (xid, id) > ($1::text::xid8, $2::bigint)
+      AND ($3::text IS NULL OR claim_id = $3) AND ($4::text IS NULL OR worker_id = $4)
+      AND ($5::text IS NULL OR pool_id IN (SELECT id FROM holdfast.pool WHERE name = $5)) AND ($7::text IS NULL OR tenant = $7)
+    ORDER BY xid @order, id @order LIMIT $6) AS e ON true LEFT JOIN holdfast.pool p ON p.id = e.pool_id
+ORDER BY e.xid, e.id
 """
 NOTE = """
 INSERT INTO holdfast.event (at, kind, reason, pool_id, worker_id, claim_id, tenant)
 VALUES (holdfast.now(), $1, $2, $3, $4, $5, $6)
 """
-PRUNE = """
-WITH clock AS (SELECT holdfast.now() AS t),
-keys AS (UPDATE holdfast.claim SET key_live = false FROM clock
-         WHERE key_live AND state = 'ended' AND ended_at < clock.t - interval '24 h' RETURNING 1),
-claims AS (DELETE FROM holdfast.claim USING clock
-           WHERE state = 'ended' AND NOT key_live AND ended_at < clock.t - make_interval(days => $1) RETURNING 1),
-workers AS (DELETE FROM holdfast.worker USING clock
-            WHERE state = 'gone' AND state_since < clock.t - make_interval(days => $1) RETURNING 1),
-pulses AS (DELETE FROM holdfast.pulse WHERE NOT EXISTS
-           (SELECT FROM holdfast.worker w WHERE w.id = pulse.worker_id AND w.state <> 'gone') RETURNING 1),
-replicas AS (DELETE FROM holdfast.replica USING clock WHERE seen_at < clock.t - interval '1 day' RETURNING 1),
-endings AS (DELETE FROM holdfast.ending USING clock WHERE at < clock.t - interval '1 hour' RETURNING 1),
-tokens AS (DELETE FROM holdfast.token USING clock WHERE expires_at < clock.t - interval '1 day' RETURNING 1),
-pools AS (DELETE FROM holdfast.pool USING clock WHERE state = 'gone' AND updated_at < clock.t - make_interval(days => $1)
-          AND NOT EXISTS (SELECT FROM holdfast.claim c WHERE c.pool_id = pool.id) RETURNING 1),
-shares AS (DELETE FROM holdfast.fair WHERE NOT EXISTS
-           (SELECT FROM holdfast.pool p WHERE p.id = fair.pool_id AND p.state <> 'gone') RETURNING 1)
-SELECT (SELECT count(*) FROM keys) AS keys, (SELECT count(*) FROM claims) AS claims, (SELECT count(*) FROM workers) AS workers,
-       (SELECT count(*) FROM pulses) AS pulses, (SELECT count(*) FROM replicas) AS replicas,
-       (SELECT count(*) FROM endings) AS endings, (SELECT count(*) FROM tokens) AS tokens, (SELECT count(*) FROM pools) AS pools,
-       (SELECT count(*) FROM shares) AS shares
-"""
+# Each in pieces: a statement that is cut off by its timeout would never catch up.
+PIECE = 5000
+PRUNE = {
+    "keys": """UPDATE holdfast.claim SET key_live = false WHERE id IN (SELECT id FROM holdfast.claim
+               WHERE key_live AND state = 'ended' AND ended_at < holdfast.now() - interval '24 h' LIMIT $1) RETURNING 1""",
+    "claims": """DELETE FROM holdfast.claim WHERE id IN (SELECT id FROM holdfast.claim WHERE state = 'ended' AND NOT key_live
+                 AND ended_at < holdfast.now() - make_interval(days => $2) LIMIT $1) RETURNING 1""",
+    "workers": """DELETE FROM holdfast.worker WHERE id IN (SELECT id FROM holdfast.worker WHERE state = 'gone'
+                  AND state_since < holdfast.now() - make_interval(days => $2) LIMIT $1) RETURNING 1""",
+    "pulses": """DELETE FROM holdfast.pulse WHERE worker_id IN (SELECT u.worker_id FROM holdfast.pulse u WHERE NOT EXISTS
+                 (SELECT FROM holdfast.worker w WHERE w.id = u.worker_id AND w.state <> 'gone')
+                 AND u.beat_heard < holdfast.heard() - interval '10 min' LIMIT $1) RETURNING 1""",
+    "replicas": """DELETE FROM holdfast.replica WHERE id IN (SELECT id FROM holdfast.replica
+                   WHERE seen_at < holdfast.now() - interval '1 day' LIMIT $1) RETURNING 1""",
+    "endings": """DELETE FROM holdfast.ending WHERE ctid = ANY (ARRAY(SELECT ctid FROM holdfast.ending
+                  WHERE at < holdfast.now() - interval '1 hour' LIMIT $1)) RETURNING 1""",
+    "tokens": """DELETE FROM holdfast.token WHERE id IN (SELECT id FROM holdfast.token
+                 WHERE expires_at < holdfast.now() - interval '1 day' LIMIT $1) RETURNING 1""",
+    "pools": """DELETE FROM holdfast.pool WHERE id IN (SELECT id FROM holdfast.pool p WHERE p.state = 'gone'
+                AND p.updated_at < holdfast.now() - make_interval(days => $2)
+                AND NOT EXISTS (SELECT FROM holdfast.claim c WHERE c.pool_id = p.id)
+                AND NOT EXISTS (SELECT FROM holdfast.worker w WHERE w.pool_id = p.id) LIMIT $1) RETURNING 1""",
+    "shares": """DELETE FROM holdfast.fair WHERE ctid = ANY (ARRAY(SELECT f.ctid FROM holdfast.fair f WHERE NOT EXISTS
+                 (SELECT FROM holdfast.pool p WHERE p.id = f.pool_id AND p.state <> 'gone') LIMIT $1)) RETURNING 1""",
+}
 PARTITIONS = "SELECT @fn.event_partitions($1)"
 OUTPUTS = "SELECT id FROM holdfast.claim WHERE state <> 'ended' OR ended_at > holdfast.now() - interval '24 h'"
 
@@ -76,26 +75,26 @@ class PostgresHistory:
         newest: bool = False,
     ) -> tuple[list[Event], str]:
         xid, number = decode_cursor(after) if after else ("0", 0)
-        sql = NEWEST if newest else EVENTS
+        sql = EVENTS.replace("@order", "DESC" if newest else "ASC")
         rows = await self._db.rows(sql, xid, number, claim, worker, pool, limit, tenant)
-        events = [_event(row) for row in rows]
-        return events, events[-1].cursor if events else (after or encode_cursor("0", 0))
+        events = [_event(row) for row in rows if row["kind"] is not None]
+        return events, events[-1].cursor if len(events) == limit else encode_cursor(rows[0]["edge"], 0)
 
     async def note(self, kind: str, reason: str, **about: str | None) -> None:
         keys = ("pool_id", "worker", "claim", "tenant")
         await self._db.rows(NOTE, kind, reason, *(about.get(key) for key in keys))
 
     async def prune(self, days: int) -> dict[str, int]:
-        row = await self._db.row(PRUNE, days)
-        assert row is not None
-        dropped = await self._db.value(PARTITIONS, days)
-        return {**dict(row), "event_days": dropped}
+        pruned = {"event_days": int(await self._db.value(PARTITIONS, days))}
+        for noun, sql in PRUNE.items():
+            args = (PIECE, days) if "$2" in sql else (PIECE,)
+            pruned[noun] = 0
+            while (count := len(await self._db.rows(sql, *args))) > 0:
+                pruned[noun] += count
+        return pruned
 
     async def live_outputs(self) -> set[str]:
         return {row["id"] for row in await self._db.rows(OUTPUTS)}
-
-    async def prepare_partitions(self) -> None:
-        await self._db.value(PARTITIONS, 3650)
 
 
 def encode_cursor(xid: str, number: int) -> str:

@@ -1,6 +1,6 @@
 """Pools and tenants in Postgres: their specs, their counts, and the durable drain."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import asyncpg
 import msgspec
@@ -78,14 +78,15 @@ waiting AS (
 ),
 counts AS (
     SELECT pool_id, count(*) FILTER (WHERE state = 'spawning') AS spawning,
-           count(*) FILTER (WHERE state = 'warm' AND NOT terminating) AS warm, count(*) FILTER (WHERE state = 'held') AS held,
+           count(*) FILTER (WHERE state = 'warm' AND NOT terminating AND schedulable AND suspect_since IS NULL) AS warm,
+           count(*) FILTER (WHERE state = 'warm' AND (terminating OR NOT schedulable OR suspect_since IS NOT NULL)) AS unusable, count(*) FILTER (WHERE state = 'held') AS held,
            count(*) FILTER (WHERE state = 'parked') AS parked, count(*) FILTER (WHERE state = 'retiring') AS retiring,
            count(*) FILTER (WHERE state = 'warm' AND ready AND NOT terminating AND schedulable AND suspect_since IS NULL) AS free_ready
     FROM holdfast.worker WHERE state <> 'gone' GROUP BY pool_id
 )
 SELECT {POOL_COLUMNS}, i.stopping, extract(epoch FROM clock.t)::float8 AS now, extract(epoch FROM clock.t - p.shrunk_at)::float8 AS shrunk_ago,
        coalesce(c.spawning, 0) AS spawning, coalesce(c.warm, 0) AS warm, coalesce(c.held, 0) AS held, coalesce(c.parked, 0) AS parked,
-       coalesce(c.retiring, 0) AS retiring, coalesce(c.free_ready, 0) AS free_ready,
+       coalesce(c.retiring, 0) AS retiring, coalesce(c.unusable, 0) AS unusable, coalesce(c.free_ready, 0) AS free_ready,
        coalesce(w.all_waiting, 0) AS waiting, coalesce(w.servable, 0) AS servable,
        coalesce(extract(epoch FROM clock.t - w.oldest), 0)::float8 AS oldest_wait,
        ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state IN ('warm', 'spawning')
@@ -144,7 +145,24 @@ ON CONFLICT (name) DO UPDATE SET weight = excluded.weight, max_claims = excluded
 RETURNING name
 """
 
-_spec = msgspec.json.Decoder(PoolSpec).decode
+_strict = msgspec.json.Decoder(PoolSpec).decode
+
+
+def _spec(raw: str) -> PoolSpec:
+    """A stored spec. A newer release may have written fields that this one does not know: they must not darken its duties."""
+    try:
+        return _strict(raw)
+    except msgspec.ValidationError:
+        return msgspec.convert(_known(msgspec.json.decode(raw), PoolSpec), PoolSpec)
+
+
+def _known(value: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+    return {
+        name: _known(item, fields[name]) if isinstance(fields[name], type) and issubclass(fields[name], msgspec.Struct) else item
+        for name, item in value.items()
+        if name in fields
+    }
 
 
 def pool_of(row: asyncpg.Record) -> Pool:

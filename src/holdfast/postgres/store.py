@@ -26,6 +26,9 @@ class PostgresStore:
     async def now(self) -> float:
         return float(await self.db.value("SELECT extract(epoch FROM holdfast.now())::float8"))
 
+    def saw(self, mark: int) -> None:
+        self.db.mark.value = mark
+
     async def listen(self) -> PostgresNotices:
         return PostgresNotices(self.db.dsn)
 

@@ -13,7 +13,7 @@ from ..ports.store import Directive, Facts, Row, Word
 from .database import Database
 from .pools import POOL_COLUMNS, pool_of
 
-SPAWN = "SELECT o_worker, o_epoch FROM @fn.spawn($1, $2, $3, $4)"
+SPAWN = "SELECT o_worker, o_epoch FROM @fn.spawn($1, $2, $3, $4, $5)"
 
 # The slot is free again at once, and the pool says why. Backoff doubles with each failure in a row.
 UNSPAWN = """
@@ -53,7 +53,7 @@ w AS (
 SELECT 'done', (SELECT count(*) FROM n) FROM w
 """
 
-CONDEMN = "SELECT @fn.condemn($1, $2, $3, $4)"
+CONDEMN = "SELECT @fn.condemn($1, $2, $3, $4, $5)"
 
 BURY = """
 WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
@@ -97,18 +97,21 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::boolean[], $5::boolean[], $6
 WHERE w.id = f.id AND w.pod_uid = f.uid AND w.state <> 'gone' RETURNING w.id
 """
 
-HEAR = "SELECT o_do, o_fence, o_reason, o_park FROM @fn.hear($1, $2, $3, $4, $5, $6, $7)"
+HEAR = "SELECT * FROM @fn.hear($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+DUE = "SELECT * FROM @fn.due_workers()"
+ORPHAN = "SELECT CASE WHEN @fn.halted($2) THEN 'recovering' WHEN @fn.braked('worker', $1) THEN 'braked' ELSE 'done' END"
 
 BEAT = """
-INSERT INTO holdfast.pulse AS pulse (worker_id, beat_heard, doing, claim_id, fence, tenant)
-SELECT w.id, (SELECT holdfast.heard()), w.doing, w.claim, w.fence, w.tenant
-FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[]) AS w(id, doing, claim, fence, tenant)
+INSERT INTO holdfast.pulse AS pulse (worker_id, beat_heard, doing, claim_id, fence, tenant, reset_fence)
+SELECT w.id, (SELECT holdfast.heard()), w.doing, w.claim, w.fence, w.tenant, w.reset_fence
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bigint[])
+     AS w(id, doing, claim, fence, tenant, reset_fence)
 ON CONFLICT (worker_id) DO UPDATE SET beat_heard = greatest(pulse.beat_heard, excluded.beat_heard), doing = excluded.doing,
-    claim_id = excluded.claim_id, fence = excluded.fence, tenant = excluded.tenant
+    claim_id = excluded.claim_id, fence = excluded.fence, tenant = excluded.tenant, reset_fence = excluded.reset_fence
 """
 
 PULSES = """
-SELECT u.worker_id AS worker, extract(epoch FROM c.h - u.beat_heard)::float8 AS age, u.doing, u.claim_id AS claim, u.fence, u.tenant,
+SELECT u.worker_id AS worker, extract(epoch FROM c.h - u.beat_heard)::float8 AS age, u.doing, u.claim_id AS claim, u.fence, u.tenant, u.reset_fence,
        coalesce(u.beat_heard > i.recovery_heard, false) AS spoke_since_recovery
 FROM holdfast.pulse u, (SELECT holdfast.heard() AS h) c, holdfast.installation i WHERE u.worker_id = ANY ($1::text[])
 """
@@ -141,7 +144,8 @@ SELECT {WORKER_COLUMNS}, w.epoch AS row_epoch, w.protected AS pod_protected,
        extract(epoch FROM clock.h - w.scheduled_heard)::float8 AS scheduled_age,
        c.state AS claim_state, c.fence AS claim_fence, c.protected AS claim_protected, c.retry AS claim_retry,
        c.losses AS claim_losses, c.delivered AS claim_delivered,
-       u.doing, u.claim_id AS u_claim, u.fence AS u_fence, u.tenant AS u_tenant,
+       u.doing, u.claim_id AS u_claim, u.fence AS u_fence, u.tenant AS u_tenant, u.reset_fence AS u_reset_fence,
+       EXISTS (SELECT FROM holdfast.claim k WHERE k.id = u.claim_id AND k.state = 'ended') AS u_ended,
        extract(epoch FROM clock.h - u.beat_heard)::float8 AS u_age,
        coalesce(u.beat_heard > (SELECT recovery_heard FROM holdfast.installation), false) AS u_since
 FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id LEFT JOIN holdfast.claim c ON c.id = w.claim_id
@@ -169,7 +173,7 @@ class PostgresWorkers:
         self._db = db
 
     async def spawn(self, pool_id: str, ids: Sequence[str], free_target: int, starting_limit: int) -> list[tuple[str, int]]:
-        return [(r[0], r[1]) for r in await self._db.rows(SPAWN, pool_id, list(ids), free_target, starting_limit)]
+        return [(r[0], r[1]) for r in await self._db.rows(SPAWN, pool_id, list(ids), free_target, starting_limit, self._db.mark.value)]
 
     async def unspawn(self, worker: str, kind: str, reason: str, backoff: float) -> Outcome:
         return _guarded(await self._db.value(UNSPAWN, worker, kind, reason[:500], backoff))
@@ -181,7 +185,7 @@ class PostgresWorkers:
         return _guarded(await self._db.value(WARM, worker, version, endpoint))
 
     async def condemn(self, worker: str, version: int | None, reason: str, *, counted: bool) -> Outcome:
-        return outcome_of(await self._db.value(CONDEMN, worker, version, reason, counted))
+        return outcome_of(await self._db.value(CONDEMN, worker, version, reason, counted, self._db.mark.value))
 
     async def bury(self, worker: str, reason: str) -> Outcome:
         return _guarded(await self._db.value(BURY, worker, reason))
@@ -205,14 +209,21 @@ class PostgresWorkers:
         ]
         return len(await self._db.rows(FACTS, *columns))
 
-    async def hear(self, word: Word) -> Directive:
-        row = await self._db.row(HEAR, word.worker, word.uid, word.doing, word.claim, word.fence, word.reset_fence, word.endpoint)
+    async def hear(self, word: Word, *, fresh: bool = True) -> Directive:
+        about = (word.worker, word.uid, word.doing, word.claim, word.fence, word.reset_fence, word.endpoint)
+        row = await self._db.row(HEAR, *about, fresh, self._db.mark.value)
         assert row is not None
         return Directive(*row)
 
+    async def due(self) -> list[str]:
+        return [row[0] for row in await self._db.rows(DUE)]
+
+    async def may_end_orphan(self, name: str) -> Outcome:
+        return outcome_of(await self._db.value(ORPHAN, name, self._db.mark.value))
+
     async def beat(self, words: Sequence[Word]) -> None:
         last = {word.worker: word for word in words}  # a row may be upserted only once a statement
-        columns = [[getattr(w, name) for w in last.values()] for name in ("worker", "doing", "claim", "fence", "tenant")]
+        columns = [[getattr(w, name) for w in last.values()] for name in ("worker", "doing", "claim", "fence", "tenant", "reset_fence")]
         await self._db.rows(BEAT, *columns)
 
     async def rows(self, workers: Sequence[str] | None) -> list[Row]:
@@ -251,6 +262,8 @@ def _row(row: asyncpg.Record, pool: asyncpg.Record) -> Row:
             claim=row["u_claim"],
             fence=row["u_fence"],
             tenant=row["u_tenant"],
+            reset_fence=row["u_reset_fence"],
+            claim_ended=row["u_ended"],
             spoke_since_recovery=row["u_since"],
         )
     return Row(

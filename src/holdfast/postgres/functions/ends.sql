@@ -1,5 +1,11 @@
 -- How claims end and workers leave: one guarded change each, with its event, and the brake in front of them.
 
+-- Nothing is given out, spawned or ended while commits are being recovered, nor when the database shows an older mark than
+-- the caller has seen: then commits were lost, and nobody has noticed yet.
+CREATE FUNCTION @fn.halted(p_mark bigint) RETURNS boolean LANGUAGE sql AS $$
+    SELECT i.recovering_since IS NOT NULL OR h.mark < p_mark FROM holdfast.installation i, holdfast.hearing h
+$$;
+
 -- P7's brake: true means "not now". Counts what we end by ourselves in ten minutes; a person releases it.
 CREATE FUNCTION @fn.braked(p_kind text, p_id text) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -100,7 +106,7 @@ END $$;
 
 -- End a claim by one of P2's ways. Answers done | stale | braked | recovering, and what it was before.
 CREATE FUNCTION @fn.end_claim(p_claim text, p_fence bigint, p_states text[], p_outcome text, p_how text,
-                              p_reason text, p_exit integer)
+                              p_reason text, p_exit integer, p_mark bigint)
 RETURNS TABLE (o_what text, o_worker text, o_also text) LANGUAGE plpgsql AS $$
 DECLARE
     c holdfast.claim;
@@ -113,8 +119,8 @@ BEGIN
         RETURN QUERY SELECT 'stale', NULL::text, NULL::text;
         RETURN;
     END IF;
-    IF p_how IN ('lease', 'max_duration', 'deadline', 'death', 'pool_deleted') THEN
-        IF EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NOT NULL) THEN
+    IF p_how IN ('lease', 'max_duration', 'deadline', 'death', 'pool_deleted', 'unprotected') THEN
+        IF @fn.halted(p_mark) THEN
             RETURN QUERY SELECT 'recovering', NULL::text, NULL::text;
             RETURN;
         END IF;
@@ -146,9 +152,10 @@ BEGIN
     RETURN QUERY SELECT 'done', c.worker_id, v_also;
 END $$;
 
--- Send a claim back to its place in the queue: its worker proved unusable before anything started, or it died and the
--- claim asked for retry: lost.
-CREATE FUNCTION @fn.requeue(p_claim text, p_fence bigint, p_keep_worker boolean, p_suspect boolean, p_reason text)
+-- Send a claim back to its place in the queue. Assigned: its worker proved unusable before anything started (`p_idle`: and the
+-- hand-over still has not moved for so long). Active: only with proof of death, and only if the claim asked for retry: lost.
+CREATE FUNCTION @fn.requeue(p_claim text, p_fence bigint, p_keep_worker boolean, p_suspect boolean, p_dead boolean,
+                            p_idle float, p_reason text, p_mark bigint)
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     c holdfast.claim;
@@ -156,19 +163,19 @@ DECLARE
     t timestamptz := holdfast.now();
 BEGIN
     SELECT * INTO c FROM holdfast.claim WHERE id = p_claim AND fence = p_fence AND (state IN @claim.requeue
-        OR (state IN @claim.retry AND retry = 'lost' AND losses < 2 AND NOT p_keep_worker)) FOR UPDATE;
-    IF NOT FOUND THEN
+        OR (state IN @claim.retry AND retry = 'lost' AND losses < 2 AND p_dead)) FOR UPDATE;
+    IF NOT FOUND OR (p_idle IS NOT NULL AND c.progress_heard > holdfast.heard() - make_interval(secs => p_idle)) THEN
         RETURN 'stale';
     END IF;
-    IF EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NOT NULL) THEN
+    IF @fn.halted(p_mark) THEN
         RETURN 'recovering';
     END IF;
-    UPDATE holdfast.claim SET state = 'waiting', worker_id = NULL, fence = NULL, offered = false, delivered = false,
+    -- The fence stays: it says up to which assignment this claim is done with its workers.
+    UPDATE holdfast.claim SET state = 'waiting', worker_id = NULL, offered = false, delivered = false,
         protected = NULL, progress_heard = NULL, lease_heard = NULL, max_heard = NULL, assigned_at = NULL, active_at = NULL,
         losses = losses + (c.state = 'active')::integer, reason = p_reason,
         -- A retried claim gets its waiting time anew, or its deadline, long past, would refuse it at once.
-        deadline_heard = CASE WHEN c.state = 'active' THEN holdfast.heard() + (deadline_heard - created_at)
-                              ELSE deadline_heard END
+        deadline_heard = CASE WHEN c.state = 'active' THEN holdfast.heard() + patience ELSE deadline_heard END
     WHERE id = p_claim;
     v_also := @fn.leave(c, 'lost', p_keep_worker, p_reason);
     IF p_suspect THEN
@@ -184,7 +191,7 @@ BEGIN
 END $$;
 
 -- Condemn a free worker: the only way out for one that no claim ended. Answers done | stale | frozen | braked | recovering.
-CREATE FUNCTION @fn.condemn(p_worker text, p_version integer, p_reason text, p_counted boolean)
+CREATE FUNCTION @fn.condemn(p_worker text, p_version integer, p_reason text, p_counted boolean, p_mark bigint)
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     w holdfast.worker;
@@ -195,7 +202,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN 'stale';
     END IF;
-    IF EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NOT NULL) THEN
+    IF @fn.halted(p_mark) THEN
         RETURN 'recovering';
     END IF;
     IF EXISTS (SELECT FROM holdfast.pool WHERE id = w.pool_id AND frozen IS NOT NULL) THEN
@@ -203,6 +210,14 @@ BEGIN
     END IF;
     -- P2, asserted from the other side as well: a live claim on it is a bug elsewhere, and must not end here.
     IF EXISTS (SELECT FROM holdfast.claim WHERE worker_id = p_worker AND state IN ('assigned', 'active')) THEN
+        RETURN 'stale';
+    END IF;
+    -- An agent that says it works, for a claim that we do not know as ended, is not free, whatever the row says. Nor do we know
+    -- that of one that has not spoken since commits were lost. An operator's word (no version) goes above this.
+    IF p_version IS NOT NULL AND EXISTS (
+        SELECT FROM holdfast.pulse u, holdfast.installation i WHERE u.worker_id = p_worker AND (
+            (u.claim_id IS NOT NULL AND NOT EXISTS (SELECT FROM holdfast.claim c WHERE c.id = u.claim_id AND c.state = 'ended'))
+            OR (u.beat_heard < i.recovery_heard AND w.state_heard < i.recovery_heard))) THEN
         RETURN 'stale';
     END IF;
     IF p_counted AND @fn.braked('worker', p_worker) THEN

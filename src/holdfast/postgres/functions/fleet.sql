@@ -8,9 +8,22 @@ RETURNS TABLE (o_mark bigint, o_epoch integer, o_recovering boolean, o_terms jso
 LANGUAGE plpgsql AS $$
 DECLARE
     h holdfast.hearing;
+    i holdfast.installation;
     t timestamptz;
     v_step interval;
+    v_system text;
+    v_timeline integer;
 BEGIN
+    SELECT * INTO i FROM holdfast.installation;
+    SELECT system_identifier::text INTO v_system FROM pg_control_system();
+    v_timeline := ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer;
+    IF (i.system_identifier, i.timeline) IS DISTINCT FROM (v_system, v_timeline) THEN
+        IF i.system_identifier IS NOT NULL THEN
+            PERFORM @fn.begin_recovery('the server''s identity or timeline changed: restored, or failed over',
+                                       (SELECT mark FROM holdfast.hearing), i.epoch - 1);
+        END IF;
+        UPDATE holdfast.installation SET system_identifier = v_system, timeline = v_timeline;
+    END IF;
     SELECT * INTO h FROM holdfast.hearing FOR UPDATE;
     t := holdfast.now();
     -- The same rule as in holdfast.heard(), bounded by our own clock.
@@ -27,12 +40,32 @@ BEGIN
     FROM jsonb_to_recordset(p_duties) AS d(duty text, number bigint, progressed boolean, succeeded boolean, seconds real,
                                            actions bigint, skips bigint, failure text)
     WHERE term.duty = d.duty AND term.holder = p_replica AND term.number = d.number;
-    RETURN QUERY SELECT h.mark + 1, i.epoch, i.recovering_since IS NOT NULL,
+    RETURN QUERY SELECT h.mark + 1, n.epoch, n.recovering_since IS NOT NULL,
         (SELECT jsonb_agg(jsonb_build_object('duty', duty, 'holder', holder, 'number', number,
              -- A negative age is stale: the clock went back, and what it said is worth nothing.
              'expired', until < t OR renewed_at > t,
              'idle', extract(epoch FROM t - coalesce(progress_at, renewed_at)))) FROM holdfast.term)
-    FROM holdfast.installation i;
+    FROM holdfast.installation n;
+END $$;
+
+-- Recovery is over. Who has not spoken since it began gets no claim until it does.
+CREATE FUNCTION @fn.end_recovery() RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    i holdfast.installation;
+    t timestamptz := holdfast.now();
+BEGIN
+    SELECT * INTO i FROM holdfast.installation WHERE recovering_since IS NOT NULL FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN 'stale';
+    END IF;
+    UPDATE holdfast.installation SET recovering_since = NULL, recovered_at = t;
+    UPDATE holdfast.worker w SET suspect_since = t, version = version + 1
+    FROM holdfast.pool p
+    WHERE p.id = w.pool_id AND (p.spec #>> '{worker,agent}')::boolean AND w.state IN ('warm', 'parked', 'held')
+      AND w.suspect_since IS NULL AND NOT EXISTS (SELECT FROM holdfast.pulse u
+          WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard);
+    INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'recovery.ended', 'pods and agents have been compared');
+    RETURN 'done';
 END $$;
 
 -- Take a duty's term: it ran out, or its holder lives without progress (`p_stale` seconds).
@@ -59,7 +92,8 @@ END $$;
 
 -- Rows for new workers, before their pods: a crash between leaves a row that we can find, not a pod that we cannot.
 -- Guarded by the counts inside, so two passes at once cannot overspawn.
-CREATE FUNCTION @fn.spawn(p_pool text, p_ids text[], p_free_target integer, p_limit_starting integer)
+CREATE FUNCTION @fn.spawn(p_pool text, p_ids text[], p_free_target integer, p_limit_starting integer,
+                          p_mark bigint)
 RETURNS TABLE (o_worker text, o_revision text, o_epoch integer) LANGUAGE plpgsql AS $$
 DECLARE
     p holdfast.pool;
@@ -74,11 +108,13 @@ BEGIN
     t := holdfast.now();
     SELECT * INTO p FROM holdfast.pool WHERE id = p_pool AND state = 'live' AND frozen IS NULL
         AND (backoff_until IS NULL OR backoff_until <= t);
-    IF NOT FOUND OR EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NOT NULL OR stopping) THEN
+    IF NOT FOUND OR @fn.halted(p_mark) OR EXISTS (SELECT FROM holdfast.installation WHERE stopping) THEN
         RETURN;
     END IF;
     SELECT epoch INTO v_epoch FROM holdfast.installation;
-    SELECT count(*), count(*) FILTER (WHERE state IN ('spawning', 'warm')), count(*) FILTER (WHERE state = 'spawning')
+    -- What cannot be given out is not capacity: a claim would wait behind it for ever.
+    SELECT count(*), count(*) FILTER (WHERE state = 'spawning' OR (state = 'warm' AND NOT terminating AND schedulable
+                                      AND suspect_since IS NULL)), count(*) FILTER (WHERE state = 'spawning')
     INTO v_present, v_coming, v_starting FROM holdfast.worker WHERE pool_id = p_pool AND state <> 'gone';
     v_count := least(cardinality(p_ids), (p.spec ->> 'max')::integer - v_present, p_free_target - v_coming,
                      p_limit_starting - v_starting);
@@ -97,19 +133,21 @@ BEGIN
     SELECT made.id, p.revision, v_epoch FROM made;
 END $$;
 
--- The database lost commits: the epoch grows, and everything waits until pods and agents have been compared.
-CREATE FUNCTION @fn.begin_recovery(p_reason text, p_mark bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+-- The database lost commits: the epoch grows above every epoch that anybody has seen, and everything waits until pods and
+-- agents have been compared. Seen again from a later epoch while recovering, the comparison starts anew.
+CREATE FUNCTION @fn.begin_recovery(p_reason text, p_mark bigint, p_epoch integer) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     t timestamptz := holdfast.now();
 BEGIN
-    UPDATE holdfast.installation SET epoch = epoch + 1, recovering_since = t, recovery_heard = holdfast.heard(),
+    UPDATE holdfast.installation SET epoch = greatest(epoch, p_epoch) + 1, recovering_since = t, recovery_heard = holdfast.heard(),
         recovery_reason = p_reason, recoveries = recoveries + 1
-    WHERE recovering_since IS NULL;
+    WHERE recovering_since IS NULL OR epoch <= p_epoch;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    -- Leases that the lost time would have renewed start anew: nobody could be heard in it.
+    -- What the lost time would have renewed starts anew: nobody could be heard in it.
     UPDATE holdfast.claim SET lease_heard = holdfast.heard() + lease WHERE state = 'active' AND lease IS NOT NULL;
+    UPDATE holdfast.claim SET progress_heard = holdfast.heard() WHERE state = 'assigned';
     UPDATE holdfast.hearing SET mark = greatest(mark, p_mark);
     INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'recovery.began', p_reason);
     RETURN true;

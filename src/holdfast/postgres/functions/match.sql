@@ -31,14 +31,14 @@ LANGUAGE sql AS $$
             fence = c.fence, delivered = p_direct, state_since = clock.t, state_heard = clock.h
         FROM c, clock
         WHERE worker.id = c.worker_id AND worker.state IN @worker.hold
-        RETURNING worker.id, worker.pod_uid
+        RETURNING c.id, c.worker_id, c.fence, worker.pod_uid, c.tenant, clock.t
     ), e AS (
         INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant)
         SELECT clock.t, CASE WHEN p_direct THEN 'claim.active' ELSE 'claim.assigned' END, 'worker.held',
                p_pool, c.worker_id, c.id, c.tenant
         FROM c, clock
     )
-    SELECT c.id, c.worker_id, c.fence, w.pod_uid, c.tenant, clock.t FROM c JOIN w ON w.id = c.worker_id, clock
+    SELECT * FROM w
 $$;
 
 -- How many more claims a tenant may have live. Exact only under the lock on caps, which the caller takes first.
@@ -65,16 +65,17 @@ CREATE FUNCTION @fn.take_in(p_pool text, p_new jsonb) RETURNS void LANGUAGE sql 
         LEFT JOIN holdfast.fair v ON v.pool_id = p_pool AND v.priority = a.granted AND v.tenant = ''
     ), made AS (
         INSERT INTO holdfast.claim (id, pool_id, tenant, key, key_live, request_hash, request, state, priority, tag, retry,
-                                    lease, max_duration, park_ttl, created_at, deadline_heard)
+                                    lease, max_duration, park_ttl, created_at, patience, deadline_heard)
         SELECT g.id, p_pool, g.tenant, g.key, g.key IS NOT NULL, g.hash, g.request, 'waiting', g.granted, g.tag, g.retry,
                make_interval(secs => g.lease), make_interval(secs => g.max_duration), make_interval(secs => g.park_ttl),
-               clock.t, clock.h + make_interval(secs => g.deadline)
+               clock.t, make_interval(secs => g.deadline), clock.h + make_interval(secs => g.deadline)
         FROM tagged g, clock
         ON CONFLICT DO NOTHING
         RETURNING id, tenant, priority, tag
     ), shares AS (
         INSERT INTO holdfast.fair (pool_id, priority, tenant, tag)
-        SELECT p_pool, m.priority, m.tenant, max(m.tag + g.cost) FROM made m JOIN tagged g USING (id) GROUP BY 2, 3
+        SELECT p_pool, m.priority, m.tenant, max(m.tag) + 1000000 / coalesce(max(t.weight), 1)
+        FROM made m LEFT JOIN holdfast.tenant t ON t.name = m.tenant GROUP BY 2, 3
         ON CONFLICT (pool_id, priority, tenant) DO UPDATE SET tag = excluded.tag
     ), kept AS (
         INSERT INTO holdfast.claim_secret (claim_id, secrets)
@@ -110,9 +111,13 @@ BEGIN
 END $$;
 
 -- One batch of one pool. `what`: new | same | other | closed for each request, assigned | active for each pair.
-CREATE FUNCTION @fn.match(p_pool text, p_new jsonb, p_limit integer)
+-- Everything here is a few rows by an index, whatever the statistics say. Left to itself the planner plans each LIMIT anew
+-- (40 % of a claim's CPU), and on tables that were small when last analyzed it hashes all workers to update one.
+CREATE FUNCTION @fn.match(p_pool text, p_new jsonb, p_limit integer, p_mark bigint)
 RETURNS TABLE (o_what text, o_claim text, o_worker text, o_fence bigint, o_uid text, o_tenant text, o_at timestamptz)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     v_pool holdfast.pool;
     v_direct boolean;
@@ -150,7 +155,7 @@ BEGIN
                 WHERE n.key IS NOT NULL AND key_live AND tenant = n.tenant AND key = n.key AND id <> n.id
             ) AS c;
     END IF;
-    IF EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NOT NULL OR stopping) THEN
+    IF @fn.halted(p_mark) OR EXISTS (SELECT FROM holdfast.installation WHERE stopping) THEN
         RETURN;
     END IF;
     v_direct := NOT ((v_pool.spec #>> '{worker,agent}')::boolean OR v_pool.spec #>> '{protection,mode}' = 'claim');
@@ -190,10 +195,19 @@ BEGIN
         EXIT WHEN v_left <= 0;
         SELECT count(*) INTO v_slice FROM (SELECT FROM @fn.first_waiting(p_pool, v_full, v_left)) s;
         EXIT WHEN v_slice = 0;
+        -- Two walks along an index: one ORDER BY over both would read and sort every free worker of the pool.
         SELECT array_agg(id) INTO v_free FROM (
             SELECT id FROM holdfast.worker
-            WHERE pool_id = p_pool AND state = 'warm' AND ready AND NOT terminating AND schedulable AND suspect_since IS NULL
-            ORDER BY (revision = v_pool.revision) DESC, state_since, id LIMIT v_slice FOR UPDATE SKIP LOCKED) w;
+            WHERE pool_id = p_pool AND revision = v_pool.revision
+              AND state = 'warm' AND ready AND NOT terminating AND schedulable AND suspect_since IS NULL
+            ORDER BY state_since, id LIMIT v_slice FOR UPDATE SKIP LOCKED) w;
+        IF coalesce(cardinality(v_free), 0) < v_slice THEN
+            SELECT v_free || array_agg(id) INTO v_free FROM (
+                SELECT id FROM holdfast.worker
+                WHERE pool_id = p_pool AND revision <> v_pool.revision
+                  AND state = 'warm' AND ready AND NOT terminating AND schedulable AND suspect_since IS NULL
+                ORDER BY state_since, id LIMIT v_slice - coalesce(cardinality(v_free), 0) FOR UPDATE SKIP LOCKED) w;
+        END IF;
         EXIT WHEN v_free IS NULL;
         v_slice := cardinality(v_free);
         IF NOT v_capped AND EXISTS (SELECT FROM @fn.first_waiting(p_pool, v_full, v_slice) s

@@ -1,124 +1,177 @@
 -- What agents say, and what they should do.
 
 -- Take an agent's word. Quiet words change nothing and are answered by reads alone. Never ends anything by what it does not
--- know: an agent that holds a claim of which we have no row goes on (P7).
+-- know: an agent that holds a claim of which we have no row goes on (P7). `p_fresh`: the agent itself has just spoken; a poll
+-- that looks again speaks for nobody.
 CREATE FUNCTION @fn.hear(p_worker text, p_uid text, p_doing text, p_claim text, p_fence bigint, p_reset_fence bigint,
-                         p_endpoint text)
-RETURNS TABLE (o_do text, o_fence bigint, o_reason text, o_park boolean) LANGUAGE plpgsql AS $$
+                         p_endpoint text, p_fresh boolean, p_mark bigint)
+RETURNS TABLE (o_do text, o_fence bigint, o_reason text, o_park boolean, o_pool text) LANGUAGE plpgsql AS $$
 DECLARE
     w holdfast.worker;
     c holdfast.claim;
-    i holdfast.installation;
+    v_epoch integer;
+    v_halted boolean := @fn.halted(p_mark);
     v_frozen boolean;
     t timestamptz := holdfast.now();
 BEGIN
-    SELECT * INTO i FROM holdfast.installation;
-    IF greatest(coalesce(p_fence, 0), coalesce(p_reset_fence, 0)) > (i.epoch::bigint << 40) + (SELECT last_value FROM holdfast.fence)
-    THEN
-        RETURN QUERY SELECT 'ahead', p_fence, 'the agent knows a fence that this database never gave', false;
+    SELECT epoch INTO v_epoch FROM holdfast.installation;
+    -- The caller has verified that this fence was really given to this claim: so it was given by a database that we are not.
+    IF p_fence > (v_epoch::bigint << 40) + (SELECT last_value FROM holdfast.fence) THEN
+        RETURN QUERY SELECT 'ahead', p_fence, 'an agent holds a fence that this database never gave', false, NULL::text;
         RETURN;
     END IF;
     SELECT * INTO w FROM holdfast.worker WHERE id = p_worker AND state <> 'gone';
     IF NOT FOUND OR w.pod_uid IS DISTINCT FROM p_uid THEN
-        RETURN QUERY SELECT 'unknown', NULL::bigint, 'no such worker', false;
+        RETURN QUERY SELECT 'unknown', NULL::bigint, 'no such worker', false, NULL::text;
+        RETURN;
+    END IF;
+    IF v_halted THEN
+        RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, NULL::text;
         RETURN;
     END IF;
     IF p_claim IS NOT NULL THEN
-        IF (w.state = 'held' AND w.fence = p_fence) OR i.recovering_since IS NOT NULL THEN
-            RETURN QUERY SELECT 'nothing', NULL::bigint, '', false;
+        SELECT * INTO c FROM holdfast.claim WHERE id = p_claim;
+        IF (w.state = 'held' AND w.fence = p_fence) OR c.id IS NULL OR (c.state <> 'ended' AND c.fence = p_fence) THEN
+            RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, NULL::text;
+        ELSE
+            RETURN QUERY SELECT 'end', p_fence, CASE WHEN c.state = 'ended' THEN c.reason ELSE 'it was given to another' END,
+                                w.state = 'parked' AND w.fence = p_fence, NULL::text;
+        END IF;
+        RETURN;
+    END IF;
+    IF w.state = 'retiring' THEN
+        SELECT frozen IS NOT NULL INTO v_frozen FROM holdfast.pool WHERE id = w.pool_id;
+        RETURN QUERY SELECT CASE WHEN v_frozen THEN 'nothing' ELSE 'exit' END, NULL::bigint, coalesce(w.reason, ''), false,
+                            NULL::text;
+        RETURN;
+    END IF;
+    IF w.state = 'held' THEN
+        SELECT * INTO c FROM holdfast.claim WHERE id = w.claim_id;
+        IF p_doing = 'idle' AND c.state = 'assigned' AND c.offered THEN
+            RETURN QUERY SELECT 'hold', c.fence, '', false, NULL::text;
             RETURN;
         END IF;
-        SELECT * INTO c FROM holdfast.claim WHERE id = p_claim;
-        IF FOUND AND (c.state = 'ended' OR c.fence IS DISTINCT FROM p_fence) THEN
-            RETURN QUERY SELECT 'end', p_fence, CASE WHEN c.state = 'ended' THEN c.reason ELSE 'it was given to another' END,
-                                w.state = 'parked' AND w.fence = p_fence;
-        ELSE
-            RETURN QUERY SELECT 'nothing', NULL::bigint, '', false;
-        END IF;
-        RETURN;
-    END IF;
-    IF w.state = 'retiring' AND i.recovering_since IS NULL THEN
-        SELECT frozen IS NOT NULL INTO v_frozen FROM holdfast.pool WHERE id = w.pool_id;
-        RETURN QUERY SELECT CASE WHEN v_frozen THEN 'nothing' ELSE 'exit' END, NULL::bigint, coalesce(w.reason, ''), false;
-        RETURN;
-    END IF;
-    IF p_doing = 'draining' AND w.state IN ('warm', 'parked', 'spawning') AND NOT w.terminating THEN
+    ELSIF NOT p_fresh THEN
+        NULL;
+    ELSIF p_reset_fence IS NOT NULL AND w.state IN ('spawning', 'warm') THEN
+        -- It has served somebody of whom we know nothing (any more): it must not serve anybody else.
+        PERFORM @fn.condemn(p_worker, NULL, 'its agent has served a claim that the database does not know', true, p_mark);
+    ELSIF p_doing = 'draining' AND NOT w.terminating THEN
         UPDATE holdfast.worker SET terminating = true, version = version + 1 WHERE id = p_worker AND state <> 'held';
-    ELSIF p_doing = 'idle' AND w.state = 'spawning' AND i.recovering_since IS NULL THEN
+    ELSIF p_doing = 'idle' AND w.state = 'spawning' THEN
         UPDATE holdfast.worker SET state = 'warm', version = version + 1, ready = true, endpoint = p_endpoint,
             state_since = t, state_heard = holdfast.heard() WHERE id = p_worker AND state IN @worker.warm;
         IF FOUND THEN
             UPDATE holdfast.pool SET failures = 0, trouble = NULL, backoff_until = NULL WHERE id = w.pool_id AND failures > 0;
             INSERT INTO holdfast.event (at, kind, pool_id, worker_id) VALUES (t, 'worker.warm', w.pool_id, p_worker);
             PERFORM pg_notify('holdfast', 'p ' || w.pool_id);
+            RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, w.pool_id;
+            RETURN;
         END IF;
-    ELSIF p_doing = 'idle' AND w.state IN ('warm', 'parked') AND (w.suspect_since IS NOT NULL
-          OR (NOT w.ready AND (w.state = 'warm' OR p_reset_fence = w.fence)) OR w.endpoint IS DISTINCT FROM p_endpoint) THEN
+    ELSIF p_doing = 'idle' AND (w.suspect_since IS NOT NULL OR w.endpoint IS DISTINCT FROM p_endpoint
+          OR (NOT w.ready AND (w.state = 'warm' OR p_reset_fence = w.fence))) THEN
         UPDATE holdfast.worker SET suspect_since = NULL, version = version + 1, endpoint = p_endpoint,
             ready = ready OR state = 'warm' OR fence = p_reset_fence
         WHERE id = p_worker AND state IN ('warm', 'parked');
         PERFORM pg_notify('holdfast', 'p ' || w.pool_id);
-    ELSIF w.state = 'held' AND p_doing = 'idle' THEN
-        SELECT * INTO c FROM holdfast.claim WHERE id = w.claim_id;
-        IF c.state = 'assigned' AND c.offered AND i.recovering_since IS NULL THEN
-            RETURN QUERY SELECT 'hold', c.fence, '', false;
-            RETURN;
-        END IF;
+        RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, w.pool_id;
+        RETURN;
     END IF;
-    RETURN QUERY SELECT 'nothing', NULL::bigint, '', false;
+    RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, NULL::text;
 END $$;
 
--- After lost commits: a claim that only its pod and agent still know. Row or no row, the pod's word is believed.
+-- A command starts only after this was accepted. Repeated after a lost answer it is accepted again, also when the first is
+-- still on its way: the row is locked before it is judged.
+CREATE FUNCTION @fn.acknowledge(p_worker text, p_fence bigint, p_endpoint text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    c holdfast.claim;
+    t timestamptz := holdfast.now();
+    h timestamptz := holdfast.heard();
+BEGIN
+    SELECT * INTO c FROM holdfast.claim WHERE worker_id = p_worker AND fence = p_fence AND state IN ('assigned', 'active') FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    IF c.state = 'active' THEN
+        RETURN c.id;
+    END IF;
+    IF NOT c.delivered OR c.state NOT IN @claim.activate THEN
+        RETURN NULL;
+    END IF;
+    UPDATE holdfast.claim SET state = 'active', active_at = t, lease_heard = h + lease, max_heard = h + max_duration WHERE id = c.id;
+    UPDATE holdfast.worker SET endpoint = coalesce(p_endpoint, endpoint), version = version + 1 WHERE id = p_worker;
+    DELETE FROM holdfast.claim_secret WHERE claim_id = c.id;
+    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant)
+    VALUES (t, 'claim.active', c.pool_id, p_worker, c.id, c.tenant);
+    PERFORM pg_notify('holdfast', 'c ' || c.id);
+    RETURN c.id;
+END $$;
+
+-- After lost commits: a claim that only its pod and agent still know, or know more of. All checks come before any write.
 CREATE FUNCTION @fn.adopt(p_worker text, p_uid text, p_pool_id text, p_pool text, p_revision text, p_claim text,
                           p_tenant text, p_fence bigint, p_endpoint text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     v_pool holdfast.pool;
     w holdfast.worker;
     c holdfast.claim;
+    other holdfast.claim;
     t timestamptz := holdfast.now();
     h timestamptz := holdfast.heard();
     v_max interval;
+    v_lease interval;
 BEGIN
+    IF NOT EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NOT NULL) THEN
+        RETURN 'stale';
+    END IF;
     SELECT * INTO v_pool FROM holdfast.pool WHERE id = p_pool_id OR (name = p_pool AND state = 'live')
         ORDER BY (id = p_pool_id) DESC LIMIT 1;
     IF NOT FOUND THEN
         RETURN 'stale';
     END IF;
+    SELECT * INTO c FROM holdfast.claim WHERE id = p_claim FOR UPDATE;
+    SELECT * INTO w FROM holdfast.worker WHERE id = p_worker FOR UPDATE;
+    -- An ended claim stays ended; one that was assigned later, to whomever, knows better than this worker.
+    IF c.state = 'ended' OR c.fence > p_fence OR (c.state = 'waiting' AND c.fence = p_fence)
+       OR (c.state = 'active' AND c.fence = p_fence AND c.worker_id = p_worker)
+       OR (w.state = 'held' AND w.fence > p_fence) THEN
+        RETURN 'stale';
+    END IF;
+    -- What the row still believes of this worker is older than the pod's word.
+    IF w.claim_id IS NOT NULL AND w.claim_id <> p_claim THEN
+        SELECT * INTO other FROM holdfast.claim WHERE id = w.claim_id FOR UPDATE;
+        IF other.state = 'assigned' THEN
+            UPDATE holdfast.claim SET state = 'waiting', worker_id = NULL, offered = false, delivered = false, protected = NULL,
+                progress_heard = NULL, assigned_at = NULL, reason = 'its worker was found to hold another claim'
+            WHERE id = other.id;
+            INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
+            VALUES (t, 'claim.requeued', other.pool_id, p_worker, other.id, other.tenant, 'its worker was found to hold another claim');
+        ELSIF other.state = 'active' THEN
+            UPDATE holdfast.claim SET state = 'ended', outcome = 'lost', how = 'death', ended_at = t,
+                reason = 'its end was in commits that the database lost' WHERE id = other.id;
+            INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason, data)
+            VALUES (t, 'claim.ended', other.pool_id, p_worker, other.id, other.tenant,
+                    'its end was in commits that the database lost', '{"outcome": "lost", "how": "death"}');
+        END IF;
+    END IF;
+    -- Another worker's row may still believe that it has this claim.
+    UPDATE holdfast.worker SET state = 'retiring', claim_id = NULL, held_from = NULL, version = version + 1, state_since = t,
+        state_heard = h, reason = 'its claim was found on another worker'
+    WHERE claim_id = p_claim AND id <> p_worker;
     v_max := @fn.duration(coalesce(v_pool.spec #>> '{claim,maxDuration}',
                                    CASE v_pool.spec ->> 'mode' WHEN 'job' THEN '6h' ELSE '24h' END));
-    SELECT * INTO w FROM holdfast.worker WHERE id = p_worker FOR UPDATE;
-    IF FOUND AND w.state = 'held' AND w.claim_id = p_claim AND w.fence = p_fence THEN
-        RETURN 'stale';
-    END IF;
-    IF FOUND AND coalesce(w.fence, 0) > p_fence AND w.state = 'held' THEN
-        RETURN 'stale';
-    END IF;
-    SELECT * INTO c FROM holdfast.claim WHERE id = p_claim FOR UPDATE;
-    -- What the row still believes of this worker is older than the pod's word: that claim's true end was lost.
-    IF w.id IS NOT NULL AND w.claim_id IS NOT NULL AND w.claim_id <> p_claim THEN
-        UPDATE holdfast.claim SET state = 'ended', outcome = 'lost', how = 'death', ended_at = t,
-            reason = 'its end was in commits that the database lost' WHERE id = w.claim_id AND state <> 'ended';
-        INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason, data)
-        VALUES (t, 'claim.ended', w.pool_id, w.id, w.claim_id, w.tenant, 'its end was in commits that the database lost',
-                '{"outcome": "lost", "how": "death"}');
-    END IF;
+    v_lease := CASE WHEN v_pool.spec ->> 'mode' = 'session' THEN @fn.duration(v_pool.spec #>> '{claim,lease}') END;
     IF c.id IS NULL THEN
         INSERT INTO holdfast.claim (id, pool_id, tenant, request_hash, request, state, reason, tag, worker_id, fence, attempts,
             offered, delivered, protected, lease, max_duration, created_at, assigned_at, active_at, deadline_heard, max_heard,
             lease_heard)
         VALUES (p_claim, v_pool.id, p_tenant, 'adopted', '{}', 'active', 'adopted after lost commits', 0, p_worker, p_fence, 1,
-            true, true, true, CASE WHEN v_pool.spec ->> 'mode' = 'session' THEN @fn.duration(v_pool.spec #>> '{claim,lease}') END,
-            v_max, t, t, t, h, h + v_max,
-            CASE WHEN v_pool.spec ->> 'mode' = 'session' THEN h + @fn.duration(v_pool.spec #>> '{claim,lease}') END);
-    ELSIF c.state = 'ended' THEN
-        RETURN 'stale';
+            true, true, true, v_lease, v_max, t, t, t, h, h + v_max, h + v_lease);
     ELSE
-        UPDATE holdfast.worker SET state = 'retiring', claim_id = NULL, version = version + 1
-        WHERE id = c.worker_id AND claim_id = p_claim AND id <> p_worker;
         UPDATE holdfast.claim SET state = 'active', worker_id = p_worker, fence = p_fence, active_at = coalesce(active_at, t),
             assigned_at = coalesce(assigned_at, t), max_heard = coalesce(max_heard, h + max_duration), offered = true,
             delivered = true, lease_heard = h + lease, reason = 'adopted after lost commits'
         WHERE id = p_claim;
+        DELETE FROM holdfast.claim_secret WHERE claim_id = p_claim;
     END IF;
     INSERT INTO holdfast.worker (id, pool_id, state, revision, epoch, claim_id, held_from, tenant, fence, delivered, created_at,
         state_since, state_heard, pod_uid, endpoint, ready)
@@ -126,15 +179,15 @@ BEGIN
         p_fence, true, t, t, h, p_uid, p_endpoint, true)
     ON CONFLICT (id) DO UPDATE SET state = 'held', version = worker.version + 1, claim_id = p_claim, held_from = 'warm',
         tenant = p_tenant, fence = p_fence, delivered = true, state_since = t, state_heard = h, pod_uid = p_uid, ready = true,
-        parked_since = NULL, parked_heard = NULL, endpoint = coalesce(p_endpoint, worker.endpoint);
+        parked_since = NULL, parked_heard = NULL, park_ttl = NULL, reason = NULL, endpoint = coalesce(p_endpoint, worker.endpoint);
     INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant, reason)
-    VALUES (t, 'claim.adopted', 'worker.adopted', v_pool.id, p_worker, p_claim, p_tenant, 'its pod and agent still hold it');
+    VALUES (t, 'claim.adopted', 'worker.adopted', v_pool.id, p_worker, p_claim, p_tenant, 'its pod or agent still holds it');
     RETURN 'done';
 END $$;
 
--- A free pod without a row, after lost commits: it has served nobody (no stamp, agent idle), so it may be warm.
-CREATE FUNCTION @fn.adopt_free(p_worker text, p_uid text, p_pool_id text, p_pool text, p_revision text) RETURNS text
-LANGUAGE plpgsql AS $$
+-- A free pod without a row, after lost commits. `p_spent`: its agent has served somebody, so it can only go.
+CREATE FUNCTION @fn.adopt_free(p_worker text, p_uid text, p_pool_id text, p_pool text, p_revision text, p_spent boolean)
+RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     v_pool holdfast.pool;
     t timestamptz := holdfast.now();
@@ -144,13 +197,32 @@ BEGIN
     IF NOT FOUND THEN
         RETURN 'stale';
     END IF;
-    INSERT INTO holdfast.worker (id, pool_id, state, revision, epoch, created_at, state_since, state_heard, pod_uid)
-    VALUES (p_worker, v_pool.id, 'spawning', p_revision, (SELECT epoch FROM holdfast.installation), t, t, holdfast.heard(), p_uid)
+    INSERT INTO holdfast.worker (id, pool_id, state, revision, epoch, created_at, state_since, state_heard, pod_uid, reason)
+    VALUES (p_worker, v_pool.id, CASE WHEN p_spent THEN 'retiring' ELSE 'spawning' END, p_revision,
+            (SELECT epoch FROM holdfast.installation), t, t, holdfast.heard(), p_uid,
+            CASE WHEN p_spent THEN 'it has served a tenant that the database no longer knows' END)
     ON CONFLICT (id) DO NOTHING;
     IF NOT FOUND THEN
         RETURN 'stale';
     END IF;
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id, reason)
-    VALUES (t, 'worker.adopted', v_pool.id, p_worker, 'a free pod without a row, after lost commits');
+    VALUES (t, 'worker.adopted', v_pool.id, p_worker, 'a pod without a row, after lost commits');
     RETURN 'done';
 END $$;
+
+-- Workers for whom time alone may have made something due: looked at every few seconds, between two full passes.
+CREATE FUNCTION @fn.due_workers() RETURNS SETOF text LANGUAGE sql AS $$
+    WITH clock AS MATERIALIZED (SELECT holdfast.heard() AS h)
+    SELECT w.id FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id
+    LEFT JOIN holdfast.pulse u ON u.worker_id = w.id LEFT JOIN holdfast.claim c ON c.id = w.claim_id, clock
+    WHERE w.state <> 'gone' AND p.frozen IS NULL AND (
+        (w.state = 'spawning' AND (
+            (w.pod_uid IS NULL AND w.state_heard < clock.h - interval '5 s')
+            OR coalesce(w.scheduled_heard, w.state_heard) < clock.h - @fn.duration(p.spec ->> 'startTimeout')))
+        OR (w.state = 'retiring' AND w.state_heard < clock.h - interval '2 s')
+        OR ((p.spec #>> '{worker,agent}')::boolean AND w.state IN ('warm', 'parked', 'held') AND w.suspect_since IS NULL
+            AND coalesce(u.beat_heard, w.state_heard) < clock.h - interval '60 s')
+        OR (w.state = 'held' AND c.state = 'active' AND NOT w.protected AND NOT w.terminating
+            AND p.spec #>> '{protection,mode}' = 'claim'))
+    LIMIT 200
+$$;

@@ -128,6 +128,7 @@ CREATE TABLE holdfast.claim (
     assigned_at    timestamptz,
     active_at      timestamptz,
     ended_at       timestamptz,
+    patience       interval NOT NULL DEFAULT '1 hour',  -- how long it may wait, for a second wait after retry: lost
     deadline_heard timestamptz NOT NULL,
     progress_heard timestamptz,
     lease_heard    timestamptz,
@@ -147,6 +148,7 @@ CREATE INDEX claim_lease ON holdfast.claim (lease_heard) WHERE state = 'active' 
 CREATE INDEX claim_max ON holdfast.claim (max_heard) WHERE state = 'active';
 CREATE INDEX claim_ended ON holdfast.claim (ended_at) WHERE state = 'ended';
 CREATE INDEX claim_created ON holdfast.claim (created_at, id);
+CREATE INDEX claim_tenant_created ON holdfast.claim (tenant, created_at, id);
 
 -- Apart from the claim, so that reading a claim can never show them. Erased when the worker acknowledged.
 CREATE TABLE holdfast.claim_secret (
@@ -190,6 +192,7 @@ CREATE TABLE holdfast.worker (
 CREATE UNIQUE INDEX worker_one_claim ON holdfast.worker (claim_id) WHERE claim_id IS NOT NULL;              -- P1
 CREATE INDEX worker_present ON holdfast.worker (pool_id, state) WHERE state <> 'gone';
 CREATE INDEX worker_parked ON holdfast.worker (pool_id, tenant) WHERE state = 'parked';
+CREATE INDEX claim_of_worker ON holdfast.claim (worker_id, fence) WHERE worker_id IS NOT NULL;
 CREATE INDEX worker_gone ON holdfast.worker (state_since) WHERE state = 'gone';
 
 -- What agents last said. Narrow and with free space: beats stay HOT and never lock the worker's own row.
@@ -199,7 +202,8 @@ CREATE TABLE holdfast.pulse (
     doing      text NOT NULL,
     claim_id   text,
     tenant     text,
-    fence      bigint
+    fence      bigint,
+    reset_fence bigint        -- it has served somebody, whatever a restored database believes
 ) WITH (fillfactor = 50);
 
 -- Start-time fair queueing: a tenant's next tag, and the pool's virtual time, each for one priority.
@@ -245,6 +249,7 @@ CREATE TABLE holdfast.event (
 ) PARTITION BY RANGE (at);
 CREATE TABLE holdfast.event_default PARTITION OF holdfast.event DEFAULT;
 CREATE INDEX event_order ON holdfast.event (xid, id);
+CREATE INDEX event_tenant ON holdfast.event (tenant, xid, id) WHERE tenant IS NOT NULL;
 CREATE INDEX event_claim ON holdfast.event (claim_id) WHERE claim_id IS NOT NULL;
 CREATE INDEX event_worker ON holdfast.event (worker_id) WHERE worker_id IS NOT NULL;
 

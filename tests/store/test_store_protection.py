@@ -1,0 +1,192 @@
+"""Protection: a late clear never takes it from a new claim, and a pool that requires it refuses without it (P3)."""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from store.makes import BARE, JOB, PATIENCE, SESSION, active, ask, assigned, broken, end, make_pool, make_warm, match, state_of, word
+
+from holdfast.duties.actions import Clear
+from holdfast.engine.handover import HandOvers
+from holdfast.engine.metrics import Metrics
+from holdfast.model.outcome import Done, Stale
+from holdfast.model.pod import Pod, Stamp
+from holdfast.model.pool import Pool, ProtectionSpec
+from holdfast.ports.cluster import ClusterUnavailable
+from holdfast.postgres.store import PostgresStore
+from holdfast.wiring import wire
+
+OnStore = Callable[..., None]
+
+
+class Shelf:
+    """Pods as an API server keeps them: every write is a new version, and a clear must carry the one it has seen."""
+
+    install = "i-test"
+
+    def __init__(self, pool: Pool, workers: list[str]) -> None:
+        self.pods = {
+            w: Pod(name=w, uid=f"uid-{w}", worker=w, install="i-test", pool_id=pool.id, pool=pool.name, revision=pool.revision,
+                   phase="running", version="1", created_at=0.0)
+            for w in workers
+        }  # fmt: skip
+        self.clearing, self.may_clear = asyncio.Event(), asyncio.Event()
+        self.may_clear.set()
+        self.down = False
+
+    async def read(self, name: str) -> Pod | None:
+        return self.pods.get(name)
+
+    async def protect(self, name: str, uid: str, stamp: Stamp) -> Pod | None:
+        if self.down:
+            raise ClusterUnavailable("the API server is down")
+        return self._write(name, stamp, True)
+
+    async def clear(self, name: str, uid: str, version: str) -> bool:
+        self.clearing.set()
+        await self.may_clear.wait()
+        if self.pods[name].version != version:
+            return False
+        self._write(name, None, False)
+        return True
+
+    def _write(self, name: str, stamp: Stamp | None, protected: bool) -> Pod:
+        version = str(int(self.pods[name].version) + 1)
+        self.pods[name] = msgspec.structs.replace(self.pods[name], stamp=stamp, protected=protected, version=version)
+        return self.pods[name]
+
+
+async def left_over(store: PostgresStore, pool: Pool, shelf: Shelf) -> Clear:
+    """A claim was cancelled after its worker was protected: a plan to clear it, as `converge` makes it."""
+    pair = await assigned(store, pool)
+    assert pair.uid is not None
+    await shelf.protect(pair.worker, pair.uid, Stamp(pair.tenant, pair.claim, pair.fence))
+    assert await end(store, pair.claim, "cancel") == Done()
+    row, pod = await store.workers.get(pair.worker), await shelf.read(pair.worker)
+    assert row is not None
+    assert row.state == "warm"
+    assert pod is not None
+    return Clear(row.id, row.version, pod.uid, pod.version)
+
+
+@pytest.mark.parametrize("moment", ["before the guard", "between guard and write", "after the write"])
+def test_a_late_clear_never_takes_a_new_claims_protection(on_store: OnStore, moment: str) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, BARE)
+        [worker] = await make_warm(store, pool)
+        shelf = Shelf(pool, [worker])
+        apply = wire(store, shelf, key=b"key", url="http://here").replica.apply
+        hand_overs = HandOvers(store, shelf, Metrics())
+        plan = await left_over(store, pool, shelf)
+
+        async def claim() -> int:
+            pair = await assigned(store, pool)
+            assert pair.worker == worker
+            assert await hand_overs.hand_over(pool, pair) is None
+            assert await state_of(store, "claim", pair.claim) == "active"
+            return pair.fence
+
+        if moment == "before the guard":
+            fence = await claim()
+            assert await apply(plan) == Stale()
+        elif moment == "between guard and write":
+            shelf.may_clear.clear()
+            clearing = asyncio.create_task(apply(plan))
+            await shelf.clearing.wait()
+            fence = await claim()
+            shelf.may_clear.set()
+            assert await clearing == Stale()
+        else:
+            assert await apply(plan) == Done()
+            assert not shelf.pods[worker].protected
+            fence = await claim()
+        pod = shelf.pods[worker]
+        assert pod.protected
+        assert pod.stamp is not None
+        assert pod.stamp.fence == fence
+
+    on_store(story)
+
+
+def test_clears_racing_claims_leave_every_holder_protected(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, BARE)
+        workers = await make_warm(store, pool, 15)
+        shelf = Shelf(pool, workers)
+        apply = wire(store, shelf, key=b"key", url="http://here").replica.apply
+        hand_overs = HandOvers(store, shelf, Metrics())
+        for turn in range(15):
+            plan = await left_over(store, pool, shelf)
+
+            async def claim() -> None:
+                # A worker whose row is being written is passed over; the duty `match` looks again.
+                new, pairs = ask(), []
+                async with asyncio.timeout(PATIENCE):
+                    while not pairs:
+                        pairs = await match(store, pool, new)
+                assert await hand_overs.hand_over(pool, pairs[0]) is None
+
+            clear = apply(plan)
+            await asyncio.gather(*([clear, claim()] if turn % 2 else [claim(), clear]))
+        held = await store.db.rows("SELECT worker_id, fence FROM holdfast.claim WHERE state = 'active'")
+        assert len(held) == 15
+        for row in held:
+            stamp = shelf.pods[row["worker_id"]].stamp
+            assert stamp is not None
+            assert stamp.fence == row["fence"]
+        assert await broken(store) == []
+
+    on_store(story)
+
+
+def test_only_a_free_worker_that_is_as_seen_is_unprotected(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, SESSION)
+        await make_warm(store, pool)
+        pair = await active(store, pool, ask("a", lease=60.0))
+
+        async def version() -> int:
+            row = await store.workers.get(pair.worker)
+            assert row is not None
+            return row.version
+
+        assert await store.workers.unprotect(pair.worker, await version()) == Stale(), "held"
+        assert await end(store, pair.claim) == Done()
+        seen = await version()
+        await store.workers.hear(word(pair.worker, reset_fence=pair.fence))
+        assert await store.workers.unprotect(pair.worker, seen) == Stale(), "changed since"
+        assert await store.workers.unprotect(pair.worker, await version()) == Done(), "parked is free"
+
+    on_store(story)
+
+
+def test_a_pool_that_requires_protection_refuses_a_claim_without_it(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        spec = msgspec.structs.replace(JOB, protection=ProtectionSpec(required=True))
+        pool = await make_pool(store, spec)
+        [worker] = await make_warm(store, pool)
+        shelf = Shelf(pool, [worker])
+        shelf.down = True
+        pair = await assigned(store, pool, ask(deadline=600.0))
+        await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
+        [claim] = await store.claims.get([pair.claim])
+        assert (claim.state, claim.outcome) == ("ended", "refused"), "not left assigned until its deadline"
+        assert await state_of(store, "worker", worker) == "warm", "nothing was delivered"
+        assert [again.worker for again in await match(store, pool, ask("b"))] == [worker]
+
+    on_store(story)
+
+
+def test_a_pool_that_does_not_require_it_says_that_protection_is_missing(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, BARE)
+        [worker] = await make_warm(store, pool)
+        shelf = Shelf(pool, [worker])
+        shelf.down = True
+        pair = await assigned(store, pool)
+        await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
+        [claim] = await store.claims.get([pair.claim])
+        assert (claim.state, claim.protected) == ("active", False)
+
+    on_store(story)
