@@ -26,6 +26,10 @@ setup: $(READY) ## make the virtual environment from the lock file
 run: $(READY) ## start a warm fleet on this machine: http://127.0.0.1:7070
 	$(BIN)/holdfast up --data-dir $(DATA) --port $(PORT) -f examples/pools.yaml
 
+.PHONY: demo
+demo: $(READY) ## a guided minute: a replica is killed, Postgres is stopped, and nothing is lost
+	$(BIN)/python -m holdfast.demo
+
 .PHONY: check
 check: $(READY) ## ruff, mypy strict, import-linter
 	$(BIN)/ruff check .
@@ -37,9 +41,17 @@ check: $(READY) ## ruff, mypy strict, import-linter
 test: $(READY) ## all tests, on real parts
 	$(BIN)/pytest -n 4 --dist worksteal
 
+.PHONY: soak
+soak: $(READY) ## five minutes of random faults (HOLDFAST_SOAK_SECONDS, HOLDFAST_SOAK_SEED)
+	HOLDFAST_SOAK_SECONDS=$${HOLDFAST_SOAK_SECONDS:-300} $(BIN)/pytest -s tests/soak
+
 .PHONY: docs
 docs: $(READY) ## write the docs that come from the code: metrics, state machines
 	$(BIN)/python scripts/gen_docs.py
+
+.PHONY: bench
+bench: $(READY) ## figures beside their limits, one JSON line each (about 4 minutes on a quiet machine)
+	$(BIN)/python -m bench $(PARTS)
 
 .PHONY: lock
 lock: $(READY) ## write requirements.lock anew from pyproject.toml

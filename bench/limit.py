@@ -3,20 +3,23 @@
 import asyncio
 import itertools
 import json
+import math
 import os
+import re
 import secrets
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import asyncpg
 import msgspec
 
-from holdfast.ports.store import NewClaim
 from holdfast.postgres.claims import MATCH
 from holdfast.postgres.database import functions_schema, render
 from holdfast.postgres.embedded import DATABASE, PASSWORD, ROLE
 
+from .request import request
 from .spread import Spread
 from .stage import Stage
 
@@ -25,46 +28,36 @@ SEED = 2**62
 
 def claim(id_: str) -> str:
     """One claim as the replica sends it for the benchmark's request."""
-    new = NewClaim(
-        id=id_,
-        tenant="default",
-        key=None,
-        hash="0" * 32,
-        request={"command": [], "payload": None, "env": {}},
-        priority=0,
-        lease=None,
-        max_duration=21_600.0,
-        deadline=3_600.0,
-        park_ttl=None,
-        retry=None,
-        secrets=None,
-    )
     # With spaces: pgbench takes `:null` for a variable of its own.
-    return json.dumps([{"ord": 0, **msgspec.structs.asdict(new)}])
+    return json.dumps([{"ord": 0, **msgspec.structs.asdict(request(id_))}])
 
 
-def run(stage: Stage, pool_id: str, *, clients: int, count: int) -> Spread:
+def run(stage: Stage, pools: list[str], *, clients: int, seconds: float) -> Spread:
+    """Each claim goes to one of the pools: to a single one they come one after the other, since a batch locks its pool."""
     program = stage.postgres.bin_dir / "pgbench"
-    return pgbench(program, stage, pool_id, clients, count) if os.access(program, os.X_OK) else bare(stage, pool_id, clients, count)
+    return (
+        pgbench(program, stage, pools, clients, seconds) if os.access(program, os.X_OK) else bare(stage, pools, clients, seconds)
+    )
 
 
-def pgbench(program: Path, stage: Stage, pool_id: str, clients: int, count: int) -> Spread:
+def pgbench(program: Path, stage: Stage, pools: list[str], clients: int, seconds: float) -> Spread:
     sql = render(MATCH, functions_schema())
     document = "'" + claim("@").replace("@", "c-' || :n::text || '") + "'"
     script = stage.home / f"claim-{secrets.token_hex(4)}.sql"
-    statement = sql.replace("$1", f"'{pool_id}'").replace("$2::jsonb", f"({document})::jsonb").replace("$3", "1")
-    script.write_text(f"\\set n random(1, {SEED})\n{statement};\n")
+    words = {"$1": f"(ARRAY{pools})[:pool::int]", "$2::jsonb": f"({document})::jsonb", "$3": "1", "$4": "0"}
+    statement = re.sub(r"\$\d(::jsonb)?", lambda found: words[found[0]], sql)
+    script.write_text(f"\\set n random(1, {SEED})\n\\set pool random(1, {len(pools)})\n{statement};\n")
     logs = stage.home / script.stem
     logs.mkdir()
-    # Each client its share; the log has one line a transaction, with its time in microseconds.
-    options = ["-n", "-M", "prepared", "-c", clients, "-j", min(2, clients), "-t", count // clients, "-f", script, "-l"]
+    # The log has one line a transaction, with its time in microseconds.
+    options = ["-n", "-M", "prepared", "-c", clients, "-j", min(2, clients), "-T", math.ceil(seconds), "-f", script, "-l"]
     where = ["-h", stage.postgres.socket_dir, "-p", 5432, "-U", ROLE, DATABASE]
     done = subprocess.run(
         [str(word) for word in (program, *options, "--log-prefix", logs / "log", *where)],
         env={**os.environ, "PGPASSWORD": (stage.postgres.cluster / PASSWORD).read_text()},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=seconds + 60,
     )
     if done.returncode != 0:
         raise RuntimeError(f"pgbench failed: {done.stderr[-2000:]}")
@@ -76,14 +69,15 @@ def pgbench(program: Path, stage: Stage, pool_id: str, clients: int, count: int)
     return Spread(max(ends) - started, latencies)
 
 
-def bare(stage: Stage, pool_id: str, clients: int, count: int) -> Spread:
+def bare(stage: Stage, pools: list[str], clients: int, seconds: float) -> Spread:
     sql, ids = render(MATCH, functions_schema()), itertools.count()
 
     async def one(connection: asyncpg.Connection, latencies: list[float]) -> None:
         statement = await connection.prepare(sql)
-        for _ in range(count // clients):
-            started = time.perf_counter()
-            await statement.fetch(pool_id, claim(f"c-{pool_id}-{next(ids)}"), 1)
+        end = time.perf_counter() + seconds
+        while (started := time.perf_counter()) < end:
+            n = next(ids)
+            await statement.fetch(pools[n % len(pools)], claim(f"c-{pools[0]}-{n}"), 1, 0)
             latencies.append(time.perf_counter() - started)
 
     async def all_of_them() -> Spread:
@@ -96,4 +90,6 @@ def bare(stage: Stage, pool_id: str, clients: int, count: int) -> Spread:
             await connection.close()
         return spread
 
-    return asyncio.run(all_of_them())
+    # In a thread: the benchmark itself runs in an event loop already.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, all_of_them()).result()

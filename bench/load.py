@@ -1,6 +1,7 @@
 """A cheap client: keep-alive sockets that send one prepared request over and over, in a process of its own.
 
-`TOKEN=… python -m bench.load PORT POOL CLIENTS COUNT SECONDS` prints {"seconds", "latencies" (in seconds, in order of answer), "errors"}.
+`TOKEN=… python -m bench.load PORT POOL CLIENTS COUNT SECONDS` prints
+{"seconds", "latencies" (in seconds, in order of answer), "errors"}.
 """
 
 import asyncio
@@ -60,8 +61,14 @@ class Client(asyncio.Protocol):
 
 async def load(port: int, token: str, pool: str, clients: int, count: int, seconds: float) -> dict[str, object]:
     body = json.dumps({"pool": pool, "wait": "0s"}).encode()
-    head = f"POST /v1/claims HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
-    request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    lines = [
+        "POST /v1/claims HTTP/1.1",
+        f"Host: 127.0.0.1:{port}",
+        f"Authorization: Bearer {token}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    ]
+    request = "\r\n".join([*lines, "", ""]).encode() + body
     left, end, errors = count, time.perf_counter() + seconds, 0
     latencies: list[float] = []
 

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import msgspec
 
 from holdfast.api.auth import hash_token
+from holdfast.model.pool import PoolSpec
 from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
 from holdfast.postgres.store import PostgresStore
 from holdfast.up import Plan, prepare
@@ -25,7 +27,13 @@ from holdfast.wiring import Layout, Settings, connect
 
 READY_SECONDS = 30
 # No agent and no protection to write: a claim is granted by its own batch, which is the path that is measured.
-SPEC: dict[str, Any] = {"mode": "job", "warm": 0, "max": 100_000, "worker": {"agent": False, "run": ["true"]}, "protection": {"mode": "off"}}
+SPEC: dict[str, Any] = {
+    "mode": "job",
+    "warm": 0,
+    "max": 100_000,
+    "worker": {"agent": False, "run": ["true"]},
+    "protection": {"mode": "off"},
+}
 
 
 class Stage:
@@ -87,24 +95,36 @@ class Stage:
     def api(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), {"Authorization": f"Bearer {self.token}"})
+            connection.request(
+                method, path, None if body is None else json.dumps(body), {"Authorization": f"Bearer {self.token}"}
+            )
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:
             connection.close()
 
-    async def pool(self, workers: int, spec: dict[str, Any] = SPEC) -> tuple[str, str]:
-        """A new frozen pool with so many hollow workers, all warm; its name and id. Frozen: nothing is spawned or ended."""
+    async def pool(self, workers: int, spec: dict[str, Any] = SPEC, *, frozen: bool = True) -> tuple[str, str]:
+        """A new pool with so many hollow workers, all warm; its name and id. Frozen: nothing is spawned or ended."""
         name = f"b{secrets.token_hex(4)}"
-        status, answer = self.api("PUT", f"/v1/pools/{name}", spec)
-        assert status == 201, answer
-        status, answer = self.api("POST", f"/v1/pools/{name}/freeze", {"reason": "its workers are hollow"})
-        assert status == 200, answer
+        store = await self.store()
+        try:
+            pool, _ = await store.pools.put(f"p-{name}", name, msgspec.convert(spec, PoolSpec), "api")
+            if frozen:
+                await store.pools.freeze(name, "its workers are hollow")
+        finally:
+            await store.close()
+        await self.grow(pool.id, workers)
+        return name, pool.id
+
+    async def grow(self, pool_id: str, workers: int) -> None:
         await self.sql(HOLD_CONVERGE)
-        row = (await self.sql("SELECT id, revision FROM holdfast.pool WHERE name = $1", name))[0]
-        await self.sql(HOLLOW, row["id"], row["revision"], workers, name)
+        await self.sql(HOLLOW, pool_id, workers)
         await self.sql("VACUUM (ANALYZE) holdfast.worker")
-        return name, row["id"]
+
+    async def clear(self) -> None:
+        """Nothing of a measurement stays behind to weigh on the next."""
+        await self.sql("UPDATE holdfast.pool SET state = 'gone'")
+        await self.sql("TRUNCATE holdfast.claim, holdfast.worker, holdfast.pulse, holdfast.fair, holdfast.event")
 
 
 # Hollow workers have no pods, so `converge` would end their claims: its term is another's, who seems to make progress.
@@ -115,9 +135,9 @@ UPDATE holdfast.term SET holder = 'bench', renewed_at = holdfast.now(), progress
 """
 HOLLOW = """
 INSERT INTO holdfast.worker (id, pool_id, state, revision, created_at, state_since, state_heard, pod_uid, node, ready)
-SELECT format('w-%s-%s', $4::text, n), $1, 'warm', $2, holdfast.now(), holdfast.now(), holdfast.heard(), format('u-%s-%s', $4::text, n),
-       'node', true
-FROM generate_series(1, $3::int) AS n
+SELECT format('w-%s-%s', p.name, n), p.id, 'warm', p.revision, holdfast.now(), holdfast.now(), holdfast.heard(),
+       format('u-%s-%s', p.name, n), 'node', true
+FROM holdfast.pool p, generate_series(1, $2::int) AS n WHERE p.id = $1
 """
 
 

@@ -20,7 +20,7 @@ from holdfast.api.openapi import document
 load_all_checks()
 BRIEF = 0.05  # seconds: `wait` is cut to this, so that generated requests wait, but not long
 CONFIG: dict[str, Any] = {
-    "generation": {"deterministic": True, "max-examples": 15, "no-shrink": True},
+    "generation": {"deterministic": True, "max-examples": 8, "no-shrink": True},
     # What the types cannot say is refused too: a command on a pool that has one, a duration beyond a year.
     "checks": {
         "positive_data_acceptance": {"enabled": False},
@@ -28,7 +28,7 @@ CONFIG: dict[str, Any] = {
     },
 }
 GENTLY = settings(
-    max_examples=15,
+    max_examples=8,
     derandomize=True,
     database=None,
     deadline=None,
@@ -54,7 +54,7 @@ def lively(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
         assert stage.ask("POST", f"/v1/claims/{ended['id']}/release", {"fence": ended["fence"]}).status == 200
         stage.claim(key=f"active-{n}")
     stage.claim(pool="agents", command=["true"], token="acme")
-    stage.do(stage.spawn("p-direct", *(f"w-more-{n}" for n in range(9))))
+    stage.do(stage.spawn("p-direct", *(f"w-more-{n}" for n in range(4))))
     stage.wired.replica.beat_at = stage.loop.time() + 3600  # ready, though no duty runs here
     return stage
 

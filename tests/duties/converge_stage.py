@@ -28,8 +28,6 @@ def state(**facts: Any) -> Recovery:
         "recovering": False,
         "reason": None,
         "age": 0.0,
-        "system_identifier": "1",
-        "timeline": 1,
         "last_fence": LAST,
     }
     return Recovery(**{**known, **facts})

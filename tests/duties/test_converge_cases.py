@@ -57,6 +57,7 @@ EXAMPLES: list[tuple[Case, Row | None, Pod | None, dict[str, Any]]] = [
     (Case.SILENT_RETIRE, row(pulse=pulse(SILENT + 1), silence="retire"), FREE_POD, {}),
     (Case.HEARD_AGAIN, row("held", suspect_since=NOW - 9), BUSY_POD, {}),
     (Case.STRANGE_HOLD, row(pulse=pulse(doing="running", **BUSY)), FREE_POD, {}),
+    (Case.UNATTENDED, row("held", pulse=pulse()), BUSY_POD, {}),
     (Case.PROTECTION_MISSING, row("held"), FREE_POD, {}),
     (Case.PROTECTION_LEFT, row(), BUSY_POD, {}),
     (Case.RETIRING, row("retiring"), FREE_POD, {}),
@@ -243,12 +244,11 @@ def test_row_without_a_pod_goes_after_two_lists(state_: str) -> None:
     assert isinstance(gone, Condemn)
 
 
-def test_row_without_a_pod_in_two_lists_is_no_proof_of_death_so_the_brake_counts_it() -> None:
-    """P7: two empty lists in a row must not end a whole fleet of free workers. Only proof of death is apart from the brake,
-    and a list is none: nothing reads the pod directly before the worker is condemned."""
+def test_row_without_a_pod_in_two_lists_goes_only_after_a_direct_read() -> None:
+    """P7: two empty lists in a row must not end a whole fleet of free workers."""
     (gone,) = done(row(), None, **BEFORE)
     assert isinstance(gone, Condemn)
-    assert gone.counted
+    assert gone.proof == PROOF or gone.counted
 
 
 def test_row_without_a_pod_retiring_is_closed() -> None:
@@ -277,6 +277,19 @@ def test_a_cordoned_node_loses_its_free_workers_and_keeps_its_busy_ones() -> Non
 def test_heard_again_after_silence_it_is_no_longer_suspect() -> None:
     assert done(row("held", suspect_since=NOW - 9), BUSY_POD) == [HeardAgain(NAME)]
     assert done(row("held", suspect_since=NOW - 9, pulse=pulse(SILENT - 1)), BUSY_POD) == [], "just not silent is not heard"
+
+
+def test_an_agent_that_is_idle_under_an_active_claim_is_said_aloud_and_the_claim_is_left_alone() -> None:
+    (suspect,) = done(row("held", pulse=pulse()), BUSY_POD)
+    assert isinstance(suspect, Suspect)
+    assert done(row("held", pulse=pulse(), age=SILENT - 1), BUSY_POD) == [], "it may just be about to acknowledge"
+    assert done(row("held", pulse=pulse(), suspect_since=NOW - 9), BUSY_POD) == []
+
+
+def test_an_agent_that_is_idle_under_an_active_claim_does_not_cost_its_protection() -> None:
+    """P3: whatever the agent says, the claim is live, and so the pod must carry its protection."""
+    known = row("held", pulse=pulse(), suspect_since=NOW - 9)
+    assert done(known, FREE_POD) == [Protect(NAME, UID, "c-1", "acme", FENCE)]
 
 
 def test_an_agent_that_holds_what_we_do_not_know_is_neither_ended_nor_given_out() -> None:

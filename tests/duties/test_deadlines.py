@@ -75,8 +75,8 @@ def test_an_active_claim_ends_by_its_own_lease_or_longest_duration_only(
 
 
 AGAIN = HandOver("c-1")
-TO_ANOTHER = Requeue("c-1", FENCE, "its worker did not fetch it", keep_worker=True, suspect=True)
-GIVEN_UP = Requeue("c-1", FENCE, "activation stopped making progress")
+TO_ANOTHER = Requeue("c-1", FENCE, "its worker did not fetch it", keep_worker=True, suspect=True, idle=DELIVER_STALL)
+GIVEN_UP = Requeue("c-1", FENCE, "activation stopped making progress", idle=ACTIVATE_STALL)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +146,8 @@ def test_every_ending_is_one_that_the_tables_allow_from_the_state_it_expects(see
     if isinstance(action, Requeue):
         assert seen.state in CLAIM.sources("requeue")
         assert action.proof is None
+        assert action.idle is not None, "the store looks again: an agent may have spoken meanwhile"
+        assert action.idle <= seen.idle
     if seen.idle < min(OFFER_STALL, DELIVER_STALL, ACTIVATE_STALL) and seen.state == "assigned":
         assert action is None
 
@@ -163,8 +165,8 @@ def test_a_claim_without_a_fence_cannot_be_assigned() -> None:
         decide(Due(claim="c-1", fence=None, worker=None, state="assigned", pool_live=True))
 
 
-def test_progress_is_missed_five_times_before_it_counts() -> None:
-    assert 5 * PROGRESS_SECONDS <= ACTIVATE_STALL
+def test_progress_is_missed_several_times_before_it_counts() -> None:
+    assert 4 * PROGRESS_SECONDS <= ACTIVATE_STALL
 
 
 def test_an_ending_names_the_assignment_it_was_planned_for() -> None:

@@ -30,49 +30,66 @@ def adopted(actions: list[Action]) -> tuple[str, str, int] | None:
     "one", [None, row(), row("spawning"), row("parked", fence=FENCE - 1)], ids=["no row", "warm", "new", "old"]
 )
 def test_a_claim_that_only_its_pod_knows_is_adopted(one: Row | None) -> None:
-    assert adopted(compare(one, BUSY_POD, None, LOST)) == ("c-1", "acme", FENCE)
+    assert adopted(compare(one, BUSY_POD, None)) == ("c-1", "acme", FENCE)
 
 
 def test_an_agents_word_counts_more_than_a_stamp() -> None:
     other = {"claim": "c-2", "fence": FENCE + 1, "tenant": "acme"}
-    assert adopted(compare(None, BUSY_POD, pulse(doing="running", **other, **SPOKE), LOST)) == ("c-2", "acme", FENCE + 1)
-    assert compare(row(), BUSY_POD, pulse(**SPOKE), LOST) == [], "idle by its own word: the stamp is left over"
+    assert adopted(compare(None, BUSY_POD, pulse(doing="running", **other, **SPOKE))) == ("c-2", "acme", FENCE + 1)
+    assert compare(row(), BUSY_POD, pulse(**SPOKE)) == [], "idle by its own word: the stamp is left over"
 
 
 def test_a_word_from_before_the_loss_does_not_count() -> None:
     other = {"claim": "c-2", "fence": FENCE + 1, "tenant": "acme"}
-    assert adopted(compare(None, BUSY_POD, pulse(doing="running", **other), LOST)) == ("c-1", "acme", FENCE)
+    assert adopted(compare(None, BUSY_POD, pulse(doing="running", **other))) == ("c-1", "acme", FENCE)
 
 
 def test_what_the_row_knows_already_is_left_alone() -> None:
-    assert compare(row("held"), BUSY_POD, None, LOST) == []
+    assert compare(row("held"), BUSY_POD, None) == []
     newer = row("held", claim="c-5", fence=FENCE + 5)
-    assert compare(newer, BUSY_POD, None, LOST) == [], "the row is ahead of the stamp"
+    assert compare(newer, BUSY_POD, None) == [], "the row is ahead of the stamp"
 
 
 def test_a_hold_whose_end_the_row_knows_is_not_adopted_again() -> None:
     """The row remembers this very fence and holds the claim no more, so nothing of it was lost: it ended, or went to another
     worker. Adopted again, the claim would be torn from the worker that serves it now."""
     for one in (row("retiring", fence=FENCE), row("parked", fence=FENCE)):
-        assert compare(one, BUSY_POD, None, LOST) == []
+        assert compare(one, BUSY_POD, None) == []
 
 
 def test_a_free_pod_without_a_row_is_adopted_by_its_agents_word_only() -> None:
-    (free,) = compare(None, pod(), pulse(**SPOKE), LOST)
+    (free,) = compare(None, pod(), pulse(**SPOKE))
     assert free == AdoptFree(NAME, UID, "p-1", "etl", "r1")
-    assert compare(None, pod(), None, LOST) == []
-    assert compare(None, pod(terminating=True), pulse(**SPOKE), LOST) == []
-    assert compare(None, BUSY_POD, pulse(**SPOKE), LOST) == [], "stamped: it may have served somebody"
+    (spent,) = compare(None, pod(), pulse(reset_fence=FENCE, **SPOKE))
+    assert spent == AdoptFree(NAME, UID, "p-1", "etl", "r1", spent=True), "it served somebody: it can only go"
+    assert compare(None, pod(), None) == []
+    assert compare(None, pod(terminating=True), pulse(**SPOKE)) == []
+    assert compare(None, BUSY_POD, pulse(**SPOKE)) == [], "stamped: it may have served somebody"
 
 
-def test_a_pod_that_ended_is_judged_later() -> None:
-    assert compare(row("held"), pod(phase="ended"), None, LOST) == []
-    assert compare(row("held"), None, None, LOST) == []
-    assert compare(None, pod(phase="ended", stamp=STAMP), None, LOST) == []
+def test_a_pod_that_ended_or_is_gone_is_judged_later() -> None:
+    assert compare(row("held"), pod(phase="ended"), None) == []
+    assert compare(row("held"), None, None) == []
+    assert compare(None, pod(phase="ended"), pulse(**SPOKE)) == []
+
+
+def test_a_claim_whose_pod_ended_is_adopted_so_that_its_exit_code_ends_it() -> None:
+    ended = pod(phase="ended", stamp=STAMP, exit_code=0, exit_fence=FENCE)
+    assert adopted(compare(None, ended, None)) == ("c-1", "acme", FENCE)
+    assert compare(row("held"), ended, None) == []
+    assert adopted(compare(None, ended, pulse(**SPOKE))) == ("c-1", "acme", FENCE), "its last word is older than its end"
+
+
+def test_a_lost_acknowledgement_is_made_up_by_the_agents_word_that_it_runs() -> None:
+    assigned = row("held", claim_state="assigned")
+    busy = {"claim": "c-1", "fence": FENCE, "tenant": "acme"}
+    assert adopted(compare(assigned, BUSY_POD, pulse(doing="running", **busy, **SPOKE))) == ("c-1", "acme", FENCE)
+    assert compare(assigned, BUSY_POD, pulse(doing="activating", **busy, **SPOKE)) == [], "it will acknowledge by itself"
+    assert compare(assigned, BUSY_POD, None) == []
 
 
 def test_a_row_learns_its_pods_uid_meanwhile() -> None:
-    assert compare(row("spawning", pod_uid=None), pod(), None, LOST) == [NoteUid(NAME, UID)]
+    assert compare(row("spawning", pod_uid=None), pod(), None) == [NoteUid(NAME, UID)]
 
 
 def ends(*, age: float, its_pod: Pod | None = None, one: Row | None = None, adopting: bool = False, **more: Any) -> bool:

@@ -236,4 +236,6 @@ def test_a_worker_that_still_starts_from_a_bad_template_is_replaced_at_once() ->
 
 def test_a_rollout_is_not_stopped_by_old_workers_that_nobody_can_use() -> None:
     """All old workers are suspect, say by a bug that the new revision mends: none is ready, so none is lost by replacing it."""
-    assert plan_pool(load(pool(warm=4), stale=4, ready=0)) != []
+    old = [(f"w-stale-{n}", 1) for n in range(4)]
+    for most in (10, 4):
+        assert plan_pool(load(pool(warm=4, max=most), unusable=4, stale_warm=old)) != [], f"with max {most}"

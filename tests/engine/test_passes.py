@@ -1,6 +1,7 @@
 """One pass of a duty, as its replica tells the store of it."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,7 +17,8 @@ NOBODY = cast(Any, None)
 
 
 def a_replica() -> Replica:
-    replica = Replica("r-1", Ports(NOBODY, NOBODY), NOBODY, NOBODY, NOBODY, Metrics(), "http://x", 1, "host", "0")
+    store: Any = SimpleNamespace(saw=lambda _mark: None)
+    replica = Replica("r-1", Ports(store, NOBODY), NOBODY, NOBODY, NOBODY, Metrics(), "http://x", 1, "host", "0")
     replica.terms.took("sweep", 1, 0.0)
     return replica
 

@@ -39,8 +39,12 @@ def test_the_end_can_be_reached_from_every_state(machine: Machine) -> None:
 
 @MACHINES
 def test_final_is_final(machine: Machine) -> None:
-    assert [t.name for t in machine.transitions if machine.final in t.sources] == []
-    assert not any(machine.allows(machine.final, state) for state in machine.states)
+    """But for lost commits: a pod that still holds a claim is believed, even if its worker's row was closed."""
+    leaving = [t for t in machine.transitions if machine.final in t.sources]
+    assert {t.event for t in leaving} <= {f"{machine.noun}.adopted"}
+    assert {t.target for t in leaving} <= {"held"}
+    if machine is CLAIM:
+        assert leaving == [], "an ended claim is ended for good"
 
 
 @MACHINES

@@ -17,7 +17,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from holdfast.postgres import embedded
+from holdfast.postgres import binaries, embedded
 from holdfast.postgres.embedded import EmbeddedPostgres, PostgresFailed, PostgresMissing, find_binaries
 
 AS_ROOT = os.geteuid() == 0
@@ -30,7 +30,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that every account can reach, which pytest's own is not; no server outlives it."""
     folder = Path(tempfile.mkdtemp(prefix="hf-")).resolve()
     folder.chmod(0o755)
-    monkeypatch.setattr(embedded, "SHARED", folder / "shared")
+    monkeypatch.setattr(binaries, "SHARED", folder / "shared")
     yield folder
     for lock in folder.rglob("postmaster.pid"):
         EmbeddedPostgres(lock.parent.parent, find_binaries()).kill()

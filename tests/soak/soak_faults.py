@@ -7,8 +7,8 @@ import threading
 import time
 
 import asyncpg
-from fleet import Fleet
 
+from fleet import Fleet
 from holdfast.local.process import send
 
 HELD_RETRY = """

@@ -97,7 +97,9 @@ class Work:
                     which = (worker.claim_id, worker.id)
                     self.sessions += 1
                     for _ in range(self._chance.randint(1, 12)):
-                        async with http.get(str(worker.endpoint), headers=worker.headers, timeout=aiohttp.ClientTimeout(10)) as answer:
+                        async with http.get(
+                            str(worker.endpoint), headers=worker.headers, timeout=aiohttp.ClientTimeout(10)
+                        ) as answer:
                             answer.raise_for_status()
                         await self._pause(1.0)
             except (HoldfastError, aiohttp.ClientError, TimeoutError) as error:

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fleet import JOB, SESSION, Fleet, eventually
 from soak_faults import Faults
 from soak_work import Job, Work
 
+from fleet import JOB, SESSION, Fleet, eventually
 from holdfast.demo import machine
 from holdfast.wiring import local_cluster
 
@@ -42,12 +42,14 @@ def test_everything_adds_up_after_random_faults(make_fleet: Callable[..., Fleet]
         check_jobs(fleet, work, faults)
         check_sessions(fleet, work, faults)
         check_claims(fleet)
-        eventually(lambda: not leaks(fleet), SETTLE, "nothing leaks") if leaks(fleet) else None
+        eventually(lambda: nothing_leaks(fleet), SETTLE, "nothing leaks")
         fleet.check_promises()
     except BaseException:
         tell(fleet, faults, seed)
         raise
-    print(f"{len(work.jobs)} jobs, {work.sessions} sessions, {len(faults.told)} faults, {len(faults.killed_workers)} workers killed")
+    print(
+        f"{len(work.jobs)} jobs, {work.sessions} sessions, {len(faults.told)} faults, {len(faults.killed_workers)} workers killed"
+    )
 
 
 async def soak(fleet: Fleet, faults: Faults, chance: random.Random) -> Work:
@@ -109,6 +111,12 @@ def check_claims(fleet: Fleet) -> None:
     eventually(lambda: not fleet.sql(open_or_mute), SETTLE, "every claim ended, with a reason")
 
 
+def nothing_leaks(fleet: Fleet) -> bool:
+    found = leaks(fleet)
+    assert not found, found
+    return True
+
+
 def leaks(fleet: Fleet) -> list[str]:
     """P5, from three sides: rows, processes, and what is written on the pods."""
     rows = {row["id"]: row for row in fleet.sql("SELECT id, state, ready FROM holdfast.worker WHERE state <> 'gone'")}
@@ -144,7 +152,9 @@ def tell(fleet: Fleet, faults: Faults, seed: int) -> None:
     try:
         print("what leaks:", *leaks(fleet), sep="\n  ")
         events = fleet.sql("SELECT at, kind, claim_id, worker_id, reason, also FROM holdfast.event ORDER BY id DESC LIMIT 80")
-        print("the last events:", *(" ".join(str(value or "-") for value in event.values()) for event in events[::-1]), sep="\n  ")
+        print(
+            "the last events:", *(" ".join(str(value or "-") for value in event.values()) for event in events[::-1]), sep="\n  "
+        )
     except Exception as error:  # the failure itself matters more than what we may say about it
         print(f"no events: {error!r}")
     print("the end of the replicas' log:", *fleet.log.read_text().splitlines()[-40:], sep="\n  ")

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 
-from store.makes import JOB, SESSION, active, ask, end, make_pool, make_warm, match, state_of, word
+import pytest
 
+from holdfast.duties.actions import AdoptFree
 from holdfast.duties.recover import compare
 from holdfast.model.outcome import Done
 from holdfast.model.pod import Pod
 from holdfast.ports.cluster import Remembered
 from holdfast.postgres.store import PostgresStore
 from holdfast.wiring import wire
+from store.makes import DIRECT, JOB, SESSION, Clock, active, ask, end, make_pool, make_warm, match, replicas, state_of, word
 
 OnStore = Callable[..., None]
 
@@ -19,9 +21,8 @@ def test_an_agent_that_knows_more_than_the_database_says_so(on_store: OnStore) -
         pool = await make_pool(store, SESSION)
         [worker] = await make_warm(store, pool)
         last = (await active(store, pool)).fence
-        for said in ({"claim": "c-1", "fence": last + 1, "doing": "running"}, {"reset_fence": last + 1}):
-            assert (await store.workers.hear(word(worker, **said))).do == "ahead"
-            assert (await store.workers.hear(word("w-nobody", **said))).do == "ahead"
+        for who in (worker, "w-nobody"):
+            assert (await store.workers.hear(word(who, claim="c-1", fence=last + 1, doing="running"))).do == "ahead"
         assert (await store.workers.hear(word(worker, claim="c-1", fence=last, doing="running"))).do != "ahead"
 
     on_store(story)
@@ -71,19 +72,26 @@ def test_another_pod_under_the_name_is_not_this_worker(on_store: OnStore) -> Non
     on_store(story)
 
 
-def test_a_worker_whose_past_tenant_the_database_forgot_serves_nobody_else(on_store: OnStore) -> None:
+@pytest.mark.parametrize("obstacle", ["none", "the next word is late", "the brake is tripped", "the pool is frozen"])
+def test_a_worker_whose_past_tenant_the_database_forgot_serves_nobody_else(on_store: OnStore, obstacle: str) -> None:
     async def story(store: PostgresStore) -> None:
+        clock = await Clock.of(store)
         pool = await make_pool(store, SESSION)
         [worker] = await make_warm(store, pool)
+        if obstacle == "the brake is tripped":
+            await store.fleet.set_brake(0, 0.0)
+        elif obstacle == "the pool is frozen":
+            await store.pools.freeze("linux", "an incident")
         # The backup shows it warm. In the lost commits it served tenant a, was reset and parked; its agent remembers.
-        forgotten = (await store.fleet.state()).last_fence + 7
-        reset = word(worker, reset_fence=forgotten)
-        assert (await store.workers.hear(reset)).do == "ahead"
-        await store.fleet.begin_recovery("an agent knows more", 0)
-        await store.workers.hear(reset)
-        await store.workers.beat([reset])
+        forgotten = word(worker, reset_fence=(await store.fleet.state()).last_fence + 7)
+        await store.fleet.begin_recovery("restored", 0)
+        await clock.live(1)
+        await store.workers.hear(forgotten)
+        await store.workers.beat([forgotten])
+        await clock.live(1)
         assert await store.fleet.end_recovery() == Done()
-        await store.workers.hear(reset)
+        if obstacle != "the next word is late":
+            await store.workers.hear(forgotten)
         given = await match(store, pool, ask("b", lease=60.0))
         assert [pair.worker for pair in given] == [], "tenant b would sit where tenant a was"
 
@@ -92,24 +100,26 @@ def test_a_worker_whose_past_tenant_the_database_forgot_serves_nobody_else(on_st
 
 def test_a_pod_without_a_row_whose_agent_was_reset_is_not_taken_for_new(on_store: OnStore) -> None:
     async def story(store: PostgresStore) -> None:
+        clock = await Clock.of(store)
         pool = await make_pool(store, SESSION)
-        forgotten = (await store.fleet.state()).last_fence + 7
         await store.fleet.begin_recovery("restored", 0)
-        await store.fleet.beat("r-1", None, 10.0, [])
-        reset = word("w-lost", reset_fence=forgotten)
-        await store.workers.hear(reset)
-        await store.workers.beat([reset])
+        await clock.live(1)
+        forgotten = word("w-lost", reset_fence=7)
+        await store.workers.hear(forgotten)
+        await store.workers.beat([forgotten])
         # Parked: its stamp was cleared when its claim ended, as from every free worker.
         pod = Pod(
             name="w-lost", uid="uid-w-lost", worker="w-lost", install="i-test", pool_id=pool.id, pool=pool.name,
             revision=pool.revision, phase="running", version="1", created_at=0.0,
         )  # fmt: skip
-        replica = wire(store, Nowhere(), key=b"key", url="http://here").replica
         [pulse] = await store.workers.pulses(["w-lost"])
-        for action in compare(None, pod, pulse, await store.fleet.state()):
-            await replica.apply(action)
+        for action in compare(None, pod, pulse):
+            assert isinstance(action, AdoptFree)
+            await store.fleet.adopt_free(
+                action.worker, action.uid, action.pool_id, action.pool, action.revision, spent=action.spent
+            )
         await store.fleet.end_recovery()
-        await store.workers.hear(reset)
+        await store.workers.hear(forgotten)
         assert await match(store, pool, ask("b", lease=60.0)) == []
 
     on_store(story)
@@ -133,27 +143,33 @@ class Nowhere:
 def test_a_restore_to_before_an_earlier_recovery_gives_no_fence_twice(on_store: OnStore) -> None:
     async def story(store: PostgresStore) -> None:
         cluster = Nowhere()
-        pool = await make_pool(store, SESSION)
+        pool = await make_pool(store, DIRECT)
         await make_warm(store, pool)
-        backup = await store.db.row("SELECT epoch, mark, (SELECT last_value FROM holdfast.fence) FROM holdfast.installation, holdfast.hearing")
+        backup = await store.db.row(
+            "SELECT epoch, mark, (SELECT last_value FROM holdfast.fence) FROM holdfast.installation, holdfast.hearing"
+        )
         assert backup is not None
         # Commits are lost once: epoch 2. A claim is given out in it, and the mark with its epoch is kept outside.
         await store.fleet.begin_recovery("restored", 0)
         await store.fleet.end_recovery()
         given = (await active(store, pool)).fence
-        first = wire(store, cluster, key=b"key", url="http://here").replica
-        for _ in range(3):
-            await first.beat()
-        # Then the backup from before all of that is restored.
-        await store.db.rows("UPDATE holdfast.installation SET epoch = $1", backup["epoch"])
-        await store.db.rows("UPDATE holdfast.hearing SET mark = $1", backup["mark"])
-        await store.db.rows("SELECT setval('holdfast.fence', $1, false)", backup["last_value"])
-        await store.db.rows("DELETE FROM holdfast.claim")
-        await store.db.rows("UPDATE holdfast.worker SET state = 'warm', claim_id = NULL, tenant = NULL, fence = NULL")
-        second = wire(store, cluster, key=b"key", url="http://there").replica
-        await second.beat()
-        assert (await store.fleet.state()).recovering, "the mark outside is higher"
+        async with replicas(store, 2) as (one, two):
+            before = wire(one, cluster, key=b"key", url="http://here").replica
+            for _ in range(3):
+                await before.beat()
+            # Then the backup from before all of that is restored.
+            await store.db.rows("UPDATE holdfast.installation SET epoch = $1", backup["epoch"])
+            await store.db.rows("UPDATE holdfast.hearing SET mark = $1", backup["mark"])
+            await store.db.rows("SELECT setval('holdfast.fence', $1, false)", backup["last_value"])
+            await store.db.rows("DELETE FROM holdfast.claim")
+            await store.db.rows("UPDATE holdfast.worker SET state = 'warm', claim_id = NULL, tenant = NULL, fence = NULL")
+            assert await match(one, pool, ask()) == [], "who knows a later mark gives nothing out"
+            after = wire(two, cluster, key=b"key", url="http://there").replica
+            assert await match(two, pool) == [], "nor does who has not compared yet"
+            await after.beat()
+            assert (await store.fleet.state()).recovering, "the mark outside is higher"
         await store.fleet.end_recovery()
-        assert (await active(store, pool)).fence > given, "two assignments with one fence cannot be told apart"
+        [pair] = await match(store, pool)
+        assert pair.fence > given, "two assignments with one fence cannot be told apart"
 
     on_store(story)

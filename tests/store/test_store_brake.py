@@ -3,6 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
+from holdfast.model.outcome import Done, Skipped, Stale
+from holdfast.model.pool import Pool
+from holdfast.postgres.store import PostgresStore
 from store.makes import (
     DIRECT,
     JOB,
@@ -17,10 +20,6 @@ from store.makes import (
     match,
     replicas,
 )
-
-from holdfast.model.outcome import Done, Skipped, Stale
-from holdfast.model.pool import Pool
-from holdfast.postgres.store import PostgresStore
 
 OnStore = Callable[..., None]
 BRAKED = Skipped("braked")

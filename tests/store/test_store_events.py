@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from store.makes import DAY, JOB, Clock, active, another, ask, column, end, make_pool, make_warm, replicas
 
 from holdfast.postgres.store import PostgresStore
+from store.makes import DAY, JOB, Clock, active, another, ask, column, end, make_pool, make_warm, replicas
 
 OnStore = Callable[..., None]
 INSERT = "INSERT INTO holdfast.event (at, kind, reason) VALUES (holdfast.now(), 'test.slow', $1)"

@@ -3,6 +3,9 @@
 from collections.abc import Callable
 
 import pytest
+
+from holdfast.model.outcome import Done, Stale
+from holdfast.postgres.store import PostgresStore
 from store.makes import (
     DIRECT,
     JOB,
@@ -17,9 +20,6 @@ from store.makes import (
     match,
     word,
 )
-
-from holdfast.model.outcome import Done, Stale
-from holdfast.postgres.store import PostgresStore
 
 OnStore = Callable[..., None]
 HOUR = 3600.0

@@ -5,7 +5,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-from store.makes import BARE, JOB, SESSION, ask, broken, make_pool, match, name, word
 
 from holdfast.model.claim import CLAIM
 from holdfast.model.outcome import Done
@@ -13,6 +12,7 @@ from holdfast.model.pool import Pool
 from holdfast.model.worker import WORKER
 from holdfast.ports.store import Adoption
 from holdfast.postgres.store import PostgresStore
+from store.makes import BARE, JOB, SESSION, ask, broken, make_pool, match, name, word
 
 OnStore = Callable[..., None]
 FENCE = 1 << 40
@@ -54,8 +54,9 @@ async def put_claim(store: PostgresStore, pool: Pool, state: str, id_: str | Non
         """INSERT INTO holdfast.claim (id, pool_id, tenant, request_hash, request, state, tag, worker_id, fence, outcome, retry,
                max_duration, lease, max_heard, lease_heard, progress_heard, created_at, deadline_heard, offered, delivered)
            SELECT $1, $2, 'acme', 'h', '{}', $3, 0, $4, CASE WHEN $4::text IS NOT NULL THEN $5::bigint END,
-               CASE WHEN $3 = 'ended' THEN 'released' END, 'lost', '1 h', '1 min', CASE WHEN $3 = 'active' THEN h + interval '1 h' END,
-               CASE WHEN $3 = 'active' THEN h + interval '1 min' END, h, t, h + interval '1 h', true, true
+               CASE WHEN $3 = 'ended' THEN 'released' END, 'lost', '1 h', '1 min',
+               CASE WHEN $3 = 'active' THEN h + interval '1 h' END,
+               CASE WHEN $3 = 'active' THEN h + interval '1 min' END, h, t, h + interval '1 h', false, true
            FROM (SELECT holdfast.now() AS t, holdfast.heard() AS h) c""",
         claim,
         pool.id,
@@ -68,7 +69,9 @@ async def put_claim(store: PostgresStore, pool: Pool, state: str, id_: str | Non
 
 async def picture(store: PostgresStore) -> dict[str, Any]:
     """All claims and workers, as they are."""
-    rows = await store.db.rows("SELECT id, to_jsonb(c) AS j FROM holdfast.claim c UNION ALL SELECT id, to_jsonb(w) FROM holdfast.worker w")
+    rows = await store.db.rows(
+        "SELECT id, to_jsonb(c) AS j FROM holdfast.claim c UNION ALL SELECT id, to_jsonb(w) FROM holdfast.worker w"
+    )
     return {row["id"]: row["j"] for row in rows}
 
 
@@ -124,6 +127,7 @@ async def rehold(store: PostgresStore, pool: Pool, worker: str) -> bool:
         tenant="acme",
         fence=FENCE + 1,
     )
+    await store.fleet.begin_recovery("restored", 0)
     return await done(store.fleet.adopt(adoption))
 
 
@@ -259,7 +263,8 @@ VIOLATIONS = {
     "an unknown outcome": "UPDATE holdfast.claim SET state = 'ended', outcome = 'fine' WHERE id = 'c-1'",
     "an epoch beyond a fence": "UPDATE holdfast.installation SET epoch = 8192",
     "a second installation": "INSERT INTO holdfast.installation (install_id) VALUES ('i-2')",
-    "a second live pool of a name": "INSERT INTO holdfast.pool SELECT 'p-2', name, spec, revision, 'live', 'api', 1, NULL, now(), now() FROM holdfast.pool",
+    "a second live pool of a name": "INSERT INTO holdfast.pool (id, name, spec, revision, created_at, updated_at)"
+                                    " SELECT 'p-2', name, spec, revision, now(), now() FROM holdfast.pool",
 }  # fmt: skip
 
 
@@ -268,7 +273,8 @@ def test_the_tables_themselves_refuse_what_must_not_be(on_store: OnStore) -> Non
         pool = await make_pool(store, JOB)
         for number in (1, 2):
             await store.db.rows(
-                "INSERT INTO holdfast.worker (id, pool_id, state, revision, created_at, state_since, state_heard, claim_id, tenant, fence)"
+                "INSERT INTO holdfast.worker (id, pool_id, state, revision, created_at, state_since, state_heard, claim_id,"
+                " tenant, fence)"
                 " SELECT 'w-' || $1, $2, 'held', 'r', t, t, t, 'c-' || $1, 'acme', 1::bigint << 40 FROM now() t",
                 str(number),
                 pool.id,

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from store.makes import DIRECT, JOB, SESSION, Clock, active, ask, broken, clear_away, due, end, make_pool, make_warm, match, word
 
 from holdfast.model.outcome import Done
 from holdfast.postgres import database, migrate
-from holdfast.postgres.embedded import OLDEST, EmbeddedPostgres, PostgresMissing, find_binaries
+from holdfast.postgres.embedded import EmbeddedPostgres, PostgresMissing, find_binaries
 from holdfast.postgres.store import PostgresStore
+from store.makes import DIRECT, JOB, SESSION, Clock, active, ask, broken, clear_away, due, end, make_pool, make_warm, match, word
 
 OnStore = Callable[..., None]
+OLDEST = 15  # what the docs promise
 # Where Debian, Red Hat and Homebrew put the programs of one major version.
 PLACES = ("/usr/lib/postgresql/{}/bin", "/usr/pgsql-{}/bin", "/opt/homebrew/opt/postgresql@{}/bin")
 

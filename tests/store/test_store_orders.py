@@ -3,6 +3,10 @@
 from collections.abc import Callable
 
 import pytest
+
+from holdfast.model.outcome import Done, Stale
+from holdfast.ports.store import Batch
+from holdfast.postgres.store import PostgresStore
 from store.makes import (
     BARE,
     JOB,
@@ -23,10 +27,6 @@ from store.makes import (
     row_lock,
     state_of,
 )
-
-from holdfast.model.outcome import Done, Stale
-from holdfast.ports.store import Batch
-from holdfast.postgres.store import PostgresStore
 
 OnStore = Callable[..., None]
 both_orders = pytest.mark.parametrize("first", [True, False], ids=["first", "second"])

@@ -5,17 +5,35 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from store.makes import BARE, JOB, PATIENCE, SESSION, active, ask, assigned, broken, end, make_pool, make_warm, match, state_of, word
 
 from holdfast.duties.actions import Clear
+from holdfast.engine.apply import Apply
+from holdfast.engine.desk import Desk
 from holdfast.engine.handover import HandOvers
+from holdfast.engine.ids import Ids
 from holdfast.engine.metrics import Metrics
+from holdfast.engine.wakes import Wakes
 from holdfast.model.outcome import Done, Stale
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import Pool, ProtectionSpec
 from holdfast.ports.cluster import ClusterUnavailable
 from holdfast.postgres.store import PostgresStore
-from holdfast.wiring import wire
+from store.makes import (
+    BARE,
+    JOB,
+    PATIENCE,
+    SESSION,
+    active,
+    ask,
+    assigned,
+    broken,
+    end,
+    make_pool,
+    make_warm,
+    match,
+    state_of,
+    word,
+)
 
 OnStore = Callable[..., None]
 
@@ -57,6 +75,12 @@ class Shelf:
         return self.pods[name]
 
 
+def applier(store: PostgresStore, shelf: Shelf) -> Apply:
+    metrics = Metrics()
+    hand_overs = HandOvers(store, shelf, metrics)
+    return Apply(store, shelf, Desk(store, hand_overs, Wakes(), metrics), Ids(), metrics)
+
+
 async def left_over(store: PostgresStore, pool: Pool, shelf: Shelf) -> Clear:
     """A claim was cancelled after its worker was protected: a plan to clear it, as `converge` makes it."""
     pair = await assigned(store, pool)
@@ -76,7 +100,7 @@ def test_a_late_clear_never_takes_a_new_claims_protection(on_store: OnStore, mom
         pool = await make_pool(store, BARE)
         [worker] = await make_warm(store, pool)
         shelf = Shelf(pool, [worker])
-        apply = wire(store, shelf, key=b"key", url="http://here").replica.apply
+        apply = applier(store, shelf)
         hand_overs = HandOvers(store, shelf, Metrics())
         plan = await left_over(store, pool, shelf)
 
@@ -114,7 +138,7 @@ def test_clears_racing_claims_leave_every_holder_protected(on_store: OnStore) ->
         pool = await make_pool(store, BARE)
         workers = await make_warm(store, pool, 15)
         shelf = Shelf(pool, workers)
-        apply = wire(store, shelf, key=b"key", url="http://here").replica.apply
+        apply = applier(store, shelf)
         hand_overs = HandOvers(store, shelf, Metrics())
         for turn in range(15):
             plan = await left_over(store, pool, shelf)

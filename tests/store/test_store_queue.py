@@ -3,6 +3,9 @@
 from collections.abc import Callable
 
 import pytest
+
+from holdfast.model.outcome import Done, Stale
+from holdfast.postgres.store import PostgresStore
 from store.makes import (
     DAY,
     DIRECT,
@@ -23,9 +26,6 @@ from store.makes import (
     state_of,
     word,
 )
-
-from holdfast.model.outcome import Done, Stale
-from holdfast.postgres.store import PostgresStore
 
 OnStore = Callable[..., None]
 HOUR = 3600.0

@@ -5,6 +5,12 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+
+from holdfast.model.outcome import Done, Stale
+from holdfast.model.pool import PoolSpec, revision_of
+from holdfast.postgres.claims import MATCH
+from holdfast.postgres.pools import PUT
+from holdfast.postgres.store import PostgresStore
 from store.makes import (
     BARE,
     DIRECT,
@@ -25,11 +31,6 @@ from store.makes import (
     waiting,
     word,
 )
-
-from holdfast.model.outcome import Done, Stale
-from holdfast.model.pool import PoolSpec, revision_of
-from holdfast.postgres.pools import PUT
-from holdfast.postgres.store import PostgresStore
 
 OnStore = Callable[..., None]
 
@@ -190,8 +191,8 @@ def test_a_condemn_that_waited_for_a_claim_finds_the_worker_held(on_store: OnSto
             transaction = connection.transaction()
             await transaction.start()
             new = {"ord": 0, **msgspec.structs.asdict(ask())}
-            sql = store.db.sql("SELECT * FROM @fn.match($1, $2::jsonb, 9)")
-            assert len(await connection.fetch(sql, pool.id, encode([new]))) == 2, "taken in, and paired"
+            made = await connection.fetch(store.db.sql(MATCH), pool.id, encode([new]), 9, 0)
+            assert len(made) == 2, "taken in, and paired"
             condemning = asyncio.create_task(store.workers.condemn(worker, None, "not wanted", counted=False))
             await waiting(store, 1, condemning)
             await transaction.commit()
@@ -226,9 +227,7 @@ def test_scale_passes_at_once_never_overspawn(on_store: OnStore) -> None:
             doors = [store, *others] * 2
             for turn, (target, expected) in enumerate(((3, 3), (3, 3), (10, 10), (11, 11), (40, 23), (40, 23))):
                 ids = [[f"w-{turn}-{n}-{k}" for k in range(12)] for n in range(len(doors))]
-                made = await asyncio.gather(
-                    *(door.workers.spawn(pool.id, ids[n], target, 100) for n, door in enumerate(doors))
-                )
+                made = await asyncio.gather(*(door.workers.spawn(pool.id, ids[n], target, 100) for n, door in enumerate(doors)))
                 present = await column(store, "SELECT id FROM holdfast.worker WHERE state <> 'gone'")
                 assert len(present) == expected, "neither the target nor max is passed, and the target is reached"
                 assert {worker for batch in made for worker, _ in batch} <= set(present)

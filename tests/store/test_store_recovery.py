@@ -3,6 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.model.claim import epoch_of
+from holdfast.model.outcome import Done, Skipped, Stale
+from holdfast.model.pool import Pool
+from holdfast.ports.store import Adoption
+from holdfast.postgres.store import PostgresStore
 from store.makes import (
     DIRECT,
     JOB,
@@ -20,16 +25,9 @@ from store.makes import (
     match,
     name,
     queued,
-    row_lock,
     state_of,
     word,
 )
-
-from holdfast.model.claim import epoch_of
-from holdfast.model.outcome import Done, Skipped, Stale
-from holdfast.model.pool import Pool
-from holdfast.ports.store import Adoption
-from holdfast.postgres.store import PostgresStore
 
 OnStore = Callable[..., None]
 RECOVERING = Skipped("recovering")
@@ -80,7 +78,12 @@ def test_while_recovering_nothing_is_given_out_ended_or_made(on_store: OnStore) 
         assert (batch.answers[new.id][0], batch.pairs) == ("new", []), "taken in, and it waits"
         await clock.live(30)
         assert {leased.claim, handed.claim, new.id} <= set(await due(store))
-        for claim, how in ((leased.claim, "lease"), (leased.claim, "max_duration"), (leased.claim, "death"), (new.id, "deadline")):
+        for claim, how in (
+            (leased.claim, "lease"),
+            (leased.claim, "max_duration"),
+            (leased.claim, "death"),
+            (new.id, "deadline"),
+        ):
             assert await end(store, claim, how) == RECOVERING, how
         again = await store.claims.requeue(handed.claim, handed.fence, keep_worker=True, reason="stalled")
         assert again == RECOVERING
@@ -92,7 +95,9 @@ def test_while_recovering_nothing_is_given_out_ended_or_made(on_store: OnStore) 
         assert "lost commits" in claim.reason, "a waiting claim says why"
         assert await end(store, leased.claim, "release") == Done(), "its holder may always"
         assert await store.fleet.end_recovery() == Done()
-        assert len(await match(store, pool)) == 1
+        assert await match(store, pool) == [], "a worker that has not spoken since gets nothing"
+        await store.workers.hear(word(free))
+        assert [pair.worker for pair in await match(store, pool)] == [free]
 
     on_store(story)
 
@@ -121,7 +126,7 @@ def test_an_ending_that_waited_for_the_brake_sees_that_recovery_began(on_store: 
         await store.db.rows("UPDATE holdfast.worker SET schedulable = false WHERE id = $1", free)
         pair = await active(store, pool, ask(max_duration=5.0))
         await clock.live(6)
-        begin = store.db.sql("SELECT @fn.begin_recovery('restored', 0)")
+        begin = store.db.sql("SELECT @fn.begin_recovery('restored', 0, 0)")
         calls = [end(store, pair.claim, "max_duration"), store.workers.condemn(free, None, "not wanted", counted=True)]
         answers = await queued(store, begin, *calls)
         assert answers == [RECOVERING, RECOVERING]
@@ -172,15 +177,17 @@ def test_a_pods_newer_word_replaces_what_the_row_believes(on_store: OnStore) -> 
     async def story(store: PostgresStore) -> None:
         pool = await make_pool(store, JOB)
         await make_warm(store, pool, 2)
-        old = await assigned(store, pool, ask(secrets={"token": "hunter2"}))
+        handed, running = await assigned(store, pool), await active(store, pool)
         await store.fleet.begin_recovery("restored", 0)
-        adoption = held_by(pool, old.worker, old.fence + 7)
-        assert await store.fleet.adopt(adoption) == Done()
-        [before, now] = await store.claims.get([old.claim, adoption.claim])
-        before, now = (before, now) if before.id == old.claim else (now, before)
-        assert (before.state, before.outcome, now.state) == ("ended", "lost", "active")
+        for old in (handed, running):
+            adoption = held_by(pool, old.worker, running.fence + 7)
+            assert await store.fleet.adopt(adoption) == Done()
+            assert await state_of(store, "claim", adoption.claim) == "active"
+            assert await state_of(store, "worker", old.worker) == "held"
+        assert await state_of(store, "claim", handed.claim) == "waiting", "it had not begun: it keeps its place"
+        [claim] = await store.claims.get([running.claim])
+        assert (claim.state, claim.outcome) == ("ended", "lost"), "its true end was in the lost commits"
         assert await broken(store) == []
-        assert await store.db.value("SELECT count(*) FROM holdfast.claim_secret") == 0, "an ended claim's secrets are erased"
 
     on_store(story)
 

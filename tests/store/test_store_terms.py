@@ -3,10 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from store.makes import Clock, another, replicas, waiting
-
 from holdfast.ports.store import DutyReport
 from holdfast.postgres.store import PostgresStore
+from store.makes import Clock, another, replicas, waiting
 
 OnStore = Callable[..., None]
 

@@ -11,6 +11,12 @@ from .story import Story
 from .telling import Teller
 
 INTERRUPTED = 130  # as a shell says it of Ctrl-C
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LAST_WORD = {
+    0: "Every process that was started is gone, and so are its files.",
+    1: "Something went wrong: see above. Every process that was started is gone, and so are its files.",
+    INTERRUPTED: "Stopped. Every process that was started is gone, and so are its files.",
+}
 
 
 def main() -> int:
@@ -27,11 +33,11 @@ def main() -> int:
             for line in stage.last_words():
                 teller.line(f"  log  {line}")
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave half of it behind
         stage.clear_away()
     teller.line()
-    teller.line({0: "Everything that was started is gone, and so are its files.", 1: "Something went wrong: see above."}.get(code, "Stopped; everything that was started is gone."))
+    teller.line(LAST_WORD[code])
     return code
 
 
@@ -39,7 +45,7 @@ async def _play(stage: Stage, teller: Teller, calm: float, outage: float) -> int
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in SIGNALS:
         loop.add_signal_handler(number, task.cancel)
     story = Story(stage, teller, calm, outage)
     try:
@@ -52,7 +58,7 @@ async def _play(stage: Stage, teller: Teller, calm: float, outage: float) -> int
         traceback.print_exc()  # into the log, whose end is shown
         return 1
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in SIGNALS:
             loop.add_signal_handler(number, lambda: None)
         await story.close()
 

@@ -16,14 +16,14 @@ from ..up import Up
 from . import machine
 from .leaks import Leaks
 from .stage import Stage
-from .telling import Teller, seconds
+from .telling import BOLD, RED, Teller, seconds
 from .traffic import Job, Traffic
 
 LEASE = 6  # seconds: shorter than the outage, so that a clock which went on running would end every session
 PARK_TTL = 5
 SERVE = ["sh", "-c", 'exec "$0" -m http.server --bind 127.0.0.1 "$PORT"', sys.executable]
 POOLS: dict[str, dict[str, Any]] = {
-    "linux": {"mode": "job", "warm": 3, "max": 8},
+    "linux": {"mode": "job", "warm": 4, "max": 10},
     "notebook": {
         "mode": "session",
         "warm": 2,
@@ -49,22 +49,29 @@ class Story:
         self._traffic = Traffic(self._clients, stage.begun, stage.done)
         self._leaks = Leaks(self._observer, stage.home, PARK_TTL)
         self._watch: asyncio.Task[None] | None = None
+        self._lost: list[str] = []
         self._left: list[str] = []
+        self._unsound: list[str] = []  # what `doctor` says
         self._stop_long = stage.home / "stop"
         self._session_over = asyncio.Event()
 
     async def play(self) -> bool:
         """All steps; whether nothing was lost, doubled or leaked."""
         tell = self._tell
-        tell.line("Holdfast in a minute: a real fleet on this machine, and what it does when parts of it die.", "\033[1m")
+        tell.line("Holdfast in a minute: a real fleet on this machine, and what it does when parts of it die.", BOLD)
         tell.line("  lost     a job that did not run to its end, a session that broke under its holder")
         tell.line("  doubled  a job that ran twice, a worker that two holders had at once")
         tell.line("  leaked   a worker's process without a row or a row without a process, a worker parked past its time")
         steps = [self.start, self.work, self.kill_a_replica, self.stop_postgres, self.finish, self.drain]
+        clean = True
         for number, step in enumerate(steps, 1):
             await step(number)
-            self._tell.counter(self._traffic.lost(), self._traffic.doubled(), self._leaks.found() + self._left)
-        return not (self._traffic.lost() or self._traffic.doubled() or self._leaks.found() or self._left)
+            lost, doubled, leaked = self._traffic.lost() + self._lost, self._traffic.doubled(), self._leaks.found() + self._left
+            tell.counter(lost, doubled, leaked)
+            clean = not (lost or doubled or leaked or self._unsound)
+            for what in self._unsound:
+                tell.line(f"{what}", RED)
+        return clean
 
     async def close(self) -> None:
         """Whatever the story was at: let go, stop replicas and Postgres."""
@@ -85,10 +92,11 @@ class Story:
         for name, spec in POOLS.items():
             await self._clients[0].put_pool(name, spec)
         self._tell.figure("Postgres and replicas ready after", seconds(time.monotonic() - begun))
-        wanted = sum(spec["warm"] for spec in POOLS.values())
+        wanted = sum(int(spec["warm"]) for spec in POOLS.values())
 
         async def warm() -> bool:
-            return sum(row["state"] == "warm" and row["ready"] for row in (await self._leaks.rows()).values()) >= wanted
+            rows = await self._leaks.rows()
+            return len([row for row in rows.values() if row["state"] == "warm" and row["ready"]]) >= wanted
 
         await self._until(warm, "the workers are warm")
         self._tell.figure(f"{wanted} workers warm after", seconds(time.monotonic() - begun))
@@ -98,7 +106,7 @@ class Story:
         self._tell.step(number, f"Jobs and sessions flow, for {self._calm:.0f} s; one of each stays to the end")
         since = time.monotonic()
         self._long_job = self._traffic.start_job(f'while test ! -e "{self._stop_long}"; do sleep 0.2; done')
-        self._long_session = asyncio.create_task(self._traffic.session("initech", self._session_over))
+        self._traffic.start_session("initech", self._session_over)
         self._traffic.start()
         await asyncio.sleep(self._calm)
         self._figures(since)
@@ -142,9 +150,13 @@ class Story:
             return any(s.active_at > back_at for s in self._traffic.served)
 
         await self._until(served, "a claim is served")
-        self._tell.figure("next claim served after its return", seconds(min(s.active_at for s in self._traffic.served if s.active_at > back_at) - back_at))
-        await asyncio.sleep(self._calm / 2)
-        self._figures(since)
+        after = [s for s in self._traffic.served if s.active_at > back_at]
+        self._tell.figure("next claim served after its return", seconds(min(s.active_at for s in after) - back_at))
+        await self._until(self._caught_up(back_at), "what was asked for meanwhile is served")
+        waited = [s for s in self._traffic.served if since < s.asked_at < back_at < s.active_at]
+        if waited:
+            last = seconds(max(s.active_at for s in waited) - back_at)
+            self._tell.figure("asked for meanwhile, and the last served", f"{len(waited)}, {last} after its return")
         self._same(before, await self._pids(self._long_job))
         self._tell.proves("P7", "cut off, nothing is ended; a lease runs only while its renewal could have been heard")
         self._tell.proves("P8", "what was asked for during the outage waited, and was served")
@@ -154,14 +166,16 @@ class Story:
         self._stop_long.touch()
         self._session_over.set()
         await self._traffic.finish(STEP_WITHIN)
-        await self._long_session
-        self._left += self._traffic.unfinished()
+        self._lost += self._traffic.unfinished()
         self._tell.figure("jobs asked for / run", f"{len(self._traffic.jobs)} / {self._traffic.jobs_done()}")
         self._tell.figure("sessions held / pages fetched", f"{self._traffic.sessions} / {len(self._traffic.pages)}")
         doctor = await self._observer.doctor()
-        wrong = [f"{check.promise} {check.name}: {check.detail}" for check in doctor.checks if not check.ok]
-        self._left += wrong
-        self._tell.figure("holdfast doctor", "all checks pass" if not wrong else f"{len(wrong)} checks fail")
+        self._unsound = [f"{check.promise} {check.name}: {check.detail}" for check in doctor.checks if not check.ok]
+        failing = len(self._unsound)
+        self._tell.figure(
+            "holdfast doctor",
+            f"{failing} of {len(doctor.checks)} checks fail" if failing else f"{len(doctor.checks)} checks pass",
+        )
 
     async def drain(self, number: int) -> None:
         self._tell.step(number, "The pools are deleted: every worker, parked ones included, must go")
@@ -182,8 +196,18 @@ class Story:
 
     # Looking
 
+    def _caught_up(self, moment: float) -> Callable[[], Awaitable[bool]]:
+        """Whether everything that was asked for until then has its worker."""
+
+        async def none_waits() -> bool:
+            return not any(asked_at < moment for asked_at in self._traffic.asking)
+
+        return none_waits
+
     async def _all_live(self) -> bool:
-        return len({r.url for r in (await self._observer.list_replicas()).items if r.state == "live"}) == len(self._stage.plan.urls)
+        return len({r.url for r in (await self._observer.list_replicas()).items if r.state == "live"}) == len(
+            self._stage.plan.urls
+        )
 
     async def _taken_over(self, victim: Replica, killed_at: float) -> float:
         """Until each of its duties has succeeded for another replica."""
@@ -219,14 +243,16 @@ class Story:
         kept = len(before & after)
         self._tell.figure("the long job's processes", f"{kept} of shim, agent and shell are the same")
         if kept < 3:
-            self._left.append(f"the long job ran as {sorted(before)}, and now as {sorted(after)}")
+            self._lost.append(f"the long job ran as {sorted(before)}, and now as {sorted(after)}")
 
     def _figures(self, since: float) -> None:
         served = [s.latency for s in self._traffic.served if s.active_at > since]
         pages = sum(at > since for at in self._traffic.pages)
         self._tell.figure("claims served / pages fetched", f"{len(served)} / {pages}")
         if served:
-            self._tell.figure("from request to worker, p50 / max", f"{seconds(statistics.median(served))} / {seconds(max(served))}")
+            self._tell.figure(
+                "from request to worker, p50 / max", f"{seconds(statistics.median(served))} / {seconds(max(served))}"
+            )
 
     async def _until(self, check: Callable[[], Awaitable[bool]], what: str) -> None:
         """Ask until it is so; a replica that cannot answer yet is asked again."""

@@ -22,7 +22,7 @@ class Teller:
         self.line(f"[{time.monotonic() - self._begun:5.1f} s]  {number}  {text}", BOLD)
 
     def figure(self, what: str, value: str) -> None:
-        self.line(f"{MARGIN}{what:<40}{value}")
+        self.line(f"{MARGIN}{what:<42}{value}")
 
     def proves(self, promise: str, text: str) -> None:
         self.line(f"{MARGIN}{promise:<4}{text}", DIM)

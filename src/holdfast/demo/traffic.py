@@ -54,6 +54,7 @@ class Traffic:
         self._tasks: set[asyncio.Task[None]] = set()
         self._held: dict[str, str] = {}
         self.jobs: list[Job] = []
+        self.asking: set[float] = set()  # when those who still wait began to
         self.served: list[Served] = []
         self.pages: list[float] = []  # when each was fetched
         self.sessions = 0
@@ -65,6 +66,9 @@ class Traffic:
         for tenant in TENANTS:
             self._spawn(self._visits(tenant))
 
+    def start_session(self, tenant: str, until: asyncio.Event) -> None:
+        self._spawn(self._session(tenant, until))
+
     def start_job(self, work: str) -> Job:
         """`work` is a line of shell that the job does between its two marks."""
         command = ["sh", "-c", JOB.format(work=work), "job", str(self._begun), str(self._done)]
@@ -73,13 +77,12 @@ class Traffic:
         self._spawn(self._run(job))
         return job
 
-    async def session(self, tenant: str, until: asyncio.Event) -> None:
+    async def _session(self, tenant: str, until: asyncio.Event) -> None:
         """Hold one worker until then, and fetch its page again and again with the credential of this claim."""
-        which = "its claim"
+        which, asked_at = "its claim", self._ask()
         try:
-            asked_at = time.monotonic()
             async with claim("notebook", client=next(self._turn), tenant=tenant) as worker, aiohttp.ClientSession() as http:
-                self.served.append(Served(asked_at, time.monotonic()))
+                self._serve(asked_at)
                 self.sessions += 1
                 which = f"{worker.claim_id} on {worker.id}"
                 if other := self._held.get(worker.id):
@@ -92,6 +95,7 @@ class Traffic:
                 finally:
                     self._held.pop(worker.id, None)  # before the release: afterwards it may be another's
         except (HoldfastError, aiohttp.ClientError, TimeoutError) as error:
+            self.asking.discard(asked_at)
             self.broken.append(f"a session of {tenant} broke ({which}): {error or type(error).__name__}")
 
     async def finish(self, within: float) -> None:
@@ -146,21 +150,30 @@ class Traffic:
             await _wait(self._stopping, JOB_EVERY)
 
     async def _run(self, job: Job) -> None:
-        client = next(self._turn)
+        client, asked_at = next(self._turn), self._ask()
         try:
-            asked_at = time.monotonic()
             asked = await client.claim("linux", key=job.key, command=job.command, wait="10s")
             job.claim = await client.until(asked, "active")
-            self.served.append(Served(asked_at, time.monotonic()))
+            self._serve(asked_at)
             job.claim = await client.until(job.claim, "ended")
         except HoldfastError as error:
+            self.asking.discard(asked_at)
             job.failure = str(error)
+
+    def _ask(self) -> float:
+        asked_at = time.monotonic()
+        self.asking.add(asked_at)
+        return asked_at
+
+    def _serve(self, asked_at: float) -> None:
+        self.asking.discard(asked_at)
+        self.served.append(Served(asked_at, time.monotonic()))
 
     async def _visits(self, tenant: str) -> None:
         while not self._stopping.is_set():
             over = asyncio.Event()
             timer = asyncio.get_running_loop().call_later(self._random.uniform(2.0, 5.0), over.set)
-            await self.session(tenant, over)
+            await self._session(tenant, over)
             timer.cancel()
 
     async def _fetch(self, http: aiohttp.ClientSession, endpoint: str, headers: dict[str, str]) -> None:

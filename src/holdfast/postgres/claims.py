@@ -207,7 +207,9 @@ class PostgresClaims:
         fence: int | None = None,
         exit_code: int | None = None,
     ) -> Outcome:
-        return outcome_of(await self._db.value(END, claim, fence, list(states), outcome, how, reason, exit_code, self._db.mark.value))
+        return outcome_of(
+            await self._db.value(END, claim, fence, list(states), outcome, how, reason, exit_code, self._db.mark.value)
+        )
 
     async def requeue(
         self,

