@@ -60,7 +60,8 @@ def load(
         "waiting": facts.get("servable", 0),
         "servable": 0,
         "free_ready": fresh + stale if ready is None else ready,
-        "stale_warm": named("stale-starting", stale_starting) + named("stale", stale),
+        "stale_starting": named("stale-starting", stale_starting),
+        "stale_warm": named("stale", stale),
         "fresh_warm": named("fresh", fresh),
         "starting": named("starting", starting),
         "parked_free": named("parked", parked),
@@ -101,6 +102,11 @@ class Model:
     def stale(self) -> int:
         return sum(not worker.fresh and worker.state in ("spawning", "warm") for worker in self.workers)
 
+    def brake_room(self) -> int:
+        """As the store counts it: what the brake would still let pass."""
+        lately = sum(at > self.now - 600 for at in self.counted)
+        return max(0, int(max(50, 0.25 * (len(self.workers) + lately))) - lately)
+
     def look(self) -> PoolLoad:
         def those(state: str, fresh: bool) -> list[tuple[str, int]]:
             return [(worker.name, 1) for worker in self.workers if worker.state == state and worker.fresh is fresh][:50]
@@ -116,7 +122,9 @@ class Model:
             waiting=self.blocked,
             servable=0,
             free_ready=self.count("warm"),
-            stale_warm=(those("spawning", False) + those("warm", False))[:50],
+            stale_starting=those("spawning", False),
+            stale_warm=those("warm", False),
+            brake_room=self.brake_room(),
             fresh_warm=those("warm", True),
             starting=those("spawning", True),
             shrunk_ago=None if self.shrunk_at is None else self.now - self.shrunk_at,

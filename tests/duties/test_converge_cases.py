@@ -57,6 +57,7 @@ EXAMPLES: list[tuple[Case, Row | None, Pod | None, dict[str, Any]]] = [
     (Case.SILENT_RETIRE, row(pulse=pulse(SILENT + 1), silence="retire"), FREE_POD, {}),
     (Case.HEARD_AGAIN, row("held", suspect_since=NOW - 9), BUSY_POD, {}),
     (Case.STRANGE_HOLD, row(pulse=pulse(doing="running", **BUSY)), FREE_POD, {}),
+    (Case.HOLDS_ON, row(pulse=pulse(doing="running", claim_ended=True, **BUSY)), FREE_POD, {}),
     (Case.UNATTENDED, row("held", pulse=pulse()), BUSY_POD, {}),
     (Case.PROTECTION_MISSING, row("held"), FREE_POD, {}),
     (Case.PROTECTION_LEFT, row(), BUSY_POD, {}),

@@ -83,18 +83,18 @@ def test_recovery_leaves_a_claim_with_the_worker_that_serves_it_now(on_store: On
 
 
 def test_a_cordoned_free_worker_goes_in_the_pass_that_saw_it(on_store: OnStore) -> None:
-    """A plan shows facts first. They must not make the rest of the same plan stale."""
+    """Facts raise a row's version. They must not make the rest of the same plan stale."""
 
     async def story(store: PostgresStore) -> None:
         pool = await make_pool(store)
         await make_warm(store, pool, ["w-1"])
         plan = Converge().plan(await view_of(store, pod_of("w-1", pool, schedulable=False, node="n-1")))
-        assert [type(action) for action in plan] == [ShowFacts, Condemn]
-        facts, gone = plan
+        assert [type(action) for action in plan] == [Condemn, ShowFacts]
+        gone, facts = plan
         assert isinstance(facts, ShowFacts)
         assert isinstance(gone, Condemn)
-        await store.workers.facts(facts.facts)
         assert await store.workers.condemn(gone.worker, gone.version, gone.reason, counted=gone.counted) == Done()
+        assert await store.workers.facts(facts.facts) == 1
 
     on_store(story)
 

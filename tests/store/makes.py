@@ -203,10 +203,14 @@ async def queued(store: PostgresStore, lock: str, *calls: Coroutine[Any, Any, An
 
 async def waiting(store: PostgresStore, count: int, task: asyncio.Task[Any]) -> None:
     """Until so many statements wait for locks. A call that did not wait tells no story about order."""
+    await until_waiting_or_done(store, count, task)
+    assert not task.done(), f"it did not wait: {task}"
+
+
+async def until_waiting_or_done(store: PostgresStore, count: int, task: asyncio.Task[Any]) -> None:
     deadline = time.monotonic() + PATIENCE
     sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    while await store.db.value(sql) < count:
-        assert not task.done(), f"it did not wait: {task}"
+    while not task.done() and await store.db.value(sql) < count:
         assert time.monotonic() < deadline, "it never came to wait"
         await asyncio.sleep(0.01)
 

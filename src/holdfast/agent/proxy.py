@@ -30,6 +30,8 @@ class Proxy:
     def __init__(self, upstream: tuple[str, int]) -> None:
         self._upstream = upstream
         self._digest: bytes | None = None  # of the credential; the credential itself is not kept
+        self._expected: bytes | None = None  # of one whose acknowledgement is under way
+        self._decided = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
@@ -39,17 +41,28 @@ class Proxy:
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
+    def expect(self, credential: str) -> None:
+        """Its holder may hear of the worker before we hear that our acknowledgement was accepted: let it wait."""
+        self._expected = _digest(credential.encode())
+        self._decided.clear()
+
     def open(self, credential: str) -> None:
         assert self._digest is None, "the last claim's credential is still open"
         self._digest = _digest(credential.encode())
+        self._decide()
 
     def close(self) -> None:
         """End the claim's access now: the credential is dead, every connection is cut, whatever it does."""
         self._digest = None
+        self._decide()
         for writer in list(self._writers):
             _abort(writer)
         for task in list(self._tasks):
             task.cancel()
+
+    def _decide(self) -> None:
+        self._expected = None
+        self._decided.set()
 
     def stop(self) -> None:
         if self._server is not None:
@@ -101,6 +114,10 @@ class Proxy:
         if not isinstance(event, h11.Request):
             return False  # the client is done
         shown = presented(event)
+        if self._expected is not None and any(hmac.compare_digest(_digest(each), self._expected) for each in shown.credentials):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEAD_SECONDS):
+                    await self._decided.wait()
         if not self._known(shown):
             await client.refuse(401, "unauthorized", "the credential is not that of the active claim")
             return False

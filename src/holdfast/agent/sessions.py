@@ -63,6 +63,8 @@ async def _claims(agent: "Agent", registration: Registration, served: Served, pr
         assignment = hold.assignment
         sink = Sink(agent.config.outputs / file_name(assignment.claim), registration.output_limit)
         served.output_to(sink)
+        if assignment.credential:
+            proxy.expect(assignment.credential)
         outcome = await agent.hand_over(hold, {"PORT": str(served.address[1])}, sink)
         if outcome == "accepted":
             if assignment.credential:  # without one nobody gets in
@@ -71,6 +73,8 @@ async def _claims(agent: "Agent", registration: Registration, served: Served, pr
             await hold.ended
             proxy.close()
             log("closed", claim=assignment.claim, fence=assignment.fence)
+        else:
+            proxy.close()
         served.output_to(None)
         if outcome == "stale":
             if registration.worker.activate:

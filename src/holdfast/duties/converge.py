@@ -140,8 +140,8 @@ class Converge:
             adopting = any(isinstance(action, Adopt | AdoptFree | BeginRecovery) for action in actions)
             actions += recover.finish(seen.pods.values(), seen.rows, seen.pulses, seen.state, adopting)
         self._quarantined |= {a.name for a in actions if isinstance(a, Quarantine)}
-        return [ShowFacts(tuple(facts)), *actions] if facts else actions
-
+        # Last: facts raise a row's version, and would make every other action of this plan stale.
+        return [*actions, ShowFacts(tuple(facts))] if facts else actions
 
     def _of_one(self, row: Row | None, pod: Pod | None, seen: Seen) -> list[Action]:
         """One worker that cannot be judged must not keep all others from it."""
@@ -193,6 +193,15 @@ def living(row: Row, pod: Pod) -> Verdict:
     free = worker.state in ("warm", "parked")
     if free and not pod.schedulable:
         return Verdict(Case.CORDONED_FREE, [Condemn(worker.id, worker.version, "its node is cordoned", counted=False)])
+    if worker.state == "held" and row.protection == "claim" and row.claim_state == "active":
+        assert worker.claim is not None
+        assert worker.tenant is not None
+        assert worker.fence is not None
+        if not pod.protected or pod.stamp is None or pod.stamp.fence != worker.fence:
+            return Verdict(
+                Case.PROTECTION_MISSING,
+                [Protect(worker.id, pod.uid, worker.claim, worker.tenant, worker.fence)],
+            )
     if row.agent:
         silent = (pulse.age if pulse else row.age) > SILENT
         idle = pulse is not None and not silent and pulse.doing == "idle" and pulse.claim is None
@@ -207,22 +216,16 @@ def living(row: Row, pod: Pod) -> Verdict:
             return Verdict(Case.SILENT, [Suspect(worker.id, worker.version, "no word from its agent for 60 s")])
         if not silent and worker.suspect_since is not None and pulse is not None and pulse.age < SILENT / 2 and not free:
             return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])
-        if free and pulse is not None and pulse.claim is not None and worker.suspect_since is None and row.age > SILENT:
-            # It says that it works for a claim that we do not have on it: not to be ended, and not to be given out.
-            return Verdict(
-                Case.STRANGE_HOLD,
-                [Suspect(worker.id, worker.version, f"its agent still holds {pulse.claim}")],
-            )
-    if worker.state == "held" and row.protection == "claim" and row.claim_state == "active":
-        assert worker.claim is not None
-        assert worker.tenant is not None
-        assert worker.fence is not None
-        if not pod.protected or pod.stamp is None or pod.stamp.fence != worker.fence:
-            return Verdict(
-                Case.PROTECTION_MISSING,
-                [Protect(worker.id, pod.uid, worker.claim, worker.tenant, worker.fence)],
-            )
-    if free and row.protection == "claim" and (pod.protected or pod.stamp is not None):
+        if free and pulse is not None and pulse.claim is not None and row.age > SILENT:
+            if pulse.claim_ended:
+                # It was told to end and has not, for a minute: nobody else can ever be given this worker.
+                reason = f"its agent does not let go of {pulse.claim}, which has ended"
+                return Verdict(Case.HOLDS_ON, [Condemn(worker.id, worker.version, reason, counted=False)])
+            if worker.suspect_since is None:
+                # It works for a claim that we do not know: not to be ended, and not to be given out.
+                reason = f"its agent holds {pulse.claim}, which we do not know"
+                return Verdict(Case.STRANGE_HOLD, [Suspect(worker.id, worker.version, reason)])
+    if free and row.protection != "always" and (pod.protected or pod.stamp is not None):
         return Verdict(Case.PROTECTION_LEFT, [Clear(worker.id, worker.version, pod.uid, pod.version)])
     return Verdict(Case.QUIET)
 

@@ -5,8 +5,8 @@ from .actions import Action, EndClaim, HandOver, Requeue
 from .duty import Ports
 
 # A hand-over is repaired within 15 s (failure table), in two steps: first again with the same worker, then with another.
-OFFER_STALL = 5.0  # protection takes at most 3 tries of 1 s; after that its replica is dead
-DELIVER_STALL = 9.0  # a live agent polls all the time; 9 s without fetching its assignment is an agent that is cut off
+OFFER_STALL = 4.0  # protection takes at most 3 tries of 1 s; after that its replica is dead
+DELIVER_STALL = 6.0  # a live agent's poll looks every 3 s; twice that without a fetch is an agent that is cut off
 ACTIVATE_STALL = 12.0  # four missed progress reports of 3 s each
 BATCH = 500  # a pass stays short; what is left is due again in the next
 

@@ -29,7 +29,7 @@ def plan_pool(load: PoolLoad) -> list[Action]:
         return []
     if pool.state == "draining" or load.stopping:
         reason = "its pool was deleted" if pool.state == "draining" else "the installation is being stopped"
-        free = load.stale_warm + load.fresh_warm + load.starting + load.parked_free
+        free = load.stale_starting + load.stale_warm + load.starting + load.fresh_warm + load.parked_free
         return [Condemn(worker, version, reason, counted=False) for worker, version in free]
     return [*parked_ends(load), *rollout(load), *shrink(load), *grow(load)]
 
@@ -57,31 +57,30 @@ def grow(load: PoolLoad) -> list[Action]:
 
 
 def shrink(load: PoolLoad) -> list[Action]:
-    """Let free workers go when there are more than wanted: oldest first, a quarter at a time, with a cooldown."""
+    """Let free workers go when there are more than wanted: those that still start first, then the oldest; a quarter at a time,
+    with a cooldown, and never so many that the brake, which is for what nobody wanted, would take it for a fault."""
     surplus = load.spawning + load.warm - free_target(load)
     over = present(load) - load.retiring - load.pool.spec.max  # max was lowered: no cooldown for that
     step = max(over, 0)
     if surplus > 0 and (load.shrunk_ago is None or load.shrunk_ago >= COOLDOWN):
         step = max(step, math.ceil(surplus / 4))
-    step = min(step, max(surplus, over))
+    step = min(step, max(surplus, over), load.brake_room // 2)
     pool_id = load.pool.id
     return [
         Condemn(worker, version, f"the pool wants {free_target(load)} free workers", pool_id=pool_id)
-        for worker, version in load.fresh_warm[: max(0, step)]
+        for worker, version in (load.starting + load.fresh_warm)[: max(0, step)]
     ]
 
 
 def rollout(load: PoolLoad) -> list[Action]:
-    """Replace free workers of an old revision, a few at a time; busy ones finish first and then retire by themselves."""
-    if not load.stale_warm:
-        return []
-    allowed = load.pool.spec.unavailable(load.pool.spec.warm)
-    unavailable = max(0, load.pool.spec.warm - load.free_ready)
-    step = max(0, allowed - unavailable)
-    return [
-        Condemn(worker, version, f"rollout to revision {load.pool.revision}", counted=False)
-        for worker, version in load.stale_warm[:step]
-    ]
+    """Replace free workers of an old revision, a few at a time; busy ones finish first and then retire by themselves. Old ones
+    that still start go at once: nobody can use them, and a bad template must not hold its correction up."""
+    spec, reason = load.pool.spec, f"rollout to revision {load.pool.revision}"
+    # What could be ready at all: a pool full of busy workers is not short of free ones.
+    possible = max(0, min(spec.warm, spec.max - load.held - load.parked - load.unusable))
+    unavailable = max(0, possible - load.free_ready)
+    step = max(0, spec.unavailable(spec.warm) - unavailable)
+    return [Condemn(worker, version, reason, counted=False) for worker, version in load.stale_starting + load.stale_warm[:step]]
 
 
 def parked_ends(load: PoolLoad) -> list[Action]:

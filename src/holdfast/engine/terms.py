@@ -27,6 +27,19 @@ class Tally:
     failure: str | None = None
 
 
+def _sum(before: Tally | None, after: Tally) -> Tally:
+    if before is None:
+        return after
+    return Tally(
+        before.progressed or after.progressed,
+        before.succeeded or after.succeeded,
+        after.seconds if after.seconds is not None else before.seconds,
+        before.actions + after.actions,
+        before.skips + after.skips,
+        after.failure,
+    )
+
+
 @dataclass
 class Terms:
     """This replica's view: what it holds, and until when it may believe so (by its own monotonic clock)."""
@@ -34,6 +47,7 @@ class Terms:
     replica: str
     held: dict[str, tuple[int, float]] = field(default_factory=dict)
     tallies: dict[str, Tally] = field(default_factory=dict)
+    _sent: dict[str, Tally] = field(default_factory=dict)  # told in a beat that has not been answered yet
 
     def trusted(self, duty: str, now: float) -> bool:
         number_until = self.held.get(duty)
@@ -47,11 +61,14 @@ class Terms:
         return self.tallies.setdefault(duty, Tally())
 
     def reports(self) -> list[DutyReport]:
-        """What to tell the store. The tallies start anew only when `stored` says that it arrived."""
+        """What to tell the store: what happened since the last beat that was stored. What happens while this one is on its way
+        belongs to the next."""
+        self._sent = {duty: _sum(self._sent.get(duty), self.tally(duty)) for duty in self.held}
+        self.tallies = {duty: Tally(failure=tally.failure) for duty, tally in self._sent.items()}
         return [
             DutyReport(
                 duty=duty,
-                number=number,
+                number=self.held[duty][0],
                 progressed=t.progressed,
                 succeeded=t.succeeded,
                 seconds=t.seconds,
@@ -59,18 +76,16 @@ class Terms:
                 skips=t.skips,
                 failure=t.failure,
             )
-            for duty, (number, _) in self.held.items()
-            for t in [self.tally(duty)]
+            for duty, t in self._sent.items()
         ]
 
     def stored(self, beat: Beat, sent: float) -> None:
         """A beat was stored: terms that are still ours go on, counted from when it was *sent*."""
+        self._sent = {}
         mine = {t.duty: t.number for t in beat.terms if t.holder == self.replica}
         for duty in list(self.held):
             if mine.get(duty) == self.held[duty][0]:
                 self.held[duty] = (mine[duty], sent + TRUST)
-                failure = self.tally(duty).failure
-                self.tallies[duty] = Tally(failure=failure)
             else:
                 del self.held[duty]
 

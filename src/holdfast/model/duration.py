@@ -17,6 +17,8 @@ def seconds(text: str) -> float:
     """The duration in seconds; ValueError says what is wrong with it."""
     if not re.fullmatch(PATTERN, text):
         raise ValueError(f"{text!r} is not a duration such as 500ms, 60s or 1h30m")
+    if len(text) > 32:
+        raise ValueError("a duration of more than 32 characters is longer than a year")
     total = sum(int(number) * _UNIT[unit] for number, unit in _PART.findall(text))
     if total > LONGEST:
         raise ValueError(f"{text!r} is longer than a year")
@@ -36,3 +38,14 @@ def text(value: float) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts[:2]) or "0s"
+
+
+def exact(value: float) -> str:
+    """A duration to be read back: the same seconds, to the millisecond."""
+    left = round(value * 1000)
+    parts = []
+    for unit, size in (("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"

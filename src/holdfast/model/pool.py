@@ -134,7 +134,7 @@ def problems(spec: PoolSpec) -> list[Problem]:
         refuse("warm", f"warm ({spec.warm}) must not exceed max ({spec.max})")
     if seconds(spec.claim.lease) < 1:
         refuse("claim.lease", "must be at least 1s: a renewal has to fit into it")
-    if seconds(spec.claim.lease) > spec.max_duration:
+    if spec.mode == "session" and seconds(spec.claim.lease) > spec.max_duration:
         refuse("claim.lease", "must not exceed claim.maxDuration")
     if seconds(spec.park.ttl) > seconds(spec.park.max_ttl):
         refuse("park.ttl", "must not exceed park.maxTTL")

@@ -158,6 +158,8 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     servable: int  # those whose tenants are below their caps
     oldest_wait: float = 0.0
     free_ready: int = 0  # could be given out this instant
+    brake_room: int = 1_000_000  # how many more endings the brake would let pass now
+    stale_starting: list[tuple[str, int]] = []  # starting workers of an old revision: nobody can use them yet
     stale_warm: list[tuple[str, int]] = []  # free workers of an old revision: id, version
     fresh_warm: list[tuple[str, int]] = []  # free workers of the current revision, oldest first
     starting: list[tuple[str, int]] = []  # spawning, of the current revision

@@ -77,14 +77,14 @@ END = "SELECT o_what FROM @fn.end_claim($1, $2, $3, $4, $5, $6, $7, $8)"
 
 REQUEUE = "SELECT @fn.requeue($1, $2, $3, $4, $5, $6, $7, $8)"
 
-# Each branch walks its own partial index; hand-overs are looked at from 5 s on.
+# Each branch walks its own partial index; hand-overs are looked at from 4 s on.
 DUE = """
 WITH clock AS MATERIALIZED (SELECT holdfast.heard() AS h),
 due AS (
     (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'waiting' AND c.deadline_heard <= clock.h
      ORDER BY c.deadline_heard LIMIT $1)
     UNION ALL
-    (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'assigned' AND c.progress_heard <= clock.h - interval '5 s'
+    (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'assigned' AND c.progress_heard <= clock.h - interval '4 s'
      ORDER BY c.progress_heard LIMIT $1)
     UNION ALL
     (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'active' AND c.lease_heard IS NOT NULL AND c.lease_heard <= clock.h

@@ -24,6 +24,7 @@ UNAVAILABLE = (
     OSError,
     asyncio.TimeoutError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a pooled connection that was just told of the shutdown
     asyncpg.PostgresConnectionError,
     asyncpg.exceptions.OperatorInterventionError,
     asyncpg.exceptions.InsufficientResourcesError,

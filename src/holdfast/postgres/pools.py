@@ -5,7 +5,7 @@ from typing import Any, Literal
 import asyncpg
 import msgspec
 
-from ..model.duration import seconds, text
+from ..model.duration import exact, seconds
 from ..model.outcome import Outcome, Stale, outcome_of
 from ..model.pool import Pool, PoolSpec, revision_of
 from ..model.tenant import Tenant, TenantSpec
@@ -45,7 +45,7 @@ FROM p LEFT JOIN was ON was.id = p.id
 
 DELETE = f"""
 WITH clock AS (SELECT holdfast.now() AS t),
-p AS (UPDATE holdfast.pool AS pool SET state = 'draining', updated_at = clock.t FROM clock
+p AS (UPDATE holdfast.pool AS pool SET state = 'draining', frozen = NULL, updated_at = clock.t FROM clock
       WHERE pool.name = $1 AND pool.state = 'live' RETURNING pool.*),
 e AS (INSERT INTO holdfast.event (at, kind, pool_id, reason)
       SELECT clock.t, 'pool.draining', p.id, 'deleted: free workers go, busy ones finish' FROM p, clock),
@@ -84,13 +84,15 @@ counts AS (
            count(*) FILTER (WHERE state = 'warm' AND ready AND NOT terminating AND schedulable AND suspect_since IS NULL) AS free_ready
     FROM holdfast.worker WHERE state <> 'gone' GROUP BY pool_id
 )
-SELECT {POOL_COLUMNS}, i.stopping, extract(epoch FROM clock.t)::float8 AS now, extract(epoch FROM clock.t - p.shrunk_at)::float8 AS shrunk_ago,
+SELECT {POOL_COLUMNS}, i.stopping, extract(epoch FROM clock.t)::float8 AS now, brake.room, extract(epoch FROM clock.t - p.shrunk_at)::float8 AS shrunk_ago,
        coalesce(c.spawning, 0) AS spawning, coalesce(c.warm, 0) AS warm, coalesce(c.held, 0) AS held, coalesce(c.parked, 0) AS parked,
        coalesce(c.retiring, 0) AS retiring, coalesce(c.unusable, 0) AS unusable, coalesce(c.free_ready, 0) AS free_ready,
        coalesce(w.all_waiting, 0) AS waiting, coalesce(w.servable, 0) AS servable,
        coalesce(extract(epoch FROM clock.t - w.oldest), 0)::float8 AS oldest_wait,
-       ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state IN ('warm', 'spawning')
-             AND k.revision <> p.revision ORDER BY (k.state = 'spawning') DESC, k.state_since LIMIT 50) AS stale_warm,
+       ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'spawning'
+             AND k.revision <> p.revision ORDER BY k.state_since LIMIT 50) AS stale_starting,
+       ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'warm'
+             AND k.revision <> p.revision ORDER BY k.state_since LIMIT 50) AS stale_warm,
        ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'warm'
              AND k.revision = p.revision ORDER BY k.state_since LIMIT 50) AS fresh_warm,
        ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'spawning'
@@ -99,7 +101,11 @@ SELECT {POOL_COLUMNS}, i.stopping, extract(epoch FROM clock.t)::float8 AS now, e
              ORDER BY k.parked_since LIMIT 50) AS parked_free,
        ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'parked'
              AND k.parked_heard + k.park_ttl <= clock.h ORDER BY k.parked_since LIMIT 50) AS parked_expired
-FROM holdfast.pool p LEFT JOIN counts c ON c.pool_id = p.id LEFT JOIN waiting w ON w.pool_id = p.id, clock, holdfast.installation i
+FROM holdfast.pool p LEFT JOIN counts c ON c.pool_id = p.id LEFT JOIN waiting w ON w.pool_id = p.id, clock, holdfast.installation i,
+LATERAL (SELECT count(*) AS n FROM holdfast.ending e WHERE e.kind = 'worker'
+         AND e.at > greatest(clock.t - interval '10 min', coalesce(i.brake_released_at, '-infinity'))) ended,
+LATERAL (SELECT greatest(0, greatest(i.brake_limit, floor(i.brake_share * (ended.n + (SELECT sum(x.spawning + x.warm + x.unusable
+         + x.held + x.parked + x.retiring) FROM counts x)))) - ended.n)::integer AS room) brake
 WHERE p.state <> 'gone'
 """
 
@@ -227,6 +233,8 @@ class PostgresPools:
                 pool=pool_of(row),
                 now=row["now"],
                 stopping=row["stopping"],
+                brake_room=row["room"] or 0,
+                stale_starting=_versions(row["stale_starting"]),
                 shrunk_ago=row["shrunk_ago"],
                 stale_warm=_versions(row["stale_warm"]),
                 fresh_warm=_versions(row["fresh_warm"]),
@@ -259,7 +267,7 @@ class PostgresPools:
                     weight=row["weight"],
                     max_claims=row["max_claims"],
                     max_priority=row["max_priority"],
-                    park_ttl=None if row["park_ttl"] is None else text(row["park_ttl"]),
+                    park_ttl=None if row["park_ttl"] is None else exact(row["park_ttl"]),
                 ),
                 live=row["live"],
                 waiting=row["waiting"],

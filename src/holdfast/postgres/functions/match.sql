@@ -58,7 +58,10 @@ CREATE FUNCTION @fn.take_in(p_pool text, p_new jsonb) RETURNS void LANGUAGE sql 
              priority integer, lease float, max_duration float, deadline float, park_ttl float, retry text, secrets jsonb)
         LEFT JOIN holdfast.tenant t ON t.name = r.tenant
     ), tagged AS (
-        SELECT a.*, greatest(coalesce(f.tag, 0), coalesce(v.tag, 0))
+        -- Behind what it was served and what it still has waiting; what was cancelled or refused costs it nothing.
+        SELECT a.*, greatest(coalesce(f.tag, 0), coalesce(v.tag, 0), coalesce((
+                        SELECT c.tag + a.cost FROM holdfast.claim c WHERE c.pool_id = p_pool AND c.tenant = a.tenant
+                        AND c.priority = a.granted AND c.state = 'waiting' ORDER BY c.tag DESC LIMIT 1), 0))
                     + (row_number() OVER (PARTITION BY a.tenant, a.granted ORDER BY a.ord) - 1) * a.cost AS tag
         FROM asked a
         LEFT JOIN holdfast.fair f ON f.pool_id = p_pool AND f.priority = a.granted AND f.tenant = a.tenant
@@ -72,17 +75,25 @@ CREATE FUNCTION @fn.take_in(p_pool text, p_new jsonb) RETURNS void LANGUAGE sql 
         FROM tagged g, clock
         ON CONFLICT DO NOTHING
         RETURNING id, tenant, priority, tag
-    ), shares AS (
-        INSERT INTO holdfast.fair (pool_id, priority, tenant, tag)
-        SELECT p_pool, m.priority, m.tenant, max(m.tag) + 1000000 / coalesce(max(t.weight), 1)
-        FROM made m LEFT JOIN holdfast.tenant t ON t.name = m.tenant GROUP BY 2, 3
-        ON CONFLICT (pool_id, priority, tenant) DO UPDATE SET tag = excluded.tag
     ), kept AS (
         INSERT INTO holdfast.claim_secret (claim_id, secrets)
         SELECT g.id, g.secrets FROM tagged g JOIN made USING (id) WHERE g.secrets IS NOT NULL
     )
     INSERT INTO holdfast.event (at, kind, pool_id, claim_id, tenant)
     SELECT clock.t, 'claim.created', p_pool, m.id, m.tenant FROM made m, clock
+$$;
+
+-- What is served is charged: the tenant's next tag comes after it, and the pool's virtual time (tenant '') moves up to it, each
+-- for one priority by itself.
+CREATE FUNCTION @fn.charge(p_pool text, p_claims text[]) RETURNS void LANGUAGE sql AS $$
+    WITH served AS (
+        SELECT c.priority, c.tenant, max(c.tag) AS tag, 1000000 / coalesce(max(t.weight), 1) AS cost
+        FROM holdfast.claim c LEFT JOIN holdfast.tenant t ON t.name = c.tenant WHERE c.id = ANY (p_claims) GROUP BY 1, 2
+    )
+    INSERT INTO holdfast.fair (pool_id, priority, tenant, tag)
+    SELECT p_pool, priority, tenant, tag + cost FROM served
+    UNION ALL SELECT p_pool, priority, '', max(tag) FROM served GROUP BY priority
+    ON CONFLICT (pool_id, priority, tenant) DO UPDATE SET tag = greatest(fair.tag, excluded.tag)
 $$;
 
 -- The waiting claims that come first. With tenants at their cap, a walk over tenants: what waits behind a cap must not
@@ -182,6 +193,7 @@ BEGIN
                             ORDER BY c.priority DESC, c.tag, c.id OFFSET w.n - 1 LIMIT 1) AS c
         WHERE w.n <= @fn.room(w.tenant);
         IF v_claims IS NOT NULL THEN
+            PERFORM @fn.charge(p_pool, v_claims);
             FOR r IN SELECT * FROM @fn.assign(p_pool, v_claims, v_workers, v_direct, v_always) LOOP
                 v_left := v_left - 1;
                 v_others := v_others || r.o_claim;
@@ -227,10 +239,7 @@ BEGIN
         INTO v_claims, v_full
         FROM s JOIN room USING (o_tenant);
         IF v_claims IS NOT NULL THEN
-            -- The pool's virtual time is the tag of what is served, for each priority by itself.
-            INSERT INTO holdfast.fair (pool_id, priority, tenant, tag)
-            SELECT p_pool, c.priority, '', max(c.tag) FROM holdfast.claim c WHERE c.id = ANY (v_claims) GROUP BY c.priority
-            ON CONFLICT (pool_id, priority, tenant) DO UPDATE SET tag = greatest(fair.tag, excluded.tag);
+            PERFORM @fn.charge(p_pool, v_claims);
             FOR r IN SELECT * FROM @fn.assign(p_pool, v_claims, v_free[1:cardinality(v_claims)], v_direct, v_always) LOOP
                 v_left := v_left - 1;
                 v_others := v_others || r.o_claim;

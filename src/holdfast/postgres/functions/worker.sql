@@ -224,5 +224,5 @@ CREATE FUNCTION @fn.due_workers() RETURNS SETOF text LANGUAGE sql AS $$
             AND coalesce(u.beat_heard, w.state_heard) < clock.h - interval '60 s')
         OR (w.state = 'held' AND c.state = 'active' AND NOT w.protected AND NOT w.terminating
             AND p.spec #>> '{protection,mode}' = 'claim'))
-    LIMIT 200
+    ORDER BY w.state = 'retiring', w.state_heard LIMIT 500
 $$;
