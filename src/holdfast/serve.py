@@ -66,8 +66,8 @@ async def serve(settings: Settings) -> None:
 
 
 def spare_collections() -> None:
-    """What was made until here lives for ever. Walked by every full collection it stops the loop for tens of milliseconds,
-    several times a second under load: the longest pauses that claims saw (docs/benchmarks.md)."""
+    """What was made until here lives for ever: walked again by every full collection, it stops the loop for tens of
+    milliseconds while claims wait (docs/benchmarks.md)."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 20, 50)

@@ -194,7 +194,7 @@ def test_every_deadline_stands_still_in_an_outage(on_store: OnStore) -> None:
         waiting = ask("d", deadline=30.0)
         await store.db.rows("UPDATE holdfast.worker SET schedulable = false WHERE state = 'warm'")
         await match(store, pool, waiting)
-        await clock.live(4)
+        await clock.live(3)
         await clock.outage(6 * HOUR)
         found = {one.claim: one for one in await store.claims.due(100)}
         assert longest.claim not in found
@@ -202,7 +202,7 @@ def test_every_deadline_stands_still_in_an_outage(on_store: OnStore) -> None:
         assert handed.claim not in found
         [load] = await store.pools.loads()
         assert load.parked_expired == []
-        await clock.live(26)
+        await clock.live(27)
         found = {one.claim: one for one in await store.claims.due(100)}
         assert found[longest.claim].past_max
         assert found[waiting.id].past_deadline

@@ -12,6 +12,7 @@ from .database import Database
 JOIN = """
 INSERT INTO holdfast.replica (id, pid, host, url, version, functions, started_at, seen_at)
 VALUES ($1, $2, $3, $4, $5, $6, holdfast.now(), holdfast.now())
+ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at
 """
 LEAVE = """
 WITH r AS (UPDATE holdfast.replica SET stopped_at = holdfast.now() WHERE id = $1)

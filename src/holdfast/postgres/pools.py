@@ -17,31 +17,7 @@ p.id, p.name, p.spec, p.revision, p.state AS pool_state, p.source, p.generation,
 extract(epoch FROM p.created_at)::float8 AS created_at, extract(epoch FROM p.backoff_until)::float8 AS backoff_until
 """
 
-# Written by whoever applies it last; an unchanged spec changes nothing, not even the generation.
-PUT = """
-WITH clock AS (SELECT holdfast.now() AS t),
-was AS (SELECT * FROM holdfast.pool WHERE name = $2 AND state = 'live'),
-p AS (
-    INSERT INTO holdfast.pool AS pool (id, name, spec, revision, source, created_at, updated_at)
-    SELECT $1, $2, $3::jsonb, $4, $5, clock.t, clock.t FROM clock
-    ON CONFLICT (name) WHERE state = 'live' DO UPDATE SET spec = excluded.spec, revision = excluded.revision,
-        generation = pool.generation + (pool.spec IS DISTINCT FROM excluded.spec)::integer, updated_at = excluded.updated_at,
-        -- A new template deserves a new chance.
-        failures = CASE WHEN pool.revision <> excluded.revision THEN 0 ELSE pool.failures END,
-        backoff_until = CASE WHEN pool.revision <> excluded.revision THEN NULL ELSE pool.backoff_until END,
-        trouble = CASE WHEN pool.revision <> excluded.revision THEN NULL ELSE pool.trouble END
-    RETURNING pool.*
-), e AS (
-    INSERT INTO holdfast.event (at, kind, pool_id, reason)
-    SELECT clock.t, CASE WHEN was.id IS NULL THEN 'pool.created' ELSE 'pool.changed' END, p.id,
-           CASE WHEN was.revision <> p.revision THEN 'new revision ' || p.revision ELSE '' END
-    FROM clock, p LEFT JOIN was ON was.id = p.id WHERE was.id IS NULL OR was.spec IS DISTINCT FROM p.spec
-), n AS (SELECT pg_notify('holdfast', 'p ' || p.id) FROM p)
-SELECT p.*, p.state AS pool_state, extract(epoch FROM p.created_at)::float8 AS created, NULL::float8 AS backoff,
-       CASE WHEN was.id IS NULL THEN 'created' WHEN was.spec IS DISTINCT FROM p.spec THEN 'changed' ELSE 'same' END AS what,
-       (SELECT count(*) FROM n)
-FROM p LEFT JOIN was ON was.id = p.id
-"""
+PUT = "SELECT * FROM @fn.put_pool($1, $2, $3::jsonb, $4, $5)"
 
 DELETE = f"""
 WITH clock AS (SELECT holdfast.now() AS t),
@@ -63,6 +39,7 @@ SELECT {POOL_COLUMNS} FROM p
 """
 
 GET = f"SELECT {POOL_COLUMNS} FROM holdfast.pool p WHERE p.name = $1 AND p.state = 'live'"
+BY_ID = f"SELECT {POOL_COLUMNS} FROM holdfast.pool p WHERE p.id = $1"
 ALL = f"SELECT {POOL_COLUMNS} FROM holdfast.pool p WHERE p.state <> 'gone' ORDER BY p.name, p.created_at"
 
 # One consistent view a pool. Lists are cut at 50: no pass acts on more, and 10,000 quiet workers must cost nothing.
@@ -179,11 +156,9 @@ def pool_of(row: asyncpg.Record) -> Pool:
         revision=row["revision"],
         state=row["pool_state"],
         source=row["source"],
-        created_at=row["created_at"] if isinstance(row["created_at"], float) else row["created_at"].timestamp(),
+        created_at=row["created_at"],
         frozen=row["frozen"],
-        backoff_until=row["backoff_until"]
-        if isinstance(row["backoff_until"], float | None)
-        else row["backoff_until"].timestamp(),
+        backoff_until=row["backoff_until"],
         failures=row["failures"],
         trouble=row["trouble"],
         generation=row["generation"],
@@ -199,7 +174,9 @@ class PostgresPools:
     ) -> tuple[Pool, Literal["created", "changed", "same"]]:
         row = await self._db.row(PUT, pool_id, name, msgspec.json.encode(spec).decode(), revision_of(spec), source)
         assert row is not None
-        return pool_of(row), row["what"]
+        pool = await self._db.row(BY_ID, row["o_id"])
+        assert pool is not None
+        return pool_of(pool), row["o_what"]
 
     async def delete(self, name: str) -> Pool | None:
         row = await self._db.row(DELETE, name)

@@ -99,7 +99,7 @@ WHERE w.id = f.id AND w.pod_uid = f.uid AND w.state <> 'gone' RETURNING w.id
 
 HEAR = "SELECT * FROM @fn.hear($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 DUE = "SELECT * FROM @fn.due_workers()"
-ORPHAN = "SELECT CASE WHEN @fn.halted($2) THEN 'recovering' WHEN @fn.braked('worker', $1) THEN 'braked' ELSE 'done' END"
+ORPHAN = "SELECT CASE WHEN @fn.halted($2) THEN 'recovering' ELSE coalesce(@fn.braked('worker', $1), 'done') END"
 
 BEAT = """
 INSERT INTO holdfast.pulse AS pulse (worker_id, beat_heard, doing, claim_id, fence, tenant, reset_fence)

@@ -6,8 +6,8 @@ CREATE FUNCTION @fn.halted(p_mark bigint) RETURNS boolean LANGUAGE sql AS $$
     SELECT i.recovering_since IS NOT NULL OR h.mark < p_mark FROM holdfast.installation i, holdfast.hearing h
 $$;
 
--- P7's brake: true means "not now". Counts what we end by ourselves in ten minutes; a person releases it.
-CREATE FUNCTION @fn.braked(p_kind text, p_id text) RETURNS boolean LANGUAGE plpgsql AS $$
+-- P7's brake: NULL means "go on", else why not now. Counts what we end by ourselves in ten minutes; a person releases it.
+CREATE FUNCTION @fn.braked(p_kind text, p_id text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     i holdfast.installation;
     v_count bigint;
@@ -15,8 +15,11 @@ DECLARE
     t timestamptz := holdfast.now();
 BEGIN
     SELECT * INTO i FROM holdfast.installation FOR UPDATE;
+    IF i.recovering_since IS NOT NULL THEN
+        RETURN 'recovering';  -- it began while we waited for this row
+    END IF;
     IF i.brake_tripped_at IS NOT NULL THEN
-        RETURN true;
+        RETURN 'braked';
     END IF;
     SELECT count(*) INTO v_count FROM holdfast.ending
     WHERE kind = p_kind AND at > greatest(t - interval '10 min', coalesce(i.brake_released_at, '-infinity'));
@@ -30,10 +33,10 @@ BEGIN
             brake_reason = format('%s %ss were ended in ten minutes, of %s', v_count, p_kind, v_alive + v_count);
         INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'brake.tripped',
             format('%s %ss were ended in ten minutes, of %s', v_count, p_kind, v_alive + v_count));
-        RETURN true;
+        RETURN 'braked';
     END IF;
     INSERT INTO holdfast.ending (at, kind, id) VALUES (t, p_kind, p_id);
-    RETURN false;
+    RETURN NULL;
 END $$;
 
 CREATE FUNCTION @fn.duration(p_text text) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
@@ -111,6 +114,7 @@ RETURNS TABLE (o_what text, o_worker text, o_also text) LANGUAGE plpgsql AS $$
 DECLARE
     c holdfast.claim;
     v_also text;
+    v_not text;
     t timestamptz := holdfast.now();
 BEGIN
     SELECT * INTO c FROM holdfast.claim
@@ -131,9 +135,12 @@ BEGIN
             RETURN QUERY SELECT 'stale', NULL::text, NULL::text;
             RETURN;
         END IF;
-        IF p_how IN ('lease', 'max_duration') AND @fn.braked('claim', p_claim) THEN
-            RETURN QUERY SELECT 'braked', NULL::text, NULL::text;
-            RETURN;
+        IF p_how IN ('lease', 'max_duration') THEN
+            v_not := @fn.braked('claim', p_claim);
+            IF v_not IS NOT NULL THEN
+                RETURN QUERY SELECT v_not, NULL::text, NULL::text;
+                RETURN;
+            END IF;
         END IF;
     END IF;
     UPDATE holdfast.claim SET state = 'ended', outcome = p_outcome, how = p_how, reason = p_reason, exit_code = p_exit,
@@ -195,6 +202,7 @@ CREATE FUNCTION @fn.condemn(p_worker text, p_version integer, p_reason text, p_c
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     w holdfast.worker;
+    v_not text;
     t timestamptz := holdfast.now();
 BEGIN
     SELECT * INTO w FROM holdfast.worker WHERE id = p_worker AND state IN @worker.condemn
@@ -220,8 +228,11 @@ BEGIN
             OR (u.beat_heard < i.recovery_heard AND w.state_heard < i.recovery_heard))) THEN
         RETURN 'stale';
     END IF;
-    IF p_counted AND @fn.braked('worker', p_worker) THEN
-        RETURN 'braked';
+    IF p_counted THEN
+        v_not := @fn.braked('worker', p_worker);
+        IF v_not IS NOT NULL THEN
+            RETURN v_not;
+        END IF;
     END IF;
     UPDATE holdfast.worker SET state = 'retiring', version = version + 1, reason = p_reason, parked_since = NULL,
         parked_heard = NULL, park_ttl = NULL, state_since = t, state_heard = holdfast.heard() WHERE id = p_worker;

@@ -64,6 +64,8 @@ BEGIN
     WHERE p.id = w.pool_id AND (p.spec #>> '{worker,agent}')::boolean AND w.state IN ('warm', 'parked', 'held')
       AND w.suspect_since IS NULL AND NOT EXISTS (SELECT FROM holdfast.pulse u
           WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard);
+    PERFORM @fn.retire_spent(w.id) FROM holdfast.worker w JOIN holdfast.pulse u ON u.worker_id = w.id
+    WHERE w.state IN ('spawning', 'warm') AND u.reset_fence IS NOT NULL;
     INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'recovery.ended', 'pods and agents have been compared');
     RETURN 'done';
 END $$;
@@ -71,11 +73,12 @@ END $$;
 -- Take a duty's term: it ran out, or its holder lives without progress (`p_stale` seconds).
 CREATE FUNCTION @fn.take_term(p_duty text, p_replica text, p_term float, p_stale float) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-    t timestamptz := holdfast.now();
+    t timestamptz;
     v_number bigint;
     v_old text;
 BEGIN
     SELECT holder INTO v_old FROM holdfast.term WHERE duty = p_duty FOR UPDATE;
+    t := holdfast.now();  -- after the lock: read before it, a term that was renewed meanwhile would look like a clock that went back
     UPDATE holdfast.term SET holder = p_replica, number = number + 1, renewed_at = t, until = t + make_interval(secs => p_term),
         progress_at = t, failure = NULL, taken_over = taken_over + (v_old IS NOT NULL AND v_old <> p_replica)::integer
     WHERE duty = p_duty AND (until < t OR renewed_at > t
@@ -137,17 +140,21 @@ END $$;
 -- agents have been compared. Seen again from a later epoch while recovering, the comparison starts anew.
 CREATE FUNCTION @fn.begin_recovery(p_reason text, p_mark bigint, p_epoch integer) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-    t timestamptz := holdfast.now();
+    t timestamptz;
+    h timestamptz;
 BEGIN
-    UPDATE holdfast.installation SET epoch = greatest(epoch, p_epoch) + 1, recovering_since = t, recovery_heard = holdfast.heard(),
-        recovery_reason = p_reason, recoveries = recoveries + 1
-    WHERE recovering_since IS NULL OR epoch <= p_epoch;
-    IF NOT FOUND THEN
+    PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.recovery', 0));
+    IF NOT EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NULL OR epoch <= p_epoch) THEN
         RETURN false;
     END IF;
-    -- What the lost time would have renewed starts anew: nobody could be heard in it.
-    UPDATE holdfast.claim SET lease_heard = holdfast.heard() + lease WHERE state = 'active' AND lease IS NOT NULL;
-    UPDATE holdfast.claim SET progress_heard = holdfast.heard() WHERE state = 'assigned';
+    t := holdfast.now();
+    h := holdfast.heard();
+    -- What the lost time would have renewed starts anew: nobody could be heard in it. Claims before the installation: whoever
+    -- ends a claim locks in this order too.
+    UPDATE holdfast.claim SET lease_heard = h + lease WHERE state = 'active' AND lease IS NOT NULL;
+    UPDATE holdfast.claim SET progress_heard = h WHERE state = 'assigned';
+    UPDATE holdfast.installation SET epoch = greatest(epoch, p_epoch) + 1, recovering_since = t, recovery_heard = h,
+        recovery_reason = p_reason, recoveries = recoveries + 1;
     UPDATE holdfast.hearing SET mark = greatest(mark, p_mark);
     INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'recovery.began', p_reason);
     RETURN true;

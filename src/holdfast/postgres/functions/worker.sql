@@ -1,5 +1,19 @@
 -- What agents say, and what they should do.
 
+-- A worker that has served somebody of whom we know nothing (any more). Outside freeze and brake: this is P1, and its pod is
+-- ended by the ordinary path, which obeys both.
+CREATE FUNCTION @fn.retire_spent(p_worker text) RETURNS void LANGUAGE sql AS $$
+    WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
+    w AS (
+        UPDATE holdfast.worker AS worker SET state = 'retiring', version = version + 1, state_since = clock.t, state_heard = clock.h,
+            reason = 'its agent has served a claim that the database does not know'
+        FROM clock WHERE worker.id = p_worker AND worker.state IN ('spawning', 'warm')
+        RETURNING worker.id, worker.pool_id, worker.reason
+    )
+    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, reason)
+    SELECT clock.t, 'worker.retiring', w.pool_id, w.id, w.reason FROM w, clock
+$$;
+
 -- Take an agent's word. Quiet words change nothing and are answered by reads alone. Never ends anything by what it does not
 -- know: an agent that holds a claim of which we have no row goes on (P7). `p_fresh`: the agent itself has just spoken; a poll
 -- that looks again speaks for nobody.
@@ -55,7 +69,7 @@ BEGIN
         NULL;
     ELSIF p_reset_fence IS NOT NULL AND w.state IN ('spawning', 'warm') THEN
         -- It has served somebody of whom we know nothing (any more): it must not serve anybody else.
-        PERFORM @fn.condemn(p_worker, NULL, 'its agent has served a claim that the database does not know', true, p_mark);
+        PERFORM @fn.retire_spent(p_worker);
     ELSIF p_doing = 'draining' AND NOT w.terminating THEN
         UPDATE holdfast.worker SET terminating = true, version = version + 1 WHERE id = p_worker AND state <> 'held';
     ELSIF p_doing = 'idle' AND w.state = 'spawning' THEN
@@ -133,7 +147,7 @@ BEGIN
     -- An ended claim stays ended; one that was assigned later, to whomever, knows better than this worker.
     IF c.state = 'ended' OR c.fence > p_fence OR (c.state = 'waiting' AND c.fence = p_fence)
        OR (c.state = 'active' AND c.fence = p_fence AND c.worker_id = p_worker)
-       OR (w.state = 'held' AND w.fence > p_fence) THEN
+       OR w.fence > p_fence THEN
         RETURN 'stale';
     END IF;
     -- What the row still believes of this worker is older than the pod's word.
@@ -154,9 +168,13 @@ BEGIN
         END IF;
     END IF;
     -- Another worker's row may still believe that it has this claim.
-    UPDATE holdfast.worker SET state = 'retiring', claim_id = NULL, held_from = NULL, version = version + 1, state_since = t,
-        state_heard = h, reason = 'its claim was found on another worker'
-    WHERE claim_id = p_claim AND id <> p_worker;
+    WITH left_behind AS (
+        UPDATE holdfast.worker SET state = 'retiring', claim_id = NULL, held_from = NULL, version = version + 1, state_since = t,
+            state_heard = h, reason = 'its claim was found on another worker'
+        WHERE claim_id = p_claim AND id <> p_worker RETURNING id, pool_id, reason
+    )
+    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, reason)
+    SELECT t, 'worker.retiring', l.pool_id, l.id, p_claim, l.reason FROM left_behind l;
     v_max := @fn.duration(coalesce(v_pool.spec #>> '{claim,maxDuration}',
                                    CASE v_pool.spec ->> 'mode' WHEN 'job' THEN '6h' ELSE '24h' END));
     v_lease := CASE WHEN v_pool.spec ->> 'mode' = 'session' THEN @fn.duration(v_pool.spec #>> '{claim,lease}') END;

@@ -1,0 +1,35 @@
+-- Pools as people write them.
+
+-- Written by whoever applies it last; an unchanged spec changes nothing, not even the generation. The name is locked before it
+-- is looked at, so that of two who create it one hears `created`.
+CREATE FUNCTION @fn.put_pool(p_id text, p_name text, p_spec jsonb, p_revision text, p_source text)
+RETURNS TABLE (o_id text, o_what text) LANGUAGE plpgsql AS $$
+DECLARE
+    was holdfast.pool;
+    t timestamptz := holdfast.now();
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.name.' || p_name, 0));
+    SELECT * INTO was FROM holdfast.pool WHERE name = p_name AND state = 'live' FOR UPDATE;
+    IF NOT FOUND THEN
+        INSERT INTO holdfast.pool (id, name, spec, revision, source, created_at, updated_at)
+        VALUES (p_id, p_name, p_spec, p_revision, p_source, t, t);
+        INSERT INTO holdfast.event (at, kind, pool_id) VALUES (t, 'pool.created', p_id);
+        PERFORM pg_notify('holdfast', 'p ' || p_id);
+        RETURN QUERY SELECT p_id, 'created';
+        RETURN;
+    END IF;
+    IF was.spec = p_spec THEN
+        RETURN QUERY SELECT was.id, 'same';
+        RETURN;
+    END IF;
+    UPDATE holdfast.pool SET spec = p_spec, revision = p_revision, generation = generation + 1, updated_at = t,
+        -- A new template deserves a new chance.
+        failures = CASE WHEN revision <> p_revision THEN 0 ELSE failures END,
+        backoff_until = CASE WHEN revision <> p_revision THEN NULL ELSE backoff_until END,
+        trouble = CASE WHEN revision <> p_revision THEN NULL ELSE trouble END
+    WHERE id = was.id;
+    INSERT INTO holdfast.event (at, kind, pool_id, reason)
+    VALUES (t, 'pool.changed', was.id, CASE WHEN was.revision <> p_revision THEN 'new revision ' || p_revision ELSE '' END);
+    PERFORM pg_notify('holdfast', 'p ' || was.id);
+    RETURN QUERY SELECT was.id, 'changed';
+END $$;
