@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
+import signal
 import sys
 from types import FrameType
 
@@ -36,6 +38,8 @@ class Server(uvicorn.Server):
 async def serve(settings: Settings) -> None:
     configure_logging()
     layout = Layout(settings.data_dir)
+    layout.ensure()
+    layout.announce([settings.url])
     cluster = local_cluster(layout)
     mark = Mark()
     store = await connect(settings, cluster.install, mark=mark)
@@ -56,9 +60,12 @@ async def serve(settings: Settings) -> None:
     )
     spare_collections()
     wired.replica.start()
+    server = Server(config, wired)
+    watching = asyncio.create_task(_leave_with_supervisor(server))
     try:
-        await Server(config, wired).serve()
+        await server.serve()
     finally:
+        watching.cancel()
         await wired.replica.stop()
         await cluster.close()
         await store.close()
@@ -71,6 +78,15 @@ def spare_collections() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 20, 50)
+
+
+async def _leave_with_supervisor(server: Server) -> None:
+    """`up` was killed: a replica that nobody would start again must not keep the port."""
+    supervisor = os.environ.get("HOLDFAST_SUPERVISOR")
+    while supervisor is not None and str(os.getppid()) == supervisor:  # noqa: ASYNC110 - nothing would set an event
+        await asyncio.sleep(1)
+    if supervisor is not None:
+        server.handle_exit(signal.SIGTERM, None)
 
 
 def run(settings: Settings) -> None:

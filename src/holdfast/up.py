@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import secrets
 import signal
 import sys
 import time
@@ -40,29 +39,11 @@ class Plan:
 
 
 def prepare(plan: Plan) -> Layout:
-    """The files that must be there before a replica starts. Nothing that exists is changed."""
+    """The files that must be there before a replica starts."""
     layout = Layout(plan.data_dir.absolute())
-    layout.root.mkdir(mode=0o755, parents=True, exist_ok=True)
-    _keep(layout.key, secrets.token_bytes(32))
-    _keep(layout.install, f"i-{secrets.token_hex(6)}\n".encode())
-    _keep(layout.token, f"{Ids().token()}\n".encode())
-    draft = layout.servers.with_suffix(".new")
-    draft.write_text("\n".join(plan.urls) + "\n")
-    draft.replace(layout.servers)  # agents re-read it whenever a replica does not answer
+    layout.ensure()
+    layout.announce(plan.urls, only=True)
     return layout
-
-
-def _keep(path: Path, content: bytes) -> None:
-    """Write a private file once. A reader never sees half of it."""
-    if path.exists():
-        return
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    with contextlib.suppress(FileExistsError):
-        os.link(draft, path)
-    draft.unlink()
 
 
 class Up:
@@ -114,7 +95,7 @@ class Up:
 
     async def _launch(self, port: int) -> asyncio.subprocess.Process:
         # The DSN holds a password: it goes by the environment, which other users cannot read, not by the command line.
-        environment = {**os.environ, "HOLDFAST_DSN": self._dsn}
+        environment = {**os.environ, "HOLDFAST_DSN": self._dsn, "HOLDFAST_SUPERVISOR": str(os.getpid())}
         arguments = [
             "serve",
             "--data-dir",

@@ -1,7 +1,9 @@
 """Put a replica together: store, cluster, engine and doors. The only place that knows all of them."""
 
 import asyncio
+import contextlib
 import os
+import secrets
 import socket
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +18,7 @@ from .api.auth import Auth
 from .api.context import Context
 from .duties.duty import Ports
 from .engine.apply import Apply
+from .engine.counting import Counting
 from .engine.desk import Desk
 from .engine.handover import HandOvers
 from .engine.ids import Ids
@@ -69,6 +72,33 @@ class Layout:
     @property
     def postgres(self) -> Path:
         return self.root / "postgres"
+
+    def ensure(self) -> None:
+        """The private files that must be there before a replica starts. Nothing that exists is changed."""
+        self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _keep(self.key, secrets.token_bytes(32))
+        _keep(self.install, f"i-{secrets.token_hex(6)}\n".encode())
+        _keep(self.token, f"{Ids().token()}\n".encode())
+
+    def announce(self, urls: list[str], *, only: bool = False) -> None:
+        """Where agents find replicas; they read it again whenever one does not answer."""
+        known = [] if only or not self.servers.exists() else self.servers.read_text().split()
+        draft = self.servers.with_name(f".servers.{os.getpid()}")
+        draft.write_text("\n".join(dict.fromkeys([*urls, *known])) + "\n")
+        draft.replace(self.servers)
+
+
+def _keep(path: Path, content: bytes) -> None:
+    """Write a private file once. A reader never sees half of it."""
+    if path.exists():
+        return
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    with contextlib.suppress(FileExistsError):
+        os.link(draft, path)
+    draft.unlink()
 
 
 @dataclass(frozen=True)
@@ -136,6 +166,7 @@ def wire(
         replica=replica,
         wakes=wakes,
         metrics=metrics,
+        counting=Counting(store, metrics),
         auth=Auth(store.access, key),
         ids=ids,
         version=__version__,

@@ -89,7 +89,8 @@ def test_the_warm_target_is_kept_but_for_a_lower_max_and_a_rollouts_allowance(se
     over = max(0, present(seen) - seen.retiring - spec.max)
     # Of those that are ready; what still starts nobody can use.
     gone = [name for name in condemned(plan, "fresh") + condemned(plan, "stale") if "starting" not in name]
-    assert seen.warm - len(gone) >= min(seen.warm, spec.warm - spec.unavailable(spec.warm)) - over
+    possible = max(0, min(spec.warm, spec.max - seen.held - seen.parked - seen.unusable))
+    assert seen.warm - len(gone) >= min(seen.warm, possible - spec.unavailable(spec.warm)) - over
 
 
 @LOOK

@@ -26,7 +26,9 @@ def test_every_point_is_known_here() -> None:
 
 @pytest.mark.parametrize("point", sorted(POINTS))
 def test_a_crash_between_two_steps_is_repaired(point: str, make_fleet: Make) -> None:
-    fleet = make_fleet(replicas=1, pools={"linux": {**JOB, "warm": 1, "drain": {"grace": "2s"}}, "notebook": {**SESSION, "park": {"ttl": "4s"}}})
+    fleet = make_fleet(
+        replicas=1, pools={"linux": {**JOB, "warm": 1, "drain": {"grace": "2s"}}, "notebook": {**SESSION, "park": {"ttl": "4s"}}}
+    )
     stubborn = next(worker["id"] for worker in fleet.warm(2) if worker["pool"] == "linux")
     fleet.kill(0)
     # The only replica crashes at the point, once; it is started again as `up` would.

@@ -20,7 +20,9 @@ def test_a_deleted_pool_lets_busy_workers_finish_and_its_name_is_free_at_once(ma
     assert fleet.see(claim["id"])["state"] == "active"
     ended = fleet.see(claim["id"], wait="30s")
     assert ended["outcome"] == "completed"
-    eventually(lambda: fleet.sql("SELECT 1 FROM holdfast.pool WHERE id = $1 AND state = 'gone'", old["id"]), 25, "the old pool is gone")
+    eventually(
+        lambda: fleet.sql("SELECT 1 FROM holdfast.pool WHERE id = $1 AND state = 'gone'", old["id"]), 25, "the old pool is gone"
+    )
     new = fleet.claim("linux", command=["true"], wait="30s")
     assert fleet.see(new["id"], wait="20s")["outcome"] == "completed"
 

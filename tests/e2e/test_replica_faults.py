@@ -79,9 +79,7 @@ def test_two_jobs_started_through_three_replicas_each_run_once(make_fleet: Make)
     fleet.warm(3)
     marks = fleet.home / "ran"
     marks.mkdir()
-    claims = [
-        fleet.claim("linux", replica=n % 3, wait="30s", command=["sh", "-c", f"echo x >> {marks}/{n}"]) for n in range(6)
-    ]
+    claims = [fleet.claim("linux", replica=n % 3, wait="30s", command=["sh", "-c", f"echo x >> {marks}/{n}"]) for n in range(6)]
     for claim in claims:
         assert fleet.see(claim["id"], wait="30s", replica=1)["outcome"] == "completed"
     assert [(marks / str(n)).read_text() for n in range(6)] == ["x\n"] * 6

@@ -26,7 +26,9 @@ def test_postgres_away_for_thirty_seconds_ends_nothing_and_loses_nothing(make_fl
     job = fleet.claim("linux", command=["sh", "-c", "sleep 10; echo through it"], wait="30s")
     before = {process.pid for process in fleet.processes()}
     fleet.postgres.stop()
-    refused = eventually(lambda: (a := fleet.api("POST", "/v1/claims", {"pool": "linux", "command": ["true"]})).status == 503 and a, 30)
+    refused = eventually(
+        lambda: (a := fleet.api("POST", "/v1/claims", {"pool": "linux", "command": ["true"]})).status == 503 and a, 30
+    )
     assert int(refused.headers["retry-after"]) > 0
     time.sleep(30)
     assert before <= {process.pid for process in fleet.processes()} | _finished(fleet, job), "workers went on"
@@ -107,7 +109,9 @@ def test_a_list_that_cannot_be_read_ends_nothing(make_fleet: Make) -> None:
     fleet.layout.workers.rename(away)
     before = fleet.sql("SELECT skips FROM holdfast.term WHERE duty = 'converge'")[0]["skips"]
     eventually(
-        lambda: fleet.sql("SELECT skips FROM holdfast.term WHERE duty = 'converge'")[0]["skips"] > before, 40, "passes are skipped"
+        lambda: fleet.sql("SELECT skips FROM holdfast.term WHERE duty = 'converge'")[0]["skips"] > before,
+        40,
+        "passes are skipped",
     )
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(fleet.layout.workers)  # whatever was made in between is empty

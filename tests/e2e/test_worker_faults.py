@@ -46,9 +46,7 @@ def test_with_retry_lost_it_runs_again_twice_at_most(make_fleet: Make) -> None:
     runs = fleet.home / "runs"
     claim = fleet.claim("linux", command=["sh", "-c", f"echo x >> {runs}; sleep 300"], retry="lost", wait="30s")
     for run in (1, 2, 3):
-        active = eventually(
-            lambda run=run: (s := fleet.see(claim["id"]))["state"] == "active" and s["attempts"] == run and s, 30
-        )
+        active = eventually(lambda run=run: (s := fleet.see(claim["id"]))["state"] == "active" and s["attempts"] == run and s, 30)
         eventually(lambda run=run: runs.exists() and len(runs.read_text().split()) == run, 10)
         kill_worker(fleet, active["worker"])
     ended = fleet.see(claim["id"], wait="20s")

@@ -235,6 +235,7 @@ async def acknowledge(context: Context, call: Call) -> Response:
     if claim is None:
         raise await _stale(context, call.body.fence)
     context.wakes.wake_claim(claim)
+    await context.counting.active(claim)
     return answer(Accepted(claim))
 
 
@@ -279,9 +280,8 @@ async def result(context: Context, call: Call) -> Response:
         raise Problem(503, ended.by, f"not now: {ended.by}", headers={"Retry-After": "2"})
     if not isinstance(ended, Done):
         return await _result_again(context, call, body)
-    context.metrics.ends.labels("result").inc()
-    context.metrics.ended.labels(worker.pool, outcome).inc()
     context.wakes.wake_claim(claim)
+    await context.counting.ended(claim, "result")
     context.replica.hint({worker.id})
     return answer(Accepted(claim))
 

@@ -173,6 +173,7 @@ async def ask(context: Context, call: Call) -> Response:
         detail = f"key {asked.key!r} already names claim {result.claim}, which is another request"
         raise Problem(409, "key-taken", detail)
     if result.active is not None:
+        context.counting.granted(pool.name)
         return answer(_granted(pool, new, result.active), 201)
     claim = await context.desk.wait(result.claim, ("active", "ended"), wait)
     assert claim is not None
@@ -320,8 +321,7 @@ async def end(context: Context, claim: Claim, outcome: str, how: str, reason: st
     result = await context.store.claims.end(claim.id, outcome=outcome, how=how, reason=reason, states=states, fence=fence)
     crash_point("release.stored")
     if isinstance(result, Done):
-        context.metrics.ends.labels(how).inc()
-        context.metrics.ended.labels(claim.pool, outcome).inc()
+        await context.counting.ended(claim.id, how)
         context.wakes.wake_claim(claim.id)
         if claim.worker is not None:
             context.wakes.wake_worker(claim.worker)

@@ -5,6 +5,7 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ..engine.counting import Counting
 from ..engine.desk import Desk
 from ..engine.ids import Ids
 from ..engine.metrics import Metrics
@@ -27,6 +28,7 @@ class Context:
     replica: Replica
     wakes: Wakes
     metrics: Metrics
+    counting: Counting
     auth: Auth
     ids: Ids
     version: str

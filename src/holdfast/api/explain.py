@@ -3,8 +3,6 @@
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-
 from ..model.claim import Claim
 from ..model.duration import text
 from ..ports.store import Event, PoolLoad

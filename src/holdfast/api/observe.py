@@ -19,7 +19,7 @@ async def refresh(context: Context) -> None:
         late = load.servable > 0 and load.oldest_wait > 2
         m.oldest.labels(name).set(load.oldest_wait)
         m.starved.labels(name).set(late and load.free_ready > 0)
-        m.saturated.labels(name).set(load.waiting > 0 and load.free_ready == 0)
+        m.saturated.labels(name).set(load.servable > 0 and load.free_ready == 0)
         m.frozen.labels(name).set(load.pool.frozen is not None)
     for duty in await store.fleet.duties():
         name = duty["duty"]

@@ -40,9 +40,7 @@ def up(
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Pools and tenants to apply.")] = None,
     dsn: Dsn = None,
     host: Host = "127.0.0.1",
-    stop_workers: Annotated[
-        bool, typer.Option(help="At the end, let free workers go and wait for busy ones.")
-    ] = False,
+    stop_workers: Annotated[bool, typer.Option(help="At the end, let free workers go and wait for busy ones.")] = False,
 ) -> None:
     """A whole fleet on this machine: Postgres, replicas, warm workers. Ctrl-C stops it; busy workers go on.
 
@@ -83,32 +81,38 @@ async def _greet(plan: "Plan", layout: "Layout", found: "list[Manifest]") -> Non
                 await client.raw("GET", "/readyz")
                 break
             except Exception as error:
-                if (
-                    not isinstance(error, Unreachable)
-                    and "503" not in repr(error)
-                    and "not-ready" not in repr(error)
-                ):
+                if not isinstance(error, Unreachable) and "503" not in repr(error) and "not-ready" not in repr(error):
                     raise
                 await asyncio.sleep(0.2)
         for each in found:
             verdict, _ = await _put(client, each)
             say(f"{each.kind} {each.name} {verdict}")
-    say(_next_steps(plan, layout))
+    say(_next_steps(plan, layout, found))
 
 
-def _next_steps(plan: "Plan", layout: "Layout") -> str:
-    at = f"--url {plan.urls[0]} " if plan.port != 7070 else ""
-    token = (
-        "" if layout.root == Path.cwd() / ".holdfast" else f"export HOLDFAST_TOKEN=$(cat {layout.token})\n  "
+def _next_steps(plan: "Plan", layout: "Layout", found: "list[Manifest]") -> str:
+    """Commands that work as they are printed, for the pools that are there."""
+    import shutil
+    import sys
+
+    here = Path(sys.argv[0])
+    holdfast = (
+        "holdfast" if shutil.which("holdfast") else str(here) if here.name == "holdfast" else f"{sys.executable} -m holdfast"
     )
+    default = plan.port == 7070 and layout.root == Path.cwd() / ".holdfast"
+    lines = [] if default else [f"export HOLDFAST_URL={plan.urls[0]} HOLDFAST_TOKEN=$(cat {layout.token})"]
+    lines.append(f"{holdfast} get pools")
+    pools = [each for each in found if each.kind == "WorkerPool"]
+    for each in [each for each in pools if each.spec.get("mode", "job") == "job"][:1]:
+        lines.append(f"{holdfast} run --pool {each.name} -- sh -c 'echo hello from $HOLDFAST_CLAIM'")
+    for each in [each for each in pools if each.spec.get("mode") == "session"][:1]:
+        lines.append(f"{holdfast} claim --pool {each.name}")
+    lines += [f"{holdfast} top", f"{holdfast} doctor"]
+    tried = "\n".join(f"  {line}" for line in lines)
     return f"""
 Holdfast is up on {", ".join(plan.urls)}. Ctrl-C stops it; busy workers go on. Try in another terminal:
 
-  {token}holdfast {at}get pools
-  holdfast {at}run --pool linux -- sh -c 'echo hello from $HOLDFAST_CLAIM'
-  holdfast {at}claim --pool notebook
-  holdfast {at}top
-  holdfast {at}doctor
+{tried}
 """
 
 
@@ -117,9 +121,7 @@ def serve(
     port: Port = 7070,
     host: Host = "127.0.0.1",
     dsn: Dsn = None,
-    pooled: Annotated[
-        bool, typer.Option(help="The DSN leads through PgBouncer in transaction mode.")
-    ] = False,
+    pooled: Annotated[bool, typer.Option(help="The DSN leads through PgBouncer in transaction mode.")] = False,
 ) -> None:
     """One replica, on a Postgres that is already there. `up` starts these.
 

@@ -21,7 +21,7 @@ Params = Mapping[str, str | int | bool | None]
 
 CONNECT_TIMEOUT = 3.0  # seconds; a replica on a dead host must not cost more than this
 ANSWER_TIMEOUT = 10.0  # seconds beyond what the caller asked the server to wait
-KEEP_ALIVE = 4.0  # seconds; below the 5 s after which our server closes an idle connection
+KEEP_ALIVE = 4.0  # seconds; well below the 75 s after which our server closes an idle connection
 FIRST_PAUSE = 0.2  # seconds, doubling
 LONGEST_PAUSE = 5.0
 

@@ -1,12 +1,12 @@
 """Put each worker into exactly one named case of the failure table, and say what to do about it."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import structlog
 
-from ..model.claim import epoch_of
+from ..model.claim import MAX_LOST_RETRIES, epoch_of
 from ..model.pod import Pod, Pulse
 from ..ports.store import Facts, Recovery, Row
 from . import recover
@@ -39,6 +39,7 @@ log = structlog.get_logger()
 SILENT = 60.0  # seconds of heard time without a word: three missed polls of 20 s
 SPAWN_LOOK = 5.0  # a row without a pod for so long: its creator died, or the outcome is unknown
 ASK_AGAIN = 30.0  # a pod that should end and still lives is asked again: whoever watched its deadline may be dead
+PART = 500  # workers that are judged between two moments in which requests are served: about 5 ms
 ORPHAN_GRACE = 45.0  # a pod without a row may be older than our view of rows; 60 s with the pass's own period
 
 
@@ -89,6 +90,18 @@ class Seen:
     missing_before: frozenset[str] = frozenset()
     quarantined: frozenset[str] = frozenset()
     whole: bool = True  # every pod and every row, not just some
+
+    def parts(self) -> Iterator["Seen"]:
+        """In slices, so that requests are served in between. Recovery is judged by the whole."""
+        names = sorted(self.rows.keys() | self.pods.keys())
+        if self.state.recovering or len(names) <= PART:
+            yield self
+            return
+        for start in range(0, len(names), PART):
+            some = names[start : start + PART]
+            pods = {name: self.pods[name] for name in some if name in self.pods}
+            rows = {name: self.rows[name] for name in some if name in self.rows}
+            yield replace(self, pods=pods, rows=rows)
 
 
 class Converge:
@@ -264,7 +277,7 @@ def death(row: Row, proof: Proof, reason: str, exit_code: int | None) -> Verdict
     if row.claim_state == "assigned":
         # Not acknowledged, so nothing has started: the claim keeps its place and gets another worker.
         return Verdict(Case.POD_ENDED_ASSIGNED, [Requeue(worker.claim, worker.fence, reason, proof=proof)])
-    if exit_code is None and row.claim_retry == "lost" and row.claim_losses < 2:
+    if exit_code is None and row.claim_retry == "lost" and row.claim_losses < MAX_LOST_RETRIES:
         return Verdict(
             Case.POD_ENDED_ACTIVE,
             [Requeue(worker.claim, worker.fence, f"{reason}; retry: lost", proof=proof)],

@@ -1,7 +1,8 @@
 """The one shape of a duty."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ..ports.cluster import Cluster
 from ..ports.store import Store
@@ -14,6 +15,13 @@ class Ports:
 
     store: Store
     cluster: Cluster
+
+
+@runtime_checkable
+class Parted(Protocol):
+    """A view so large that its plan is made in slices."""
+
+    def parts(self) -> Iterable[Any]: ...
 
 
 class Duty(Protocol):

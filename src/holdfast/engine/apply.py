@@ -11,6 +11,7 @@ from ..model.pod import Stamp
 from ..model.pool import Pool
 from ..ports.cluster import Cluster, ClusterUnavailable, Order, Refused
 from ..ports.store import Pair, Store, StoreUnavailable
+from .counting import Counting
 from .crash import crash_point
 from .desk import Desk
 from .ids import Ids
@@ -28,6 +29,7 @@ class Apply:
         self._desk = desk
         self._ids = ids
         self._metrics = metrics
+        self._counting = Counting(store, metrics)
         self._by_type: dict[type, Callable[[Any], Awaitable[Outcome]]] = {
             do.Match: self._match,
             do.HandOver: self._hand_over,
@@ -104,7 +106,7 @@ class Apply:
             exit_code=a.exit_code,
         )
         if isinstance(outcome, Done):
-            self._metrics.ends.labels(a.how).inc()
+            await self._counting.ended(a.claim, a.how)
         return outcome
 
     async def _requeue(self, a: do.Requeue) -> Outcome:

@@ -7,6 +7,7 @@ from ..model.pod import Pod, Stamp
 from ..model.pool import Pool
 from ..ports.cluster import Cluster, ClusterUnavailable
 from ..ports.store import Pair, Store
+from .counting import Counting
 from .crash import crash_point
 from .metrics import Metrics
 
@@ -20,6 +21,7 @@ class HandOvers:
         self._store = store
         self._cluster = cluster
         self._metrics = metrics
+        self._counting = Counting(store, metrics)
 
     async def hand_over(self, pool: Pool, pair: Pair) -> Outcome | None:
         """Stale: the worker proved unusable and the claim is back in the queue: match again. None: offered."""
@@ -72,3 +74,4 @@ class HandOvers:
             states=("assigned",),
             fence=pair.fence,
         )
+        await self._counting.ended(pair.claim, "unprotected")

@@ -11,7 +11,7 @@ import structlog
 from ..duties.actions import Action, Match
 from ..duties.converge import Converge
 from ..duties.deadlines import Deadlines
-from ..duties.duty import Duty, Ports
+from ..duties.duty import Duty, Parted, Ports
 from ..duties.match import MatchDuty
 from ..duties.pools import Pools
 from ..duties.prune import Prune
@@ -213,7 +213,10 @@ class Replica:
         try:
             async with asyncio.timeout(stale_after(duty.period)) as patience:
                 seen = await duty.observe(self.ports)
-                actions = duty.plan(seen)
+                actions = []
+                for part in seen.parts() if isinstance(seen, Parted) else (seen,):
+                    actions += duty.plan(part)
+                    await asyncio.sleep(0)
                 tally.progressed = True
                 failed = await self.do(duty.name, actions, patience)
         except (TimeoutError, *UNAVAILABLE) as error:

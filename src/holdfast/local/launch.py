@@ -14,7 +14,7 @@ import msgspec
 
 from ..model.pool import PoolSpec
 from ..ports.cluster import ClusterUnavailable, Order, Refused
-from .folder import Facts, Folder, Launch, OrderFile, remove_tree
+from .folder import Facts, Folder, Launch, OrderFile, StampFile, remove_tree
 from .process import BOOT
 
 SHIM = Path(__file__).with_name("shim.py")
@@ -60,6 +60,8 @@ def reserve(order: Order, argv: list[str], install: str, places: Places, token: 
         # To disk first: after a power cut an order that cannot be read would block the list of all pods.
         draft.write("order.json", _order_file(order, uid, install), durable=True)
         draft.write("launch.json", Launch(argv, _environment(order, uid, places)))
+        if spec.protection.mode == "always":
+            draft.write("stamp.json", StampFile(1, None, True))  # protected from its birth on
         if spec.worker.agent:
             draft.write_text("token", token(uid))
         lock = draft.make_lock()

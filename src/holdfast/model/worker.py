@@ -33,7 +33,9 @@ WORKER = Machine(
         Transition("adopt_held", (), "held", "worker.adopted", "a stamped pod without a row, after lost commits"),
         Transition("adopt_free", (), "spawning", "worker.adopted", "a free pod without a row, after lost commits"),
         Transition("adopt_spent", (), "retiring", "worker.adopted", "it served somebody of whom we know no more"),
-        Transition("rehold", ("spawning", "warm", "held", "parked", "retiring", "gone"), "held", "worker.adopted", "its pod says so"),
+        Transition(
+            "rehold", ("spawning", "warm", "held", "parked", "retiring", "gone"), "held", "worker.adopted", "its pod says so"
+        ),
     ),
 )
 

@@ -55,6 +55,7 @@ PRUNE = {
     "shares": """DELETE FROM holdfast.fair WHERE ctid = ANY (ARRAY(SELECT f.ctid FROM holdfast.fair f WHERE NOT EXISTS
                  (SELECT FROM holdfast.pool p WHERE p.id = f.pool_id AND p.state <> 'gone') LIMIT $1)) RETURNING 1""",
 }
+RELEASES = "SELECT @fn.drop_old_releases($1)"
 PARTITIONS = "SELECT @fn.event_partitions($1)"
 OUTPUTS = "SELECT id FROM holdfast.claim WHERE state <> 'ended' OR ended_at > holdfast.now() - interval '24 h'"
 
@@ -91,6 +92,7 @@ class PostgresHistory:
             pruned[noun] = 0
             while (count := len(await self._db.rows(sql, *args))) > 0:
                 pruned[noun] += count
+        pruned["releases"] = int(await self._db.value(RELEASES, self._db.functions))
         return pruned
 
     async def live_outputs(self) -> set[str]:

@@ -197,6 +197,7 @@ class PostgresPools:
         counts = (
             "spawning",
             "warm",
+            "unusable",
             "held",
             "parked",
             "retiring",

@@ -69,9 +69,10 @@ CHECKS: tuple[tuple[str, str, str, str], ...] = (
     (
         "P5",
         "no parked worker outlives its TTL",
-        "`converge` condemns it within 10 s; if not, see /v1/duties, freeze and the brake",
-        """SELECT format('worker %s is parked past its TTL', w.id) FROM holdfast.worker w, holdfast.hearing h
-           WHERE w.state = 'parked' AND w.parked_heard + w.park_ttl < h.last_heard - h.deaf - interval '20 s'""",
+        "`scale` condemns it within 10 s; if not, see /v1/duties",
+        """SELECT format('worker %s is parked past its TTL', w.id) FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id,
+             holdfast.hearing h
+           WHERE w.state = 'parked' AND p.frozen IS NULL AND (p.spec #>> '{park,min}')::integer = 0 AND w.parked_heard + w.park_ttl < h.last_heard - h.deaf - interval '20 s'""",
     ),
     (
         "P6",

@@ -1,5 +1,6 @@
 """Workers in Postgres: spawn, hear, condemn, bury, and the rows that `converge` compares."""
 
+import asyncio
 from collections.abc import Sequence
 
 import asyncpg
@@ -233,7 +234,13 @@ class PostgresWorkers:
     async def rows(self, workers: Sequence[str] | None) -> list[Row]:
         traits = {row["id"]: row for row in await self._db.rows(POOL_TRAITS)}
         found = await self._db.rows(ROWS, None if workers is None else list(workers))
-        return [_row(row, traits[row["pool_id"]]) for row in found if row["pool_id"] in traits]
+        rows: list[Row] = []
+        for n, row in enumerate(found):
+            if row["pool_id"] in traits:
+                rows.append(_row(row, traits[row["pool_id"]]))
+            if n % 500 == 499:
+                await asyncio.sleep(0)  # ten thousand rows must not keep requests waiting
+        return rows
 
     async def identity(self, worker: str) -> tuple[str | None, Pool] | None:
         row = await self._db.row(IDENTITY, worker)

@@ -29,3 +29,18 @@ BEGIN
     DELETE FROM holdfast.event_default WHERE at < holdfast.now() - make_interval(days => p_days);
     RETURN v_dropped;
 END $$;
+
+-- Functions of releases that no replica has run for a day.
+CREATE FUNCTION @fn.drop_old_releases(p_ours text) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    v_name text;
+    v_dropped integer := 0;
+BEGIN
+    PERFORM pg_advisory_xact_lock(7413000001);  -- a replica that starts makes its own under this lock
+    FOR v_name IN SELECT nspname FROM pg_namespace WHERE nspname ~ '^holdfast_[0-9a-f]{8}$' AND nspname <> p_ours
+                  AND nspname NOT IN (SELECT functions FROM holdfast.replica WHERE seen_at > holdfast.now() - interval '1 day') LOOP
+        EXECUTE format('DROP SCHEMA %I CASCADE', v_name);
+        v_dropped := v_dropped + 1;
+    END LOOP;
+    RETURN v_dropped;
+END $$;

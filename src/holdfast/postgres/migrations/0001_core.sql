@@ -191,6 +191,9 @@ CREATE TABLE holdfast.worker (
 ) WITH (fillfactor = 70);
 CREATE UNIQUE INDEX worker_one_claim ON holdfast.worker (claim_id) WHERE claim_id IS NOT NULL;              -- P1
 CREATE INDEX worker_present ON holdfast.worker (pool_id, state) WHERE state <> 'gone';
+-- In the order in which free workers are given out: a batch reads only those that it takes.
+CREATE INDEX worker_free ON holdfast.worker (pool_id, revision, state_since, id)
+    WHERE state = 'warm' AND ready AND NOT terminating AND schedulable AND suspect_since IS NULL;
 CREATE INDEX worker_parked ON holdfast.worker (pool_id, tenant) WHERE state = 'parked';
 CREATE INDEX claim_of_worker ON holdfast.claim (worker_id, fence) WHERE worker_id IS NOT NULL;
 CREATE INDEX worker_gone ON holdfast.worker (state_since) WHERE state = 'gone';
