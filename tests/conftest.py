@@ -10,8 +10,8 @@ from typing import Any
 
 import asyncpg
 import pytest
-from fleet import Fleet
 
+from fleet import Fleet
 from holdfast.postgres.database import Database
 from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
 from holdfast.postgres.migrate import migrate

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fleet import JOB, SESSION, Fleet, eventually
 
+from fleet import JOB, SESSION, Fleet, eventually
 from holdfast.engine.crash import POINTS
 from holdfast.local.process import send
 

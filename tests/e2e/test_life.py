@@ -4,6 +4,7 @@ import http.client
 from collections.abc import Callable
 
 import pytest
+
 from fleet import JOB, SESSION, Fleet, eventually
 
 

@@ -9,6 +9,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+
 from fleet import JOB, SESSION, Fleet, eventually
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +24,8 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("there is no earlier version: this checkout has no history")
     tree, wheels, home = (tmp_path_factory.mktemp(name) for name in ("tree", "wheels", "before"))
     archive = subprocess.run(["git", "archive", commits[1]], cwd=ROOT, check=True, capture_output=True).stdout
-    tarfile.open(fileobj=BytesIO(archive)).extractall(tree, filter="data")
+    with tarfile.open(fileobj=BytesIO(archive)) as packed:
+        packed.extractall(tree, filter="data")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, tree], check=True)
     wheel = next(wheels.glob("*.whl"))

@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
-from fleet import eventually, free_ports
 
+import holdfast
+from fleet import eventually, free_ports
 from holdfast.local.process import Process, Table, kin, send
 from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
 
@@ -31,8 +33,8 @@ spec: {mode: job, warm: 1, max: 3}
 class Machine:
     """`holdfast up` in a folder, as a person would start it."""
 
-    def __init__(self, home: Path, user: str | None = None) -> None:
-        self.home, self.data, self.user = home, home / "data", user
+    def __init__(self, home: Path, user: str | None = None, python: str = sys.executable, **env: str) -> None:
+        self.home, self.data, self.user, self.python, self.env = home, home / "data", user, python, env
         (home / "pools.yaml").write_text(POOLS)
         self.port = free_ports(1)[0]
         self.log = home / "up.log"
@@ -42,8 +44,8 @@ class Machine:
         arguments = ["up", "--data-dir", str(self.data), "--port", str(self.port), "-f", str(self.home / "pools.yaml"), *options]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", *arguments], stdout=log, stderr=log, start_new_session=True, user=self.user,
-                env={**os.environ, "HOME": str(self.home)},
+                [self.python, "-m", "holdfast", *arguments], stdout=log, stderr=log, start_new_session=True, user=self.user,
+                env={**os.environ, "HOME": str(self.home), **self.env},
             )  # fmt: skip
         eventually(lambda: b"Holdfast is up on" in self.log.read_bytes() or self._died(), 60, "up says that it is up")
 
@@ -125,7 +127,7 @@ def test_ctrl_c_stops_replicas_and_postgres_and_busy_workers_report_after_the_ne
     assert (status, claim["state"]) == (201, "active")
     machine.stop()
     assert not EmbeddedPostgres(machine.data / "postgres", find_binaries()).running()
-    with pytest.raises(OSError):
+    with pytest.raises(ConnectionRefusedError):
         machine.api("GET", "/healthz")
     assert machine.processes(), "the busy worker goes on"
     stored = machine.data / "workers" / claim["worker"] / "result.json"
@@ -156,21 +158,37 @@ def test_a_bad_pools_file_is_refused_before_anything_starts(machine: Machine) ->
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user; as a normal user every test here runs so")
 def test_it_works_as_a_normal_user() -> None:
     nobody = pwd.getpwnam("nobody")
-    readable = subprocess.run([sys.executable, "-c", "import holdfast"], user=nobody.pw_uid, capture_output=True)
-    if readable.returncode != 0:
-        pytest.skip("this checkout's interpreter cannot be reached by another user")
+    python, env = _interpreter_for(nobody.pw_uid)
     with tempfile.TemporaryDirectory(prefix="hf-", ignore_cleanup_errors=True) as home:
         os.chmod(home, 0o755)
-        os.chown(home, nobody.pw_uid, nobody.pw_gid)
-        machine = Machine(Path(home), "nobody")
+        machine = Machine(Path(home), "nobody", python, **env)
+        for path in (Path(home), *Path(home).iterdir()):
+            os.chown(path, nobody.pw_uid, nobody.pw_gid)
         try:
             machine.up()
             status, claim = machine.api("POST", "/v1/claims", {"pool": "linux", "command": ["id", "-un"], "wait": "30s"})
             assert status == 201, claim
             eventually(lambda: machine.api("GET", f"/v1/claims/{claim['id']}")[1]["outcome"] == "completed", 20)
+            owners = {path.stat().st_uid for path in machine.data.rglob("*")}
+            assert owners == {nobody.pw_uid}
             machine.stop()
         finally:
             machine.end()
+
+
+def _interpreter_for(uid: int) -> tuple[str, dict[str, str]]:
+    """An interpreter that another user can run, with this checkout's packages: ours, or the system's of the same version."""
+    packages = Path(asyncpg.__file__).parents[1]
+    paths = {"PYTHONPATH": f"{Path(holdfast.__file__).parents[1]}:{packages}"}
+    system = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    for python, env in ((sys.executable, {}), (system, paths)):
+        try:
+            trial = [python, "-c", "import holdfast.cli.main, asyncpg, uvloop, msgspec"]
+            subprocess.run(trial, user=uid, check=True, capture_output=True, env={**os.environ, **env})
+        except (OSError, subprocess.CalledProcessError):
+            continue
+        return python, env
+    pytest.skip("no interpreter with this checkout's packages can be reached by another user")
 
 
 def _live(machine: Machine) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ import signal
 from collections.abc import Callable
 
 from fleet import JOB, SERVE, SESSION, Fleet, eventually
-
 from holdfast.local.process import send
 from holdfast.ports.cluster import Order
 from holdfast.wiring import local_cluster

@@ -116,11 +116,7 @@ def test_it_starts_and_keeps_our_settings(pg: EmbeddedPostgres) -> None:
 def test_it_listens_on_its_socket_only(pg: EmbeddedPostgres) -> None:
     pg.start()
     held = {os.readlink(link) for link in Path(f"/proc/{pg.pid}/fd").iterdir()} if AS_ROOT else set()
-    tcp = [
-        line.split()
-        for name in ("tcp", "tcp6")
-        for line in Path(f"/proc/net/{name}").read_text().splitlines()
-    ]
+    tcp = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
     assert not held & {f"socket:[{fields[9]}]" for fields in tcp}
     assert stat.S_IMODE(pg.socket_dir.stat().st_mode) == 0o700
 
@@ -179,9 +175,7 @@ def test_ctrl_c_in_our_terminal_does_not_reach_it(pg: EmbeddedPostgres) -> None:
     assert os.getsid(pg.pid) != os.getsid(0)
 
 
-def test_no_variable_of_ours_steers_it_or_reaches_it(
-    pg: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_variable_of_ours_steers_it_or_reaches_it(pg: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGDATA", "/nonexistent")
     monkeypatch.setenv("PGPORT", "1")
     monkeypatch.setenv("HOLDFAST_SECRET", "s3cret")
@@ -372,9 +366,7 @@ def test_binaries_in_roots_private_folder_are_copied_once(place: Path) -> None:
     libs = wheel.parent.with_name(wheel.parent.name + ".libs")
     shutil.copytree(libs, hidden / libs.name)
     (hidden / "package").rename(hidden / wheel.parent.name)
-    pg = EmbeddedPostgres(
-        place / "postgres", find_binaries(str(hidden / wheel.parent.name / wheel.name / "bin"))
-    )
+    pg = EmbeddedPostgres(place / "postgres", find_binaries(str(hidden / wheel.parent.name / wheel.name / "bin")))
     pg.start()
     assert ask(pg.dsn, "SELECT 1") == 1
     pg.stop()
@@ -390,9 +382,7 @@ def test_a_plain_user_runs_it_as_himself(place: Path) -> None:
 
     def as_nobody(*command: str) -> subprocess.CompletedProcess[str]:
         ids = nobody.pw_uid, nobody.pw_gid
-        return subprocess.run(
-            command, capture_output=True, text=True, cwd="/", user=ids[0], group=ids[1], extra_groups=[]
-        )
+        return subprocess.run(command, capture_output=True, text=True, cwd="/", user=ids[0], group=ids[1], extra_groups=[])
 
     def can(python: str) -> bool:
         try:

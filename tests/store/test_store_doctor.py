@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-from store.makes import ask, make_pool, make_warm
 
 from holdfast.postgres.report import CHECKS
 from holdfast.postgres.store import PostgresStore
+from store.makes import ask, make_pool, make_warm
 
 HOUR = "interval '1 hour'"
 
@@ -16,7 +16,8 @@ PLANTED: dict[str, list[str]] = {
         "UPDATE holdfast.worker SET fence = fence + 1 WHERE state = 'held'"
     ],
     "a worker serves one tenant only": [
-        "INSERT INTO holdfast.event (at, kind, worker_id, tenant) VALUES (now(), 'claim.active', 'w-x', 'a'), (now(), 'claim.active', 'w-x', 'b')"
+        "INSERT INTO holdfast.event (at, kind, worker_id, tenant) "
+        "SELECT now(), 'claim.active', 'w-x', t FROM unnest(ARRAY['a', 'b']) AS t"
     ],
     "no worker is ending under a live claim": [
         "UPDATE holdfast.worker SET state = 'retiring', claim_id = NULL WHERE state = 'held'"
