@@ -148,6 +148,8 @@ def _environment(order: Order, uid: str, places: Places) -> dict[str, str]:
     folder = places.root / order.name
     env = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     env.setdefault("PATH", os.defpath)
+    if order.pool.spec.worker.agent and "PYTHONPATH" in os.environ:
+        env["PYTHONPATH"] = os.environ["PYTHONPATH"]  # the agent must be of the same version as the server that starts it
     env |= {"HOLDFAST_WORKER": order.worker, "HOLDFAST_POD_UID": uid, "HOLDFAST_WORKER_DIR": str(folder)}
     env["HOLDFAST_OUTPUT_DIR"] = str(places.output_root)
     if order.pool.spec.worker.agent:  # a user's own program gets no token

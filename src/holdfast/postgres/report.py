@@ -81,7 +81,8 @@ CHECKS: tuple[tuple[str, str, str, str], ...] = (
         """SELECT format('duty %s has not succeeded for %s: %s', duty,
                          coalesce(date_trunc('second', holdfast.now() - success_at)::text, 'ever'), coalesce(failure, 'no error reported'))
            FROM holdfast.term
-           WHERE coalesce(success_at, '-infinity') < holdfast.now() - CASE duty WHEN 'prune' THEN interval '40 min'
+           WHERE coalesce(success_at, (SELECT min(started_at) FROM holdfast.replica WHERE stopped_at IS NULL
+                  AND seen_at > holdfast.now() - interval '5 s')) < holdfast.now() - CASE duty WHEN 'prune' THEN interval '40 min'
                 WHEN 'converge' THEN interval '50 s' ELSE interval '20 s' END
              AND (SELECT min(started_at) FROM holdfast.replica WHERE stopped_at IS NULL
                   AND seen_at > holdfast.now() - interval '5 s') < holdfast.now() - interval '60 s'""",
