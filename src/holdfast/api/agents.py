@@ -225,7 +225,7 @@ async def _direct(context: Context, agent: Agent, directive: Directive) -> Respo
 
 async def progress(context: Context, call: Call) -> Response:
     if not await context.store.claims.progress(call.agent.worker, call.body.fence):
-        raise await _stale(context, call.body.fence)
+        raise await _stale(context)
     return empty()
 
 
@@ -233,16 +233,16 @@ async def acknowledge(context: Context, call: Call) -> Response:
     claim = await context.store.claims.acknowledge(call.agent.worker, call.body.fence, call.body.endpoint)
     crash_point("handover.acknowledged")
     if claim is None:
-        raise await _stale(context, call.body.fence)
+        raise await _stale(context)
     context.wakes.wake_claim(claim)
     await context.counting.active(claim)
     return answer(Accepted(claim))
 
 
-async def _stale(context: Context, fence: int) -> Problem:
-    """The claim is not this worker's: unless commits were lost, when nobody can know yet."""
-    state = await context.store.fleet.state()
-    if state.recovering or fence > state.last_fence:
+async def _stale(context: Context) -> Problem:
+    """The claim is not this worker's: unless commits were lost, when nobody can know yet. (A result that is refused in the moment
+    before that is noticed is not lost: the agent has stored it, and its pod's end is credited by it.)"""
+    if (await context.store.fleet.state()).recovering:
         return unavailable("the database lost commits, and claims are being found again")
     return STALE
 
@@ -259,7 +259,7 @@ async def result(context: Context, call: Call) -> Response:
     body: Result = call.body
     worker = await context.store.workers.get(call.agent.worker)
     if worker is None:
-        problem = await _stale(context, body.fence)
+        problem = await _stale(context)
         raise UNKNOWN if problem is STALE else problem
     claim = worker.claim
     if claim is None or worker.fence != body.fence:
@@ -290,7 +290,7 @@ async def _result_again(context: Context, call: Call, body: Result) -> Response:
     """Told twice, after a lost answer: accepted if it is what we have. Anything else is stale."""
     claim = await context.store.claims.ended_by(call.agent.worker, body.fence)
     if claim is None:
-        raise await _stale(context, body.fence)
+        raise await _stale(context)
     return answer(Accepted(claim))
 
 
