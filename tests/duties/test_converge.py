@@ -24,7 +24,8 @@ from holdfast.duties.actions import (
     ShowFacts,
     Spawn,
 )
-from holdfast.duties.converge import Case, Converge, Seen, classify, new_facts
+from holdfast.duties.cases import Case, Seen, classify, new_facts
+from holdfast.duties.converge import Converge
 from holdfast.model.claim import LIVE
 from holdfast.model.pod import Pod, Pulse
 from holdfast.ports.store import Row

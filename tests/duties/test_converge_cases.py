@@ -24,7 +24,7 @@ from holdfast.duties.actions import (
     Suspect,
     Warm,
 )
-from holdfast.duties.converge import ORPHAN_GRACE, SILENT, SPAWN_LOOK, Case, Seen, classify
+from holdfast.duties.cases import ORPHAN_GRACE, SILENT, SPAWN_LOOK, Case, Seen, classify
 from holdfast.model.claim import MAX_LOST_RETRIES, fence_of
 from holdfast.model.pod import Pod, Stamp
 from holdfast.ports.store import Row

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from store_stage import ask, make_pool, make_warm
 
 from holdfast.duties.actions import Adopt, Condemn, ShowFacts
-from holdfast.duties.converge import Converge, Seen
+from holdfast.duties.cases import Seen
+from holdfast.duties.converge import Converge
 from holdfast.duties.deadlines import Deadlines
 from holdfast.duties.scale import plan_pool
 from holdfast.model.outcome import Done, Skipped, Stale

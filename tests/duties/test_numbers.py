@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.agent.activation import PROGRESS_SECONDS
 from holdfast.api.agents import POLL_SECONDS
-from holdfast.duties import converge, deadlines, recover, scale
+from holdfast.duties import cases, converge, deadlines, recover, scale
 from holdfast.duties.match import MatchDuty
 from holdfast.duties.pools import Pools
 from holdfast.duties.prune import KEEP_DAYS, Prune
@@ -30,12 +30,12 @@ BOUNDS = [
     ("replica dies before hand-over, another does its duty", deadlines.OFFER_STALL + DEADLINES, 15),
     ("replica dies before hand-over, and it had the duty", TERM + BEAT + DEADLINES, 15),
     ("replica dies holding duties", TERM + BEAT, 15),
-    ("spawn outcome unknown", converge.SPAWN_LOOK + DUE_PERIOD, 15),
-    ("worker silent 60 s", converge.SILENT + DUE_PERIOD, 60 + 5),
+    ("spawn outcome unknown", cases.SPAWN_LOOK + DUE_PERIOD, 15),
+    ("worker silent 60 s", cases.SILENT + DUE_PERIOD, 60 + 5),
     ("scheduled, never ready", START_TIMEOUT + DUE_PERIOD, START_TIMEOUT + 5),
     ("protection patch failed, the API server is back", DUE_PERIOD, 5),
     ("activation hangs", deadlines.ACTIVATE_STALL + DEADLINES, 15),
-    ("our pod without a row", converge.ORPHAN_GRACE + CONVERGE, 60),
+    ("our pod without a row", cases.ORPHAN_GRACE + CONVERGE, 60),
     ("row without a pod", 3 * CONVERGE, 90),
     ("stamped pod, no live claim", CONVERGE, 60),
     ("holder of a leased claim vanished", LEASE + DEADLINES, LEASE + 5),
@@ -80,12 +80,12 @@ def test_the_store_shows_hand_overs_as_soon_as_they_may_stall() -> None:
 def test_the_look_between_two_passes_asks_for_what_the_pass_would_find() -> None:
     """Numbers of the same name in SQL: a worker that is due by one and not by the other would be read for nothing."""
     between = functions_text().partition("due_workers()")[2].partition("$$;")[0]
-    assert f"w.state_heard < clock.h - interval '{converge.SPAWN_LOOK:.0f} s'" in between
-    assert f"w.state_heard) < clock.h - interval '{converge.SILENT:.0f} s'" in between
+    assert f"w.state_heard < clock.h - interval '{cases.SPAWN_LOOK:.0f} s'" in between
+    assert f"w.state_heard) < clock.h - interval '{cases.SILENT:.0f} s'" in between
 
 
 def test_silence_is_three_missed_polls_at_least() -> None:
-    assert converge.SILENT >= 3 * POLL_SECONDS
+    assert cases.SILENT >= 3 * POLL_SECONDS
 
 
 def test_recovery_listens_longer_than_a_poll_takes() -> None:
@@ -93,7 +93,7 @@ def test_recovery_listens_longer_than_a_poll_takes() -> None:
 
 
 def test_an_orphan_is_older_than_a_spawn_of_unknown_outcome() -> None:
-    assert converge.ORPHAN_GRACE > converge.SPAWN_LOOK
+    assert cases.ORPHAN_GRACE > cases.SPAWN_LOOK
 
 
 def test_activation_may_miss_some_reports() -> None:
@@ -116,7 +116,7 @@ def test_lost_claims_are_retried_as_often_as_the_model_says() -> None:
 
 
 def test_a_pool_may_start_its_warm_workers_within_its_start_timeout() -> None:
-    assert START_TIMEOUT > converge.SPAWN_LOOK + 2 * CONVERGE
+    assert START_TIMEOUT > cases.SPAWN_LOOK + 2 * CONVERGE
 
 
 def test_a_default_lease_survives_a_few_missed_renewals_and_a_take_over() -> None:

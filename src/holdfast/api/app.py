@@ -8,14 +8,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from . import agents, claims, pools, system
+from . import agents, claims, history, output, pools, system, tokens
 from .context import Context
 from .doors import Door, serve
 from .openapi import document
 from .problems import Problem, encode
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-DOORS: list[Door] = [*claims.DOORS, *pools.DOORS, *system.DOORS, *agents.DOORS]
+DOORS: list[Door] = [*claims.DOORS, *output.DOORS, *pools.DOORS, *history.DOORS, *system.DOORS, *tokens.DOORS, *agents.DOORS]
 
 
 def application(context: Context) -> Starlette:

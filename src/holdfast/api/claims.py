@@ -1,160 +1,24 @@
-"""Claims over HTTP: ask, look, renew, release, cancel, read the output."""
+"""Claims over HTTP: ask, look, renew, release, cancel."""
 
-import asyncio
 import hashlib
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
 
 import msgspec
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from ..engine.crash import crash_point
 from ..engine.desk import Poisoned
 from ..model.claim import Claim
-from ..model.duration import Duration, seconds
+from ..model.duration import seconds
 from ..model.outcome import Done, Skipped
-from ..model.pool import Arg, Name, Pool
-from ..model.tenant import TenantName
+from ..model.pool import Pool
 from ..ports.store import NewClaim, Pair
+from .claim_shapes import Cancel, ClaimList, ClaimRequest, ClaimView, GetQuery, ListQuery, Release, Renew, Timings, view, when
 from .context import Context
-from .doors import OPERATORS, PRINTED, Call, Door, Line, answer
+from .doors import OPERATORS, Call, Door, answer
 from .problems import Problem, not_found, refused, unavailable
 
-EnvName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$(?!\n)")]
 LONGEST_WAIT = 60.0
-CHUNK = 64 * 1024
-
-
-class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    pool: Name
-    tenant: TenantName | None = None
-    key: Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=PRINTED)] | None = None
-    command: Annotated[list[Arg], msgspec.Meta(max_length=256)] = []
-    payload: Any = None
-    env: dict[EnvName, Arg] = {}
-    secrets: dict[EnvName, Arg] = {}
-    priority: Annotated[int, msgspec.Meta(ge=0, le=9)] = 0
-    wait: Duration = "10s"
-    deadline: Duration = "1h"
-    lease: Duration | None = None
-    max_duration: Duration | None = None
-    park_ttl: Duration | None = msgspec.field(default=None, name="parkTTL")
-    retry: Literal["lost"] | None = None
-
-
-class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds spent waiting for a worker, being handed over, and held."""
-
-    wait: float | None = None
-    hand_over: float | None = None
-    hold: float | None = None
-
-
-class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    state: Literal["waiting", "assigned", "active", "ended"]
-    reason: str
-    pool: str
-    tenant: str
-    priority: int
-    attempts: int
-    created_at: datetime
-    timings: Timings
-    key: str | None = None
-    worker: str | None = None
-    endpoint: str | None = None
-    credential: str | None = None
-    fence: int | None = None
-    protected: bool | None = None
-    outcome: Literal["completed", "failed", "released", "expired", "cancelled", "lost", "refused"] | None = None
-    exit_code: int | None = None
-    assigned_at: datetime | None = None
-    active_at: datetime | None = None
-    ended_at: datetime | None = None
-    deadline_at: datetime | None = None
-    lease_until: datetime | None = None
-    max_until: datetime | None = None
-
-
-class ClaimList(msgspec.Struct, frozen=True):
-    items: list[ClaimView]
-    next: str | None
-
-
-class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    pool: str | None = None
-    tenant: str | None = None
-    state: Literal["waiting", "assigned", "active", "ended"] | None = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
-    cursor: str | None = None
-
-
-class GetQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    wait: Duration = "0s"
-    until: Literal["active", "ended"] = "active"
-
-
-class OutputQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    offset: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
-    follow: bool = False
-
-
-class Renew(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    fence: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-
-
-class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    fence: Annotated[int, msgspec.Meta(ge=0, lt=2**53)] | None = None
-    force: bool = False
-    reason: Line = ""
-
-
-class Cancel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    reason: Line = ""
-
-
-def when(at: float | None) -> datetime | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC)
-
-
-def view(context: Context, claim: Claim) -> ClaimView:
-    active = claim.state == "active"
-    told = claim.active_at is not None  # P1, P3: a holder hears of its worker when it is active, not before
-    shows = active and claim.endpoint is not None and claim.fence is not None
-    return ClaimView(
-        id=claim.id,
-        state=claim.state,
-        reason=claim.reason,
-        pool=claim.pool,
-        tenant=claim.tenant,
-        priority=claim.priority,
-        attempts=claim.attempts,
-        key=claim.key,
-        worker=claim.worker if told else None,
-        endpoint=claim.endpoint if active else None,
-        credential=context.auth.credential(claim.id, claim.fence) if shows and claim.fence is not None else None,
-        fence=claim.fence if told else None,
-        protected=claim.protected if told else None,
-        outcome=claim.outcome,
-        exit_code=claim.exit_code,
-        created_at=datetime.fromtimestamp(claim.created_at, UTC),
-        assigned_at=when(claim.assigned_at),
-        active_at=when(claim.active_at),
-        ended_at=when(claim.ended_at),
-        deadline_at=when(claim.deadline_at) if claim.state == "waiting" else None,
-        lease_until=when(claim.lease_until) if active else None,
-        max_until=when(claim.max_until) if active else None,
-        timings=Timings(
-            wait=_between(claim.created_at, claim.assigned_at),
-            hand_over=_between(claim.assigned_at, claim.active_at),
-            hold=_between(claim.active_at, claim.ended_at),
-        ),
-    )
-
-
-def _between(start: float | None, end: float | None) -> float | None:
-    return None if start is None or end is None else round(max(0.0, end - start), 6)
 
 
 async def ask(context: Context, call: Call) -> Response:
@@ -343,43 +207,6 @@ def stale(claim: Claim) -> Problem:
     return Problem(409, "stale", "the fence is not the claim's: it was served again, or the fence is another's")
 
 
-async def output(context: Context, call: Call) -> Response:
-    claim = await own(context, call)
-    query: OutputQuery = call.query
-    first = await context.cluster.output(claim.id, claim.worker or "", query.offset, CHUNK)
-    headers = {
-        "Holdfast-Offset": str(query.offset),
-        "Holdfast-Size": str(first.size),
-        "Holdfast-Truncated": "true" if first.truncated else "false",
-    }
-    stream = _follow(context, call, claim, query.offset, query.follow)
-    return StreamingResponse(stream, headers=headers, media_type="application/octet-stream")
-
-
-async def _follow(context: Context, call: Call, claim: Claim, offset: int, follow: bool) -> AsyncIterator[bytes]:
-    ended = claim.state == "ended" or not follow
-    with context.wakes.claim(claim.id) as woken:
-        while not context.stopping.is_set():
-            piece = await context.cluster.output(claim.id, claim.worker or "", offset, CHUNK)
-            if piece.data:
-                offset += len(piece.data)
-                yield piece.data
-                continue
-            if ended or not await context.auth.still(call.request.headers.get("authorization")):
-                return
-            # Ended first, then once more to the end of the file: the last bytes are written before the result.
-            found = await context.store.claims.get([claim.id])
-            ended = not found or found[0].state == "ended"
-            if found:
-                claim = found[0]
-            if not ended:
-                try:
-                    await asyncio.wait_for(woken.wait(), 0.25)
-                except TimeoutError:
-                    continue
-                woken.clear()
-
-
 DOORS = [
     Door("POST", "/v1/claims", "Ask for a worker", ask, body=ClaimRequest,
          answers={201: ClaimView, 202: ClaimView, 200: ClaimView}, errors=(403, 404, 409)),
@@ -389,6 +216,4 @@ DOORS = [
     Door("POST", "/v1/claims/{id}/release", "Give the worker back", release, body=Release, answers={200: ClaimView},
          errors=(403, 404, 409)),
     Door("POST", "/v1/claims/{id}/cancel", "Cancel, waiting or not", cancel, body=Cancel, answers={200: ClaimView}, errors=(404, 409)),
-    Door("GET", "/v1/claims/{id}/output", "What its command printed", output, query=OutputQuery, errors=(404,),
-         raw="application/octet-stream"),
 ]  # fmt: skip

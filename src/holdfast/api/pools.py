@@ -12,7 +12,7 @@ from ..model.pool import Name, Pool, PoolSpec, problems
 from ..model.tenant import Tenant, TenantName, TenantSpec
 from ..model.worker import Worker
 from ..ports.store import PoolLoad
-from .claims import when
+from .claim_shapes import when
 from .context import Context, suggest
 from .doors import ADMINS, OPERATORS, PRINTED, Call, Door, PageQuery, answer, page
 from .problems import Problem, field_problems, not_found, refused

@@ -1,0 +1,146 @@
+"""The history over HTTP: events, live or not, and why things are as they are."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from ..ports.store import Event, StoreUnavailable
+from .auth import Caller
+from .claim_shapes import when
+from .context import Context
+from .doors import ALL, Call, Door, answer
+from .explain import TOLD, explain
+from .problems import Problem, not_found, refused
+
+Kind = Literal["pool", "worker", "claim"]
+
+
+class EventView(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    at: datetime
+    kind: str
+    reason: str
+    also: str | None
+    pool: str | None
+    worker: str | None
+    claim: str | None
+    tenant: str | None
+    data: dict[str, Any] | None
+
+
+class EventList(msgspec.Struct, frozen=True):
+    items: list[EventView]
+    next: str | None
+
+
+class EventQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    after: str | None = None
+    claim: str | None = None
+    worker: str | None = None
+    pool: str | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+    newest: bool = False
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    kind: Kind
+    id: str
+    sentences: list[str]
+    facts: dict[str, Any]
+
+
+async def events(context: Context, call: Call) -> Response:
+    query: EventQuery = call.query
+    after = query.after
+    stream = "text/event-stream" in call.request.headers.get("accept", "")
+    if stream:
+        context.auth.may_stream(call.caller)
+        after = call.request.headers.get("last-event-id") or after
+    tenant = None if call.caller.trusted else call.caller.tenant
+    about: dict[str, Any] = {
+        "claim": query.claim,
+        "worker": query.worker,
+        "pool": query.pool,
+        "tenant": tenant,
+    }
+    try:
+        found, cursor = await context.store.history.events(after=after, limit=query.limit, newest=query.newest, **about)
+    except ValueError as error:
+        raise refused("after", str(error)) from None
+    if stream:
+        return StreamingResponse(_sse(context, call, found, cursor, about), media_type="text/event-stream")
+    return answer(EventList([_event(event, call.caller) for event in found], cursor))
+
+
+async def _sse(context: Context, call: Call, found: list[Event], cursor: str, about: dict[str, Any]) -> AsyncIterator[bytes]:
+    quiet = 0.0
+    with context.auth.streaming(call.caller):
+        while not context.stopping.is_set():
+            for event in found:
+                yield b"id: %s\nevent: %s\ndata: %s\n\n" % (
+                    event.cursor.encode(),
+                    event.kind.encode(),
+                    msgspec.json.encode(_event(event, call.caller)),
+                )
+            quiet = 0.0 if found else quiet + 0.5
+            if quiet >= 15:
+                quiet = 0.0
+                yield b": still here\n\n"
+            if not found:
+                await asyncio.sleep(0.5)
+            try:
+                if not await context.auth.still(call.request.headers.get("authorization")):
+                    return
+                found, cursor = await _news(context, cursor, about)
+            except StoreUnavailable:
+                return  # the reader comes back with its Last-Event-ID
+
+
+async def _news(context: Context, after: str, about: dict[str, Any]) -> tuple[list[Event], str]:
+    """What happened since, and where to look from next time. Who hears of nothing moves on with the head of the whole history:
+    otherwise every look would walk through all that others did since. What is at the head was complete when it was read, so
+    a look that came later and found nothing skips nothing."""
+    _, head = await context.store.history.events(after=after, limit=1, newest=True)
+    if head == after:
+        return [], after
+    found, cursor = await context.store.history.events(after=after, limit=500, **about)
+    return found, cursor if found else head
+
+
+def _event(event: Event, caller: Caller) -> EventView:
+    at = when(event.at)
+    assert at is not None
+    return EventView(
+        id=event.cursor,
+        at=at,
+        kind=event.kind,
+        reason=event.reason,
+        also=event.also,
+        pool=event.pool,
+        # P1: a tenant hears of a worker when its claim on it is active, not before.
+        worker=event.worker if caller.trusted or event.kind in TOLD else None,
+        claim=event.claim,
+        tenant=event.tenant,
+        data=event.data,
+    )
+
+
+async def explained(context: Context, call: Call) -> Response:
+    kind, id_ = call.path("kind"), call.path("id")
+    if kind not in ("pool", "worker", "claim"):
+        raise not_found("kind", kind, "; pool, worker or claim can be explained")
+    if kind != "claim" and not call.caller.trusted:
+        raise Problem(403, "forbidden", "tenants explain their own claims")
+    sentences, facts = await explain(context, call.caller, kind, id_)
+    return answer(Explanation(kind, id_, sentences, facts))  # type: ignore[arg-type]
+
+
+DOORS = [
+    Door("GET", "/v1/events", "The history, oldest first; live with Accept: text/event-stream", events, roles=ALL, query=EventQuery,
+         answers={200: EventList}, errors=(429,)),
+    Door("GET", "/v1/explain/{kind}/{id}", "Why, in sentences", explained, roles=ALL, names=Kind, answers={200: Explanation}, errors=(403, 404)),
+]  # fmt: skip

@@ -1,0 +1,71 @@
+"""Tokens over HTTP: made by admins, shown once."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+import msgspec
+from starlette.responses import Response
+
+from ..model.duration import Duration, seconds
+from ..model.tenant import TenantName
+from .auth import hash_token
+from .context import Context
+from .doors import ADMINS, PRINTED, Call, Door, PageQuery, answer, empty, page
+from .problems import Problem, not_found, refused
+
+
+class NewToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern=PRINTED)]
+    role: Literal["admin", "operator", "tenant"]
+    tenant: TenantName | None = None
+    expires_in: Duration | None = None
+
+
+class TokenView(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    role: Literal["admin", "operator", "tenant"]
+    tenant: str | None = None
+    created_at: datetime | None = None
+    expires_at: datetime | None = None
+    token: str | None = None  # only in the answer that made it
+
+
+class TokenList(msgspec.Struct, frozen=True):
+    items: list[TokenView]
+    next: str | None = None
+
+
+async def tokens(context: Context, call: Call) -> Response:
+    views = [TokenView(**row) for row in await context.store.access.tokens()]
+    return answer(TokenList(*page(views, call.query, lambda view: view.id)))
+
+
+async def make_token(context: Context, call: Call) -> Response:
+    body: NewToken = call.body
+    if (body.role == "tenant") != (body.tenant is not None):
+        raise refused("tenant", "is required for the role tenant, and only for it")
+    try:
+        expires = seconds(body.expires_in) if body.expires_in else None
+    except ValueError as error:
+        raise refused("expiresIn", str(error)) from None
+    if expires == 0:
+        raise refused("expiresIn", "must be longer than 0s")
+    token, id_ = context.ids.token(), context.ids.new("t")
+    await context.store.access.make_token(id_, hash_token(token), body.name, body.role, body.tenant, expires)
+    return answer(TokenView(id=id_, name=body.name, role=body.role, tenant=body.tenant, token=token), 201)
+
+
+async def revoke(context: Context, call: Call) -> Response:
+    if call.path("id") == call.caller.id:
+        raise Problem(409, "own-token", "this is the token that you use")
+    if not await context.store.access.revoke(call.path("id")):
+        raise not_found("token", call.path("id"))
+    return empty()
+
+
+DOORS = [
+    Door("GET", "/v1/tokens", "All tokens, without the tokens", tokens, roles=ADMINS, query=PageQuery, answers={200: TokenList}),
+    Door("POST", "/v1/tokens", "Make a token; shown once", make_token, roles=ADMINS, body=NewToken, answers={201: TokenView}),
+    Door("DELETE", "/v1/tokens/{id}", "Revoke a token", revoke, roles=ADMINS, answers={204: None}, errors=(404, 409)),
+]  # fmt: skip

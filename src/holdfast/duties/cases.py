@@ -1,0 +1,306 @@
+"""Every worker falls into exactly one named case of the failure table; each case says what to do about it. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import structlog
+
+from ..model.claim import MAX_LOST_RETRIES, epoch_of
+from ..model.pod import Pod, Pulse
+from ..ports.store import Facts, Recovery, Row
+from . import recover
+from .actions import (
+    Action,
+    BeginRecovery,
+    Bury,
+    Clear,
+    Condemn,
+    CreatePod,
+    DeletePod,
+    EndClaim,
+    ForgetPod,
+    HeardAgain,
+    NoteUid,
+    Proof,
+    Protect,
+    Quarantine,
+    Requeue,
+    Suspect,
+    Warm,
+)
+
+log = structlog.get_logger()
+
+SILENT = 60.0  # seconds of heard time without a word: three missed polls of 20 s
+SPAWN_LOOK = 5.0  # a row without a pod for so long: its creator died, or the outcome is unknown
+ASK_AGAIN = 30.0  # a pod that should end and still lives is asked again: whoever watched its deadline may be dead
+PART = 500  # workers that are judged between two moments in which requests are served: about 5 ms
+ORPHAN_GRACE = 45.0  # a pod without a row may be older than our view of rows; 60 s with the pass's own period
+
+
+class Case(StrEnum):
+    QUIET = "quiet"
+    STARTING = "starting"
+    UID_UNKNOWN = "uid-unknown"
+    READY = "ready"
+    SPAWN_UNKNOWN = "spawn-unknown"
+    NEVER_READY = "never-ready"
+    POD_ENDED_FREE = "pod-ended-free"
+    POD_ENDED_ASSIGNED = "pod-ended-assigned"
+    POD_ENDED_ACTIVE = "pod-ended-active"
+    TERMINATING_FREE = "terminating-free"
+    TERMINATING_BUSY = "terminating-busy"
+    CORDONED_FREE = "cordoned-free"
+    SILENT = "silent"
+    SILENT_RETIRE = "silent-retire"
+    HEARD_AGAIN = "heard-again"
+    STRANGE_HOLD = "strange-hold"
+    HOLDS_ON = "holds-on"
+    UNATTENDED = "unattended"
+    PROTECTION_MISSING = "protection-missing"
+    PROTECTION_LEFT = "protection-left"
+    RETIRING = "retiring"
+    RETIRING_ENDING = "retiring-ending"
+    RETIRED = "retired"
+    POD_MISSING_ONCE = "pod-missing-once"
+    POD_MISSING = "pod-missing"
+    ORPHAN_YOUNG = "orphan-young"
+    ORPHAN = "orphan"
+    ORPHAN_ENDED = "orphan-ended"
+    ORPHAN_BUSY = "orphan-busy"
+    ORPHAN_EPOCH = "orphan-epoch"
+    AHEAD = "ahead"
+    RECOVERING = "recovering"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Pods are read before rows: a claim made in between shows on the row, so nothing is taken for free that is not."""
+
+    pods: dict[str, Pod]
+    rows: dict[str, Row]
+    pulses: dict[str, Pulse]  # of pods without a row
+    state: Recovery
+    now: float
+    missing_before: frozenset[str] = frozenset()
+    quarantined: frozenset[str] = frozenset()
+    whole: bool = True  # every pod and every row, not just some
+
+    def parts(self) -> Iterator["Seen"]:
+        """In slices, so that requests are served in between. Recovery is judged by the whole."""
+        names = sorted(self.rows.keys() | self.pods.keys())
+        if self.state.recovering or len(names) <= PART:
+            yield self
+            return
+        for start in range(0, len(names), PART):
+            some = names[start : start + PART]
+            pods = {name: self.pods[name] for name in some if name in self.pods}
+            rows = {name: self.rows[name] for name in some if name in self.rows}
+            yield replace(self, pods=pods, rows=rows)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    case: Case
+    actions: list[Action] = field(default_factory=list)
+
+
+def classify(row: Row | None, pod: Pod | None, seen: Seen) -> Verdict:
+    """Exactly one case for each worker. The order of the questions is the order of precedence."""
+    compared = recover.compare(row, pod, _pulse(row, pod, seen)) if seen.state.recovering else []
+    if pod is not None and pod.stamp is not None and pod.stamp.fence > seen.state.last_fence:
+        reason = "a pod carries a fence that this database never gave"
+        return Verdict(Case.AHEAD, [BeginRecovery(reason, epoch_of(pod.stamp.fence)), *compared])
+    if seen.state.recovering:
+        return Verdict(Case.RECOVERING, compared)
+    if row is None:
+        assert pod is not None
+        return stranger(pod, seen)
+    if pod is not None and row.worker.pod_uid is not None and pod.uid != row.worker.pod_uid:
+        pod = None  # identity is the UID: a pod of the same name is not this worker's
+    if pod is None:
+        return without_pod(row, seen)
+    if pod.phase == "ended":
+        return ended(row, pod)
+    if row.worker.state == "retiring":
+        return retiring(row, pod)
+    if row.worker.pod_uid is None:
+        return Verdict(Case.UID_UNKNOWN, [NoteUid(row.worker.id, pod.uid)])
+    if pod.terminating:
+        return terminating(row)
+    if row.worker.state == "spawning":
+        return starting(row, pod)
+    return living(row, pod)
+
+
+def living(row: Row, pod: Pod) -> Verdict:
+    """Warm, parked or held, on a pod that lives."""
+    worker, pulse = row.worker, row.pulse
+    free = worker.state in ("warm", "parked")
+    if free and not pod.schedulable:
+        return Verdict(Case.CORDONED_FREE, [Condemn(worker.id, worker.version, "its node is cordoned", counted=False)])
+    if worker.state == "held" and row.protection == "claim" and row.claim_state == "active":
+        assert worker.claim is not None
+        assert worker.tenant is not None
+        assert worker.fence is not None
+        if not pod.protected or pod.stamp is None or pod.stamp.fence != worker.fence:
+            return Verdict(
+                Case.PROTECTION_MISSING,
+                [Protect(worker.id, pod.uid, worker.claim, worker.tenant, worker.fence)],
+            )
+    if row.agent:
+        silent = (pulse.age if pulse else row.age) > SILENT
+        idle = pulse is not None and not silent and pulse.doing == "idle" and pulse.claim is None
+        if worker.state == "held" and row.claim_state == "active" and idle and row.age > SILENT:
+            # Nothing on P2's list: it can only be said aloud.
+            known = worker.suspect_since is not None
+            reason = "its agent is idle although its claim is active"
+            return Verdict(Case.UNATTENDED, [] if known else [Suspect(worker.id, worker.version, reason)])
+        if silent and free and row.silence == "retire":
+            return Verdict(Case.SILENT_RETIRE, [Condemn(worker.id, worker.version, "silent for 60 s (silence: retire)")])
+        if silent and worker.suspect_since is None:
+            return Verdict(Case.SILENT, [Suspect(worker.id, worker.version, "no word from its agent for 60 s")])
+        if not silent and worker.suspect_since is not None and pulse is not None and pulse.age < SILENT / 2 and not free:
+            return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])
+        if free and pulse is not None and pulse.claim is not None and row.age > SILENT:
+            if pulse.claim_ended:
+                # It was told to end and has not, for a minute: nobody else can ever be given this worker.
+                reason = f"its agent does not let go of {pulse.claim}, which has ended"
+                return Verdict(Case.HOLDS_ON, [Condemn(worker.id, worker.version, reason, counted=False)])
+            if worker.suspect_since is None:
+                # It works for a claim that we do not know: not to be ended, and not to be given out.
+                reason = f"its agent holds {pulse.claim}, which we do not know"
+                return Verdict(Case.STRANGE_HOLD, [Suspect(worker.id, worker.version, reason)])
+    if free and row.protection != "always" and (pod.protected or pod.stamp is not None):
+        return Verdict(Case.PROTECTION_LEFT, [Clear(worker.id, worker.version, pod.uid, pod.version)])
+    return Verdict(Case.QUIET)
+
+
+def starting(row: Row, pod: Pod) -> Verdict:
+    worker = row.worker
+    if not row.agent and pod.ready:
+        return Verdict(Case.READY, [Warm(worker.id, worker.version, pod.endpoint)])
+    waited = row.scheduled_age if row.scheduled_age is not None else row.age
+    if waited > row.start_timeout:
+        why = pod.trouble or ("unschedulable" if pod.phase == "pending" else "it never became ready")
+        reason = f"not ready within its start timeout: {why}"
+        return Verdict(Case.NEVER_READY, [_failed_start(row, reason)])
+    return Verdict(Case.STARTING)
+
+
+def ended(row: Row, pod: Pod) -> Verdict:
+    """The pod's process is over. Under a claim this is proof of death, once a direct read has confirmed it."""
+    worker, proof = row.worker, Proof(pod.name, pod.uid)
+    if worker.state == "retiring":
+        return Verdict(Case.RETIRED, [Bury(worker.id, pod.uid, "its process ended"), ForgetPod(pod.name, pod.uid)])
+    if worker.state == "held":
+        known = pod.exit_code if pod.exit_fence == worker.fence else None
+        if known is not None and not -1024 <= known <= 1024:
+            known = None  # not an exit code: whoever wrote it, it says nothing
+        return death(row, proof, "its worker's process ended", known)
+    if worker.state == "spawning":
+        return Verdict(Case.POD_ENDED_FREE, [_failed_start(row, "it ended before it was ready")])
+    return Verdict(Case.POD_ENDED_FREE, [Condemn(worker.id, worker.version, "its process ended", counted=False)])
+
+
+def death(row: Row, proof: Proof, reason: str, exit_code: int | None) -> Verdict:
+    worker = row.worker
+    assert worker.claim is not None
+    assert worker.fence is not None
+    if row.claim_state == "assigned":
+        # Not acknowledged, so nothing has started: the claim keeps its place and gets another worker.
+        return Verdict(Case.POD_ENDED_ASSIGNED, [Requeue(worker.claim, worker.fence, reason, proof=proof)])
+    if exit_code is None and row.claim_retry == "lost" and row.claim_losses < MAX_LOST_RETRIES:
+        return Verdict(
+            Case.POD_ENDED_ACTIVE,
+            [Requeue(worker.claim, worker.fence, f"{reason}; retry: lost", proof=proof)],
+        )
+    outcome = "lost" if exit_code is None else "completed" if exit_code == 0 else "failed"
+    end = EndClaim(worker.claim, worker.fence, ("active",), outcome, "death", reason, exit_code, proof)
+    return Verdict(Case.POD_ENDED_ACTIVE, [end])
+
+
+def terminating(row: Row) -> Verdict:
+    worker = row.worker
+    if worker.state == "held":
+        return Verdict(Case.TERMINATING_BUSY)  # it drains; the pod's end decides
+    reason = "its pod is being ended from outside"
+    return Verdict(Case.TERMINATING_FREE, [Condemn(worker.id, worker.version, reason, counted=False)])
+
+
+def retiring(row: Row, pod: Pod) -> Verdict:
+    if row.pool_frozen or (pod.terminating and row.age < ASK_AGAIN):
+        return Verdict(Case.RETIRING_ENDING)
+    return Verdict(Case.RETIRING, [DeletePod(pod.name, pod.uid, row.grace, reason=row.worker.reason or "")])
+
+
+def without_pod(row: Row, seen: Seen) -> Verdict:
+    worker, proof = row.worker, Proof(row.worker.id, row.worker.pod_uid)
+    if worker.state == "retiring":
+        return Verdict(Case.RETIRED, [Bury(worker.id, worker.pod_uid, "its pod is gone")])
+    if worker.state == "held":
+        return death(row, proof, "its pod is gone", None)
+    if worker.state == "spawning" and worker.pod_uid is None:
+        if row.age > row.start_timeout:
+            return Verdict(
+                Case.NEVER_READY,
+                [_failed_start(row, "its pod could not be created within its start timeout")],
+            )
+        if row.age < SPAWN_LOOK or row.pool_frozen:
+            return Verdict(Case.STARTING)
+        return Verdict(Case.SPAWN_UNKNOWN, [CreatePod(worker.id, row.epoch)])
+    if worker.id not in seen.missing_before:
+        return Verdict(Case.POD_MISSING_ONCE)
+    return Verdict(Case.POD_MISSING, [Condemn(worker.id, worker.version, "its pod is gone", counted=False, proof=proof)])
+
+
+def stranger(pod: Pod, seen: Seen) -> Verdict:
+    """Our installation's pod, without a row."""
+    pulse = seen.pulses.get(pod.name)
+    if pod.phase == "ended":
+        return Verdict(
+            Case.ORPHAN_ENDED,
+            [ForgetPod(pod.name, pod.uid)] if seen.now - pod.created_at > ORPHAN_GRACE else [],
+        )
+    if seen.now - pod.created_at < ORPHAN_GRACE:
+        return Verdict(Case.ORPHAN_YOUNG)
+    if pod.stamp is not None or (pulse is not None and pulse.claim is not None):
+        return Verdict(Case.ORPHAN_BUSY, _quarantine(pod, seen, "a pod without a row that is stamped or busy"))
+    if pod.epoch != seen.state.epoch:
+        return Verdict(Case.ORPHAN_EPOCH, _quarantine(pod, seen, "a pod without a row, of another epoch"))
+    return Verdict(Case.ORPHAN, [DeletePod(pod.name, pod.uid, 30.0, orphan=True, reason="a pod without a row")])
+
+
+def _quarantine(pod: Pod, seen: Seen, reason: str) -> list[Action]:
+    return [] if pod.name in seen.quarantined else [Quarantine(pod.name, reason)]
+
+
+def _failed_start(row: Row, reason: str) -> Condemn:
+    worker = row.worker
+    return Condemn(worker.id, worker.version, reason, counted=False, pool_id=worker.pool_id, trouble=reason)
+
+
+def _pulse(row: Row | None, pod: Pod | None, seen: Seen) -> Pulse | None:
+    if row is not None:
+        return row.pulse
+    return seen.pulses.get(pod.name) if pod is not None else None
+
+
+def new_facts(row: Row, pod: Pod) -> Facts | None:
+    """What the cluster reports, where the row shows something else."""
+    worker = row.worker
+    if worker.pod_uid != pod.uid:
+        return None
+    shown = (worker.node, worker.terminating, worker.schedulable, row.pod_protected)
+    if shown == (pod.node, pod.terminating or worker.terminating, pod.schedulable, pod.protected):
+        return None
+    return Facts(
+        worker=worker.id,
+        uid=pod.uid,
+        node=pod.node,
+        terminating=pod.terminating,
+        schedulable=pod.schedulable,
+        protected=pod.protected,
+        endpoint=pod.endpoint,
+    )
