@@ -28,7 +28,8 @@ async def claims(stage: Stage) -> AsyncIterator[Figure]:
 
         at = f"{clients} client{'s' if clients > 1 else ''}"
         value, base = median(lambda mine, _: mine.rate)
-        yield Figure(f"claims over HTTP, {at}", value, "claims/s", "the same SQL by pgbench", base, 0.6, least=True)
+        target = 0.6 if clients > 1 else None  # a lone claim is judged by its p50
+        yield Figure(f"claims over HTTP, {at}", value, "claims/s", "the same SQL by pgbench", base, target, least=True)
         value, base = median(lambda mine, _: mine.p50 * 1000)
         target = 3.0 if clients == 1 else None
         yield Figure(f"claim p50, {at}", value, "ms", "the same SQL by pgbench, p50", base, target)

@@ -110,4 +110,5 @@ if __name__ == "__main__":
     port, pool, clients, count, seconds = sys.argv[1:]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         answer = runner.run(load(int(port), os.environ["TOKEN"], pool, int(clients), int(count), float(seconds)))
+    os.set_blocking(1, True)  # the loop may have left it otherwise, and then a long answer is cut
     print(json.dumps(answer))
