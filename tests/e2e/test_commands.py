@@ -51,6 +51,8 @@ def test_the_questions_are_answered_by_a_real_server(make_fleet: Make) -> None:
     claim_id = holdfast("run", "--pool", "linux", "--detach", "--", "sh", "-c", "echo hi; exit 3")[1].strip()
     fleet.see(claim_id, wait="30s")
     assert holdfast("logs", claim_id)[1] == "hi\n"
+    tenants = Path(__file__).parents[2] / "examples" / "tenants.yaml"
+    assert holdfast("apply", "-f", str(tenants))[0] == 0
     for noun in ("pools", "workers", "claims", "tenants", "duties", "replicas", "events"):
         code, out, err = holdfast("get", noun)
         assert code == 0, err
