@@ -142,6 +142,8 @@ DECLARE
     v_claims text[];
     v_workers text[];
     v_slice integer;
+    v_ids text[];
+    v_tenants text[];
     v_others text[] := '{}';
     r record;
 BEGIN
@@ -206,8 +208,10 @@ BEGIN
     -- Then the warm ones, newest revision first, in the fair order.
     LOOP
         EXIT WHEN v_left <= 0;
-        SELECT count(*) INTO v_slice FROM (SELECT FROM @fn.first_waiting(p_pool, v_full, v_left)) s;
-        EXIT WHEN v_slice = 0;
+        -- Read once: what is judged below is exactly what is assigned, and the walk along the queue is paid once a batch.
+        SELECT array_agg(s.o_id), array_agg(s.o_tenant) INTO v_ids, v_tenants FROM @fn.first_waiting(p_pool, v_full, v_left) s;
+        EXIT WHEN v_ids IS NULL;
+        v_slice := cardinality(v_ids);
         -- Two walks along an index: one ORDER BY over both would read and sort every free worker of the pool.
         SELECT array_agg(id) INTO v_free FROM (
             SELECT id FROM holdfast.worker
@@ -223,22 +227,22 @@ BEGIN
         END IF;
         EXIT WHEN v_free IS NULL;
         v_slice := cardinality(v_free);
-        IF NOT v_capped AND EXISTS (SELECT FROM @fn.first_waiting(p_pool, v_full, v_slice) s
-                                    JOIN holdfast.tenant t ON t.name = s.o_tenant WHERE t.max_claims IS NOT NULL) THEN
+        IF NOT v_capped AND EXISTS (SELECT FROM holdfast.tenant
+                                    WHERE name = ANY (v_tenants[1:v_slice]) AND max_claims IS NOT NULL) THEN
             PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.caps', 0));
             v_capped := true;
         END IF;
         WITH s AS (
-            SELECT w.*, row_number() OVER (PARTITION BY w.o_tenant ORDER BY w.o_priority DESC, w.o_tag, w.o_id) AS nth
-            FROM @fn.first_waiting(p_pool, v_full, v_slice) w
+            SELECT u.id, u.tenant, u.ord, row_number() OVER (PARTITION BY u.tenant ORDER BY u.ord) AS nth
+            FROM unnest(v_ids[1:v_slice], v_tenants[1:v_slice]) WITH ORDINALITY AS u(id, tenant, ord)
         ), room AS MATERIALIZED (
-            SELECT d.o_tenant, CASE WHEN v_capped THEN @fn.room(d.o_tenant) ELSE 1000000000 END AS n
-            FROM (SELECT DISTINCT s.o_tenant FROM s) d
+            SELECT d.tenant, CASE WHEN v_capped THEN @fn.room(d.tenant) ELSE 1000000000 END AS n
+            FROM (SELECT DISTINCT s.tenant FROM s) d
         )
-        SELECT array_agg(s.o_id ORDER BY s.o_priority DESC, s.o_tag, s.o_id) FILTER (WHERE s.nth <= room.n),
-               v_full || coalesce(array_agg(DISTINCT s.o_tenant) FILTER (WHERE s.nth > room.n), '{}')
+        SELECT array_agg(s.id ORDER BY s.ord) FILTER (WHERE s.nth <= room.n),
+               v_full || coalesce(array_agg(DISTINCT s.tenant) FILTER (WHERE s.nth > room.n), '{}')
         INTO v_claims, v_full
-        FROM s JOIN room USING (o_tenant);
+        FROM s JOIN room USING (tenant);
         IF v_claims IS NOT NULL THEN
             PERFORM @fn.charge(p_pool, v_claims);
             FOR r IN SELECT * FROM @fn.assign(p_pool, v_claims, v_free[1:cardinality(v_claims)], v_direct, v_always) LOOP
