@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 from .api.auth import hash_token
 from .engine.ids import Ids
 from .ports.store import StoreUnavailable
-from .postgres.embedded import EmbeddedPostgres, find_binaries
+from .postgres.embedded import EmbeddedPostgres, PostgresFailed, find_binaries
 from .postgres.store import PostgresStore
 from .wiring import Layout, Settings, connect
 
@@ -51,11 +52,15 @@ class Up:
         self.plan = plan
         self.layout = prepare(plan)
         self.postgres: EmbeddedPostgres | None = None
-        self._stopping = asyncio.Event()
+        self._asked = asyncio.Event()  # somebody wants us to stop
+        self._hurry = asyncio.Event()  # … and asked twice: without waiting for busy workers
+        self._stopping = asyncio.Event()  # replicas that end now are not started again
+        self._lock: int | None = None
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._keepers: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
+        self._lock = _only_one(self.layout.root)
         dsn = self.plan.dsn
         if dsn is None:
             self.postgres = EmbeddedPostgres(self.layout.postgres, find_binaries())
@@ -70,6 +75,8 @@ class Up:
             await store.access.make_token(Ids().new("t"), hash_token(token), "operator of this machine", "admin", None, None)
         finally:
             await store.close()
+        if self.postgres is not None:
+            self._keepers.append(asyncio.create_task(self._keep_postgres(self.postgres)))
         for n in range(self.plan.replicas):
             self._keepers.append(asyncio.create_task(self._keep_alive(self.plan.port + n)))
 
@@ -93,6 +100,19 @@ class Up:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
 
+    async def _keep_postgres(self, postgres: EmbeddedPostgres) -> None:
+        """A server that crashed is started again. One that was stopped in order (no lock file is left) is somebody's wish."""
+        while not self._stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), 1)
+            if self._stopping.is_set() or postgres.running() or not (postgres.cluster / "postmaster.pid").exists():
+                continue
+            say("Postgres  crashed; starting it again")
+            try:
+                await asyncio.to_thread(postgres.start)
+            except PostgresFailed as error:
+                say(f"Postgres  {error}")
+
     async def _launch(self, port: int) -> asyncio.subprocess.Process:
         # The DSN holds a password: it goes by the environment, which other users cannot read, not by the command line.
         environment = {**os.environ, "HOLDFAST_DSN": self._dsn, "HOLDFAST_SUPERVISOR": str(os.getpid())}
@@ -110,17 +130,20 @@ class Up:
         )
 
     def stop_soon(self) -> None:
-        self._stopping.set()
+        """Asked once: in order. Asked again: without waiting for workers."""
+        if self._asked.is_set():
+            self._hurry.set()
+        self._asked.set()
 
     async def run(self) -> None:
         """Until somebody asks to stop."""
-        await self._stopping.wait()
+        await self._asked.wait()
 
     async def stop(self) -> None:
-        """Replicas first, then Postgres. Busy workers go on, and report after the next start."""
-        self._stopping.set()
-        if self.plan.stop_workers:
+        """Only what is ours: replicas first, then Postgres. Busy workers go on, and report after the next start."""
+        if self.plan.stop_workers and self._lock is not None:
             await self._drain()
+        self._stopping.set()
         for process in self._processes.values():
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
@@ -128,9 +151,11 @@ class Up:
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
-        if self.postgres is not None:
+        if self.postgres is not None and self._lock is not None:
             say("Postgres  stopping")
             await asyncio.to_thread(self.postgres.stop)
+        if self._lock is not None:
+            os.close(self._lock)
 
     async def _ended(self, process: asyncio.subprocess.Process) -> None:
         try:
@@ -141,7 +166,11 @@ class Up:
 
     async def _drain(self) -> None:
         """Free workers go, busy ones finish: wait for the last, and say how many are left."""
-        store = await self._store()
+        try:
+            store = await asyncio.wait_for(self._store(), 10)
+        except TimeoutError:
+            say("Workers   not drained: Postgres does not answer")
+            return
         try:
             await store.fleet.stop_workers(True)
             said = -1
@@ -151,13 +180,31 @@ class Up:
                 if len(workers) != said:
                     say(f"Workers   {len(workers)} left, {held} of them busy" if workers else "Workers   all gone")
                     said = len(workers)
-                if not workers:
+                if not workers or self._hurry.is_set():
                     return
                 await asyncio.sleep(0.5)
         except StoreUnavailable as error:
             say(f"Workers   not drained: {error}")
         finally:
             await store.close()
+
+
+class AlreadyUp(Exception):
+    """Another `holdfast up` runs on this data directory."""
+
+
+def _only_one(root: Path) -> int:
+    """One fleet a data directory: a second one would stop the first one's Postgres when it leaves."""
+    lock = os.open(root / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.pread(lock, 20, 0).decode().strip()
+        os.close(lock)
+        raise AlreadyUp(f"another `holdfast up` (pid {owner or 'unknown'}) runs on {root}") from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
 
 
 def say(line: str) -> None:

@@ -76,8 +76,7 @@ def test_parked_it_is_reset_and_serves_its_tenant_again(planes: Planes, agent: A
     until(lambda: plane.doing() == "running")
     pid = get(plane, "/", "first")[1]["pid"]
     plane.end(7, park=True)
-    until(lambda: plane.words[-1]["reset_fence"] == 7)
-    assert plane.words[-1]["doing"] == "idle"
+    until(lambda: (plane.words[-1]["reset_fence"], plane.words[-1]["doing"]) == (7, "idle"))
     assert plane.words[-1]["claim"] is None
     assert get(plane, "/", "first")[0] == 401
     assert (running.work / "work" / "resets").read_text().startswith("reset for acme on ")
@@ -108,7 +107,7 @@ def test_a_reset_that_fails_retires_the_worker(planes: Planes, agent: Agents) ->
     plane.end(7, park=True)
     assert running.exit_code() == 1
     assert plane.said("failed") == [{"reason": "reset exited with 4"}]
-    assert 7 not in [word["reset_fence"] for word in plane.words]
+    assert (7, "idle") not in [(word["reset_fence"], word["doing"]) for word in plane.words]
 
 
 def test_without_park_it_exits(planes: Planes, agent: Agents) -> None:

@@ -78,6 +78,7 @@ def test_with_the_cluster_away_nobody_steals_from_anybody(dsn: str) -> None:
 async def replica(dsn: str, home: Path, kind: type[LocalCluster]) -> Wired:
     layout = Layout(home)
     layout.ensure()
+    layout.install.write_text("i-test")  # whose database this is
     made = local_cluster(layout)
     cluster = made if kind is LocalCluster else kind(
         layout.workers, layout.output, layout.highwater, layout.servers, made.install, layout.key.read_bytes()

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from holdfast.model.outcome import Done
+from holdfast.ports.store import WrongInstallation
 from holdfast.postgres import database, migrate
 from holdfast.postgres.embedded import EmbeddedPostgres, PostgresMissing, find_binaries
 from holdfast.postgres.store import PostgresStore
@@ -39,11 +40,13 @@ def empty(shared_postgres: EmbeddedPostgres) -> Iterator[str]:
 
 def test_of_four_that_migrate_at_once_one_does_it(empty: str) -> None:
     async def story() -> None:
-        applied = await asyncio.gather(*(migrate.migrate(empty, f"i-{n}") for n in range(4)))
+        applied = await asyncio.gather(*(migrate.migrate(empty, "i-1") for _ in range(4)))
         [done] = [names for names in applied if names]
         assert done[0] == "0001_core"
         assert done[-1] == database.functions_schema()
-        assert await migrate.migrate(empty, "i-later") == [], "again: nothing to do"
+        assert await migrate.migrate(empty, "i-1") == [], "again: nothing to do"
+        with pytest.raises(WrongInstallation, match="belongs to installation i-1"):
+            await migrate.migrate(empty, "i-2")  # its replica would take every worker of i-1 for dead
         connection = await asyncpg.connect(empty)
         try:
             assert await connection.fetchval("SELECT count(*) FROM holdfast.installation") == 1

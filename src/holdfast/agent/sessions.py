@@ -92,9 +92,9 @@ async def _go_on_or_leave(agent: "Agent", hold: Hold, served: Served) -> None:
     agent.let_go()
     if not end.park:
         raise Leave(0, end.reason or "its claim ended")
+    agent.reset_fence = hold.assignment.fence  # from now on: a restored database must not take us for new
     agent.say("resetting")
     try:
         await served.reset(hold.assignment.tenant)
     except HookFailed as error:
         await agent.fail(str(error))
-    agent.reset_fence = hold.assignment.fence

@@ -12,6 +12,7 @@ from ..model.claim import Claim
 from ..model.duration import seconds
 from ..model.outcome import Done, Skipped
 from ..model.pool import Pool
+from ..model.pool import Problem as FieldProblem
 from ..ports.store import NewClaim, Pair
 from .claim_shapes import Cancel, ClaimList, ClaimRequest, ClaimView, GetQuery, ListQuery, Release, Renew, Timings, view, when
 from .context import Context
@@ -169,14 +170,27 @@ async def release(context: Context, call: Call) -> Response:
             raise refused("reason", "is required with force: it is written into the claim's history")
         await end(context, claim, "released", "force", f"forced by an operator: {body.reason}", None)
     else:
+        if body.fence is None and not _own(call, claim):
+            detail = "this is another tenant's claim: bring its fence, or force with a reason"
+            raise Problem(403, "forbidden", detail, [FieldProblem("fence", "is required for another tenant's claim")])
         await end(context, claim, "released", "release", body.reason or "released by its holder", body.fence)
     return answer(view(context, await own(context, call)))
 
 
 async def cancel(context: Context, call: Call) -> Response:
     claim = await own(context, call)
-    await end(context, claim, "cancelled", "cancel", call.body.reason or "cancelled by its holder", None)
+    if _own(call, claim):
+        await end(context, claim, "cancelled", "cancel", call.body.reason or "cancelled by its holder", None)
+    elif not call.body.reason.strip():
+        raise refused("reason", "is required for another tenant's claim: it is written into the claim's history")
+    else:
+        await end(context, claim, "cancelled", "force", f"cancelled by an operator: {call.body.reason}", None)
     return answer(view(context, await own(context, call)))
+
+
+def _own(call: Call, claim: Claim) -> bool:
+    """P2: whoever is not its holder ends a claim by force, with a reason. Admins without a tenant hold as `default`."""
+    return claim.tenant == (call.caller.tenant or "default")
 
 
 async def end(context: Context, claim: Claim, outcome: str, how: str, reason: str, fence: int | None) -> None:

@@ -83,6 +83,8 @@ def invalid(error: msgspec.ValidationError, prefix: str = "") -> Problem:
     if missing := re.fullmatch(r"Object (missing required|contains unknown) field `(.*)`", reason, re.DOTALL):
         path = f"{path}.{missing[2]}".removeprefix(".")
         reason = "is required" if missing[1] == "missing required" else "is not a field of this object"
+    if "(ms|s|m|h)" in reason:
+        reason = "is not a duration such as 60s, 10m or 1h30m"
     return refused(".".join(part for part in (prefix, path) if part) or "body", reason)
 
 

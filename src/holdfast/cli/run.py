@@ -122,6 +122,9 @@ class _Job:
 
     async def _work(self, pool: str, options: "ClaimOptions") -> int:
         claim = self._claim = await self._client.claim(pool, wait=PATIENT, **options)
+        # It is ours now and goes on whatever happens to servers: wait for them as long as it takes, and say so.
+        self._client.transport.patience = float("inf")
+        self._client.transport.told = lambda error: say(f"claim {claim.id} goes on; waiting for the server: {error}")
         if self._signal is not None:
             self._cancel()
         self._explain(claim)
@@ -148,6 +151,8 @@ class _Job:
 
     def _exit_code(self, claim: "Claim") -> int:
         if claim.outcome in ("completed", "failed"):
+            if claim.exit_code in (126, 127) and claim.reason:
+                say(claim.reason)  # a command that could not be started prints nothing itself
             fallback = 0 if claim.outcome == "completed" else 1
             return claim.exit_code if claim.exit_code is not None else fallback
         say(f"claim {claim.id} ended as {claim.outcome}: {claim.reason or 'no reason given'}")

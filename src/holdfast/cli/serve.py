@@ -8,7 +8,8 @@ import typer
 from .session import Failed
 
 if TYPE_CHECKING:
-    from holdfast.up import Plan
+    from holdfast.ports.store import WrongInstallation
+    from holdfast.up import AlreadyUp, Plan
     from holdfast.wiring import Layout
 
     from .manifest import Manifest
@@ -63,7 +64,10 @@ def up(
     async def then(plan: "Plan", layout: "Layout") -> None:
         await _greet(plan, layout, found)
 
-    asyncio.run(run_up(Plan(data_dir, port, replicas, dsn, stop_workers, host), then))
+    try:
+        asyncio.run(run_up(Plan(data_dir, port, replicas, dsn, stop_workers, host), then))
+    except (AlreadyUp, WrongInstallation) as wrong:
+        raise Failed(str(wrong)) from None
 
 
 async def _greet(plan: "Plan", layout: "Layout", found: "list[Manifest]") -> None:
@@ -100,17 +104,18 @@ def _next_steps(plan: "Plan", layout: "Layout", found: "list[Manifest]") -> str:
         "holdfast" if shutil.which("holdfast") else str(here) if here.name == "holdfast" else f"{sys.executable} -m holdfast"
     )
     default = plan.port == 7070 and layout.root == Path.cwd() / ".holdfast"
-    lines = [] if default else [f"export HOLDFAST_URL={plan.urls[0]} HOLDFAST_TOKEN=$(cat {layout.token})"]
+    lines = [] if default else [f"export HOLDFAST_URL={','.join(plan.urls)} HOLDFAST_TOKEN=$(cat {layout.token})"]
     lines.append(f"{holdfast} get pools")
     pools = [each for each in found if each.kind == "WorkerPool"]
     for each in [each for each in pools if each.spec.get("mode", "job") == "job"][:1]:
         lines.append(f"{holdfast} run --pool {each.name} -- sh -c 'echo hello from $HOLDFAST_CLAIM'")
     for each in [each for each in pools if each.spec.get("mode") == "session"][:1]:
-        lines.append(f"{holdfast} claim --pool {each.name}")
+        lines.append(f"{holdfast} claim --pool {each.name} --hold")
     lines += [f"{holdfast} top", f"{holdfast} doctor"]
     tried = "\n".join(f"  {line}" for line in lines)
+    ending = "Ctrl-C drains and stops it." if plan.stop_workers else "Ctrl-C stops it; workers go on."
     return f"""
-Holdfast is up on {", ".join(plan.urls)}. Ctrl-C stops it; busy workers go on. Try in another terminal:
+Holdfast is up on {", ".join(plan.urls)}. {ending} Try in another terminal:
 
 {tried}
 """
@@ -127,12 +132,16 @@ def serve(
 
     Example: HOLDFAST_DSN=postgresql://… holdfast serve --data-dir /var/lib/holdfast
     """
+    from holdfast.ports.store import WrongInstallation
     from holdfast.serve import run
     from holdfast.wiring import Settings
 
     if dsn is None:
         raise Failed("serve needs a Postgres: set HOLDFAST_DSN or --dsn (or use `holdfast up`)")
-    run(Settings(dsn=dsn, data_dir=data_dir.absolute(), host=host, port=port, pooled=pooled))
+    try:
+        run(Settings(dsn=dsn, data_dir=data_dir.absolute(), host=host, port=port, pooled=pooled))
+    except WrongInstallation as wrong:
+        raise Failed(f"{wrong}; use the data directory that this database was made with") from None
 
 
 def agent() -> None:
@@ -155,6 +164,6 @@ def migrate(dsn: Dsn = None, data_dir: DataDir = Path(".holdfast")) -> None:
     if dsn is None:
         raise Failed("migrate needs a Postgres: set HOLDFAST_DSN or --dsn")
     layout = Layout(data_dir.absolute())
-    install = layout.install.read_text().strip() if layout.install.exists() else "i-unnamed"
+    install = layout.install.read_text().strip() if layout.install.exists() else None
     applied = asyncio.run(run(dsn, install))
     typer.echo("applied: " + ", ".join(applied) if applied else "nothing to do")

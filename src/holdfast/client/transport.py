@@ -58,6 +58,7 @@ class Transport:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self.urls = addresses(urls)
+        self.told: Callable[[HoldfastError], None] | None = None  # hears once a call why it takes longer
         self.patience = patience  # seconds for which an unreachable or unavailable server is asked again
         self.skew = 0.0  # seconds by which the server's clock is ahead of ours
         self.clock = clock
@@ -133,6 +134,8 @@ class Transport:
                         ) from error
                     said[url] = error
                 self.leave(url)
+            if gives_up_at is None and self.told is not None:
+                self.told(_summary(said))
             gives_up_at = gives_up_at or self.clock() + self.patience
             told = [error.retry_after or 0.0 for error in said.values() if isinstance(error, Unavailable)]
             pause_now = max([pause * random.uniform(0.5, 1.0), *told])  # noqa: S311

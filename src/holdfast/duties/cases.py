@@ -124,7 +124,7 @@ def classify(row: Row | None, pod: Pod | None, seen: Seen) -> Verdict:
     if pod.phase == "ended":
         return ended(row, pod)
     if row.worker.state == "retiring":
-        return retiring(row, pod)
+        return retiring(row, pod, seen)
     if row.worker.pod_uid is None:
         return Verdict(Case.UID_UNKNOWN, [NoteUid(row.worker.id, pod.uid)])
     if pod.terminating:
@@ -200,8 +200,8 @@ def ended(row: Row, pod: Pod) -> Verdict:
             known = None  # not an exit code: whoever wrote it, it says nothing
         return death(row, proof, "its worker's process ended", known)
     if worker.state == "spawning":
-        return Verdict(Case.POD_ENDED_FREE, [_failed_start(row, "it ended before it was ready")])
-    return Verdict(Case.POD_ENDED_FREE, [Condemn(worker.id, worker.version, "its process ended", counted=False)])
+        return Verdict(Case.POD_ENDED_FREE, [replace(_failed_start(row, "it ended before it was ready"), proof=proof)])
+    return Verdict(Case.POD_ENDED_FREE, [Condemn(worker.id, worker.version, "its process ended", counted=False, proof=proof)])
 
 
 def death(row: Row, proof: Proof, reason: str, exit_code: int | None) -> Verdict:
@@ -229,8 +229,8 @@ def terminating(row: Row) -> Verdict:
     return Verdict(Case.TERMINATING_FREE, [Condemn(worker.id, worker.version, reason, counted=False)])
 
 
-def retiring(row: Row, pod: Pod) -> Verdict:
-    if row.pool_frozen or (pod.terminating and row.age < ASK_AGAIN):
+def retiring(row: Row, pod: Pod, seen: Seen) -> Verdict:
+    if row.pool_frozen or (pod.terminating and (row.age < ASK_AGAIN or not seen.whole)):
         return Verdict(Case.RETIRING_ENDING)
     return Verdict(Case.RETIRING, [DeletePod(pod.name, pod.uid, row.grace, reason=row.worker.reason or "")])
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import structlog
 
 from ..model.pod import Pod
+from ..ports.cluster import ClusterUnavailable
 from ..ports.store import Facts, Row
 from . import recover
 from .actions import (
@@ -35,6 +36,10 @@ class Converge:
     async def observe(self, ports: Ports) -> Seen:
         pods = {pod.name: pod for pod in await ports.cluster.pods()}
         rows = {row.worker.id: row for row in await ports.store.workers.rows(None)}
+        known = sum(row.worker.pod_uid is not None for row in rows.values())
+        if not pods and known > 1:
+            # P7: a list that is empty all at once is a list that is wrong.
+            raise ClusterUnavailable(f"no pods are listed, and {known} workers had one")
         seen = await self._seen(ports, pods, rows)
         self._missing = frozenset(
             name for name, row in rows.items() if name not in pods or row.worker.pod_uid not in (None, pods[name].uid)

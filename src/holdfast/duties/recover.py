@@ -41,9 +41,9 @@ def compare(row: Row | None, pod: Pod | None, pulse: Pulse | None) -> list[Actio
     if pod.phase == "ended":
         return []
     if row is None:
-        if spoke is None or pod.stamp is not None or pod.terminating:
+        if spoke is None or pod.terminating:
             return []
-        spent = spoke.reset_fence is not None
+        spent = spoke.reset_fence is not None or pod.stamp is not None
         return [AdoptFree(pod.worker, pod.uid, pod.pool_id, pod.pool, pod.revision, spent)]
     if row.worker.pod_uid is None:
         return [NoteUid(row.worker.id, pod.uid)]
@@ -55,7 +55,8 @@ def _held(pod: Pod, word: Pulse | None) -> tuple[str, str, int] | None:
     if word is not None and pod.phase != "ended":
         if word.claim is not None and word.fence is not None and word.tenant is not None:
             return word.claim, word.tenant, word.fence
-        return None
+        if word.doing in ("idle", "resetting"):
+            return None  # else it is busy with something that it could not prove: then the stamp says with what
     return (pod.stamp.claim, pod.stamp.owner, pod.stamp.fence) if pod.stamp is not None else None
 
 
@@ -63,10 +64,10 @@ def finish(
     pods: Iterable[Pod], rows: Mapping[str, Row], pulses: Mapping[str, Pulse], state: Recovery, adopting: bool
 ) -> list[Action]:
     """Recovery ends when every living pod's agent has spoken since it began, or had time enough to."""
+    if adopting and state.age < 2 * LISTEN:
+        return []  # the next pass shows whether it took
     if state.age >= LISTEN:
         return [EndRecovery()]
-    if adopting:
-        return []  # the next pass shows whether it took
     for pod in pods:
         if pod.phase == "ended" or pod.terminating:
             continue

@@ -168,7 +168,8 @@ class Apply:
     async def _condemn(self, a: do.Condemn) -> Outcome:
         if a.proof is not None and not await self._dead(a.proof):
             return Skipped("unsure")
-        outcome = await self._store.workers.condemn(a.worker, a.version, a.reason, counted=a.counted)
+        dead = a.proof is not None
+        outcome = await self._store.workers.condemn(a.worker, a.version, a.reason, counted=a.counted, dead=dead)
         crash_point("condemn.stored")
         if isinstance(outcome, Done) and a.pool_id is not None:
             if a.trouble is not None:
@@ -242,6 +243,8 @@ class Apply:
         return Done()
 
     async def _prune_outputs(self, a: do.PruneOutputs) -> Outcome:
+        if (await self._store.fleet.state()).recovering:
+            return Skipped("recovering")
         await self._cluster.prune_output(set(a.keep))
         return Done()
 

@@ -70,6 +70,9 @@ class Replica:
         self._epoch = 0
         self._joined = False
         self._compared = False
+        self._lost: str | None = None  # why we know that commits were lost, until recovery has begun
+        self._side: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
         ports.store.saw(UNCOMPARED)
         self.beat_at: float | None = None  # when the store last heard us, by our clock
 
@@ -91,9 +94,10 @@ class Replica:
 
     async def stop(self) -> None:
         """Our terms are free at once for others; workers and claims are not touched."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._side.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         with contextlib.suppress(*UNAVAILABLE):
             await self._flush()
             await self.ports.store.fleet.leave(self.id)
@@ -118,8 +122,9 @@ class Replica:
             started = _now()
             try:
                 await self.beat()
-            except StoreUnavailable as error:
-                self._metrics.store_errors.inc()
+            except UNAVAILABLE as error:
+                counter = self._metrics.store_errors if isinstance(error, StoreUnavailable) else self._metrics.cluster_errors
+                counter.inc()
                 log.warning("beat not stored", replica=self.id, error=str(error))
             await asyncio.sleep(max(0.05, BEAT - (_now() - started)))
 
@@ -129,6 +134,7 @@ class Replica:
         if not self._joined:
             await store.fleet.join(self.id, *self._about)
             self._joined = True
+        await self._settle_loss()
         if not self._compared:
             await self._compare_mark()
         sent = _now()
@@ -138,27 +144,49 @@ class Replica:
         self.beat_at = _now()
         self.terms.stored(beat, sent)
         if beat.mark <= self._mark or beat.epoch < self._epoch:
-            await self._lost_commits(f"the database shows mark {beat.mark}, and {self._mark} was seen")
+            self._lost = f"the database shows mark {beat.mark}, and {self._mark} was seen"
+        await self._settle_loss()
         self._mark, self._epoch = max(self._mark, beat.mark), max(self._epoch, beat.epoch)
         store.saw(self._mark)
-        await self._remember(beat)
-        await self._take_terms(beat)
+        # Beside the beat: neither a slow file nor a duty's trial read may make us look dead.
+        self._beside("remember", self._remember, beat)
+        await self._take_terms(beat, stale=False)
+        self._beside("takeover", partial(self._take_terms, stale=True), beat)
         if beat.recovering:
             self._pokes["converge"].set()
 
     async def _compare_mark(self) -> None:
         """Before anything is done: does the database still know what was kept outside of it?"""
         known = await self.ports.cluster.remembered()
-        mark = (await self.ports.store.fleet.state()).mark
+        state, ours = await self.ports.store.fleet.state(), self.ports.cluster.install
+        if state.install != ours:
+            raise ClusterUnavailable(f"this database is installation {state.install}'s, and these pods are {ours}'s")
+        mark = state.mark
         if known is not None and known.install == self.ports.cluster.install and known.mark > mark:
             self._mark, self._epoch = known.mark, known.epoch
-            await self._lost_commits(f"the database shows mark {mark}, and {known.mark} was kept outside")
+            self._lost = f"the database shows mark {mark}, and {known.mark} was kept outside"
+            await self._settle_loss()
         self._compared = True
         self.ports.store.saw(max(self._mark, mark))
 
-    async def _lost_commits(self, reason: str) -> None:
-        log.error("the database lost commits: recovery begins", replica=self.id, reason=reason)
-        await self.ports.store.fleet.begin_recovery(reason, self._mark, self._epoch)
+    async def _settle_loss(self) -> None:
+        """What was once seen is not forgotten: until recovery has begun, every beat tries again, and nothing is acted on."""
+        if self._lost is None:
+            return
+        self.ports.store.saw(UNCOMPARED)
+        log.error("the database lost commits: recovery begins", replica=self.id, reason=self._lost)
+        await self.ports.store.fleet.begin_recovery(self._lost, self._mark, self._epoch)
+        self._lost = None
+
+    def _beside(self, name: str, work: Callable[[Beat], Coroutine[Any, Any, None]], beat: Beat) -> None:
+        """Something that may take long, once at a time."""
+        running = self._side.get(name)
+        if running is None or running.done():
+            self._side[name] = asyncio.create_task(self._quietly(work, beat))
+
+    async def _quietly(self, work: Callable[[Beat], Coroutine[Any, Any, None]], beat: Beat) -> None:
+        with contextlib.suppress(*UNAVAILABLE):
+            await work(beat)
 
     async def _remember(self, beat: Beat) -> None:
         try:
@@ -166,9 +194,11 @@ class Replica:
         except ClusterUnavailable:
             self._metrics.cluster_errors.inc()
 
-    async def _take_terms(self, beat: Beat) -> None:
+    async def _take_terms(self, beat: Beat, *, stale: bool) -> None:
         periods = {duty.name: duty.period for duty in self.duties.values()}
-        for term, stale in list(self.terms.to_take(beat, periods)):
+        for term, is_stale in list(self.terms.to_take(beat, periods)):
+            if is_stale != stale:
+                continue
             if stale and not await self._reads_work(term.duty):
                 continue  # with the cluster down every duty is stale everywhere: nobody steals in a storm
             sent = _now()
@@ -232,7 +262,9 @@ class Replica:
         tally.seconds = _now() - started
         return actions
 
-    async def do(self, duty: str, actions: list[Action], patience: asyncio.Timeout | None = None) -> tuple[int, str] | None:
+    async def do(
+        self, duty: str, actions: list[Action], patience: asyncio.Timeout | None = None, done: list[Action] | None = None
+    ) -> tuple[int, str] | None:
         """Apply a plan; how many actions failed, and why the last did. Running a plan twice at once is wasteful, never wrong:
         every action is guarded."""
         failures, why = 0, ""
@@ -243,6 +275,8 @@ class Replica:
             tally = self.terms.tally(duty)
             tally.progressed = True
             tally.actions += isinstance(outcome, Done)
+            if done is not None and isinstance(outcome, Done):
+                done.append(action)
             tally.skips += isinstance(outcome, Skipped)
             if isinstance(outcome, Failed):
                 failures, why = failures + 1, outcome.reason
@@ -286,12 +320,17 @@ class Replica:
             except UNAVAILABLE:
                 self._hints |= names  # looked at again with the next hint, or in a few seconds
                 raise
-            actions = self.converge.plan(seen)
-            await self.do("converge", actions)
-            again = {name for action in actions for name in _workers_of(action, seen.rows)}
-            if again:
-                # One step leads to the next (dead, ended, buried); but never faster than this.
-                asyncio.get_running_loop().call_later(0.2, self.hint, again)
+            done: list[Action] = []
+            await self.do("converge", self.converge.plan(seen), done=done)
+            again = {name for action in done for name in _workers_of(action, seen.rows)}
+            if again and not self._again:
+                # One step leads to the next (dead, ended, buried); but only where it was taken, and never faster than this.
+                asyncio.get_running_loop().call_later(0.2, self._hint_again)
+            self._again |= again
+
+    def _hint_again(self) -> None:
+        names, self._again = self._again, set()
+        self.hint(names)
 
     async def _dues(self) -> None:
         """Between two full passes: workers for whom time alone has made something due."""

@@ -18,7 +18,7 @@ from .ending import end
 from .folder import Folder, StampFile
 from .keeping import HighWater, Outputs, Tokens
 from .launch import AGENT, Places, abandoned, command, reserve, start_shim, sweep_drafts
-from .survey import PLAIN, Survey
+from .survey import MARKER, PLAIN, Survey
 
 T = TypeVar("T")
 
@@ -45,6 +45,8 @@ class LocalCluster:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Without symbolic links: processes are also found by the folder that they work in, as the kernel names it.
         self._places = Places(root.resolve(), output_root.resolve(), servers_file.absolute())
+        if not highwater.exists():  # a new installation; later the mark must be there already
+            (self._places.root / MARKER).touch(mode=0o600)
         self._survey = Survey(self._places.root, install)
         self._outputs = Outputs(self._places.output_root)
         self._highwater = HighWater(highwater.absolute())

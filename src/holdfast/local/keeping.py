@@ -58,6 +58,9 @@ class Outputs:
         return removed
 
 
+LOCK_SECONDS = 0.5  # a replica that stands still with the lock must not make the others stand still
+
+
 class HighWater:
     """A mark beside the database's folder. It only rises, whoever writes it."""
 
@@ -100,7 +103,15 @@ class HighWater:
     def _locked(self) -> Iterator[None]:
         fd = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            deadline = time.monotonic() + LOCK_SECONDS
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise ClusterUnavailable(f"another replica holds the lock of {self.path}") from None
+                    time.sleep(0.02)
             yield
         finally:
             os.close(fd)

@@ -13,6 +13,7 @@ from ..ports.cluster import ClusterUnavailable
 from .folder import Exit, Facts, Folder, Stat
 from .process import BOOT, NOBODY, Table, alive
 
+MARKER = ".holdfast"  # in the root from its first day on: an empty folder in its place proves nothing
 PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # never a hidden folder, which are drafts and left-overs
 SILENT = "ended without a word: its processes were killed from outside"
 
@@ -82,6 +83,8 @@ class Survey:
             raise ClusterUnavailable(f"cannot look at {self.root}: {error}") from error
         if inode != self._inode:
             raise ClusterUnavailable(f"{self.root} is another folder than at the start: unmounted, or replaced")
+        if not (self.root / MARKER).exists():
+            raise ClusterUnavailable(f"{self.root} is not the folder that this installation's workers live in: not mounted?")
 
     def _pod(self, name: str, shared: Pass, fresh: bool = False) -> Pod | None:
         facts = self.facts(name, fresh)

@@ -198,6 +198,7 @@ class Recovery(msgspec.Struct, frozen=True):
     reason: str | None
     age: float  # seconds of heard time since recovery began
     last_fence: int  # the greatest fence that this database can have given
+    recovered_ago: float | None = None  # seconds since the last recovery ended
 
 
 class Adoption(msgspec.Struct, frozen=True, kw_only=True):

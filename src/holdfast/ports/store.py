@@ -29,6 +29,10 @@ from .records import (
 )
 
 
+class WrongInstallation(Exception):
+    """This database is another installation's. Nothing may be concluded from our pods about its workers: refuse, and stop."""
+
+
 class StoreUnavailable(Exception):
     """The store could not be asked, or whether a change was stored is unknown. Nothing may be concluded from it (P7)."""
 
@@ -110,8 +114,8 @@ class Workers(Protocol):
     async def warm(self, worker: str, version: int, endpoint: str | None) -> Outcome:
         """A worker without an agent is ready."""
 
-    async def condemn(self, worker: str, version: int | None, reason: str, *, counted: bool) -> Outcome:
-        """A free worker is to go. A live claim refuses it. `counted`: the brake counts it."""
+    async def condemn(self, worker: str, version: int | None, reason: str, *, counted: bool, dead: bool = False) -> Outcome:
+        """A free worker is to go. A live claim refuses it. `counted`: the brake counts it. `dead`: its pod is provably gone."""
 
     async def bury(self, worker: str, reason: str) -> Outcome:
         """Its absence is proven. Only for one that is retiring."""
@@ -328,4 +332,5 @@ __all__ = [
     "TermState",
     "Word",
     "Workers",
+    "WrongInstallation",
 ]

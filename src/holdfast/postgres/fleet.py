@@ -23,7 +23,8 @@ TAKE_TERM = "SELECT @fn.take_term($1, $2, $3, $4)"
 STATE = """
 SELECT i.install_id, i.epoch, h.mark, i.recovering_since IS NOT NULL, i.recovery_reason,
        coalesce(extract(epoch FROM holdfast.heard() - i.recovery_heard), 0)::float8,
-       (i.epoch::bigint << 40) + (SELECT last_value FROM holdfast.fence)
+       (i.epoch::bigint << 40) + (SELECT last_value FROM holdfast.fence),
+       extract(epoch FROM holdfast.now() - i.recovered_at)::float8
 FROM holdfast.installation i, holdfast.hearing h
 """
 BEGIN_RECOVERY = "SELECT @fn.begin_recovery($1, $2, $3)"

@@ -2,14 +2,15 @@
 
 import asyncpg
 
-from ..ports.store import StoreUnavailable
+from ..ports.store import StoreUnavailable, WrongInstallation
 from .database import HERE, UNAVAILABLE, functions_schema, functions_text, render
 
 LOCK = 7_413_000_001  # one advisory lock for all of Holdfast's schema changes
 
 
-async def migrate(dsn: str, install: str) -> list[str]:
-    """Apply what is missing; the names of what was applied. Whoever comes second waits, and finds it done."""
+async def migrate(dsn: str, install: str | None) -> list[str]:
+    """Apply what is missing; the names of what was applied. Whoever comes second waits, and finds it done. The first to name
+    its installation owns the database: another one's replica would see its own (no) pods, and take every worker for dead."""
     try:
         connection = await asyncpg.connect(dsn, timeout=10, statement_cache_size=0)
     except UNAVAILABLE as error:
@@ -23,10 +24,14 @@ async def migrate(dsn: str, install: str) -> list[str]:
             await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
             applied = await _tables(connection)
             applied += await _functions(connection)
-            await connection.execute(
-                "INSERT INTO holdfast.installation (install_id) VALUES ($1) ON CONFLICT (one) DO NOTHING",
-                install,
-            )
+            if install is not None:
+                owner = "INSERT INTO holdfast.installation (install_id) VALUES ($1) ON CONFLICT (one) DO NOTHING"
+                await connection.execute(owner, install)
+                owned = await connection.fetchval("SELECT install_id FROM holdfast.installation")
+                if owned != install:
+                    raise WrongInstallation(
+                        f"this database belongs to installation {owned}, and this data directory to {install}"
+                    )
         return applied
     finally:
         await connection.close()

@@ -198,7 +198,8 @@ BEGIN
 END $$;
 
 -- Condemn a free worker: the only way out for one that no claim ended. Answers done | stale | frozen | braked | recovering.
-CREATE FUNCTION @fn.condemn(p_worker text, p_version integer, p_reason text, p_counted boolean, p_mark bigint)
+CREATE FUNCTION @fn.condemn(p_worker text, p_version integer, p_reason text, p_counted boolean, p_dead boolean,
+                            p_mark bigint)
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     w holdfast.worker;
@@ -220,12 +221,12 @@ BEGIN
     IF EXISTS (SELECT FROM holdfast.claim WHERE worker_id = p_worker AND state IN ('assigned', 'active')) THEN
         RETURN 'stale';
     END IF;
-    -- An agent that says it works, for a claim that we do not know as ended, is not free, whatever the row says. Nor do we know
-    -- that of one that has not spoken since commits were lost. An operator's word (no version) goes above this.
-    IF p_version IS NOT NULL AND EXISTS (
-        SELECT FROM holdfast.pulse u, holdfast.installation i WHERE u.worker_id = p_worker AND (
-            (u.claim_id IS NOT NULL AND NOT EXISTS (SELECT FROM holdfast.claim c WHERE c.id = u.claim_id AND c.state = 'ended'))
-            OR (u.beat_heard < i.recovery_heard AND w.state_heard < i.recovery_heard))) THEN
+    -- An agent that says it works, for a claim that we do not know as ended, is not free, whatever the row says. Nor is that
+    -- known of one that recovery left suspect. Proof of death and an operator's word (no version) go above this.
+    IF p_version IS NOT NULL AND NOT p_dead AND (
+        EXISTS (SELECT FROM holdfast.installation i WHERE i.recovered_at = w.suspect_since)
+        OR EXISTS (SELECT FROM holdfast.pulse u WHERE u.worker_id = p_worker AND u.claim_id IS NOT NULL
+                   AND NOT EXISTS (SELECT FROM holdfast.claim c WHERE c.id = u.claim_id AND c.state = 'ended'))) THEN
         RETURN 'stale';
     END IF;
     IF p_counted THEN

@@ -61,9 +61,11 @@ BEGIN
     UPDATE holdfast.installation SET recovering_since = NULL, recovered_at = t;
     UPDATE holdfast.worker w SET suspect_since = t, version = version + 1
     FROM holdfast.pool p
-    WHERE p.id = w.pool_id AND (p.spec #>> '{worker,agent}')::boolean AND w.state IN ('warm', 'parked', 'held')
-      AND w.suspect_since IS NULL AND NOT EXISTS (SELECT FROM holdfast.pulse u
-          WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard);
+    WHERE p.id = w.pool_id AND w.suspect_since IS NULL AND (
+        -- Whose agent has not spoken since; and who has neither an agent nor a stamp that could speak for it: an operator looks.
+        ((p.spec #>> '{worker,agent}')::boolean AND w.state IN ('warm', 'parked', 'held') AND NOT EXISTS (
+            SELECT FROM holdfast.pulse u WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard))
+        OR (NOT (p.spec #>> '{worker,agent}')::boolean AND p.spec #>> '{protection,mode}' <> 'claim' AND w.state = 'warm'));
     PERFORM @fn.retire_spent(w.id) FROM holdfast.worker w JOIN holdfast.pulse u ON u.worker_id = w.id
     WHERE w.state IN ('spawning', 'warm') AND u.reset_fence IS NOT NULL;
     INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'recovery.ended', 'pods and agents have been compared');
