@@ -97,7 +97,7 @@ def test_a_defect_says_nothing_of_its_cause_to_callers(stage: Stage, monkeypatch
 
 def test_metrics_parse_and_follow_the_naming_of_prometheus(stage: Stage) -> None:
     claim = stage.claim()
-    stage.ask("POST", f"/v1/claims/{claim['id']}/release", {})
+    stage.ask("POST", f"/v1/claims/{claim['id']}/release", {"fence": claim["fence"]})
     stage.ask("GET", f"/v1/claims/{claim['id']}")
     stage.ask("GET", "/v1/workers/w-1")
     stage.ask("GET", "/v1/tenants/acme")

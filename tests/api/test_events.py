@@ -64,7 +64,7 @@ def after(stage: Stage, id_: str) -> list[str]:
 def test_a_stream_cut_off_after_any_event_resumes_with_the_next(stage: Stage) -> None:
     for n in range(3):
         claim = stage.claim(key=f"k-{n}")
-        stage.ask("POST", f"/v1/claims/{claim['id']}/release", {})
+        stage.ask("POST", f"/v1/claims/{claim['id']}/release", {"fence": claim["fence"]})
     everything = eventually(lambda: len(found := history(stage)) > 12 and found, 10)
     ids = [event["id"] for event in everything]
     assert len(set(ids)) == len(ids)
@@ -78,7 +78,7 @@ def test_a_stream_that_waits_hears_what_happens_while_it_was_away_and_now(stage:
     eventually(lambda: history(stage, f"&claim={first['id']}"), 5)
     with stream(stage, f"?claim={first['id']}") as events:
         last = next(events)["id"]
-    stage.ask("POST", f"/v1/claims/{first['id']}/release", {})  # while nobody listens
+    stage.ask("POST", f"/v1/claims/{first['id']}/release", {"fence": first["fence"]})  # while nobody listens
     with stream(stage, f"?claim={first['id']}", last=last) as events:
         kinds = []
         while not kinds or kinds[-1] != "claim.ended":

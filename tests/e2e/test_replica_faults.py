@@ -4,6 +4,8 @@ import contextlib
 import signal
 from collections.abc import Callable
 
+import pytest
+
 from fleet import JOB, SESSION, Fleet, eventually
 
 Make = Callable[..., Fleet]
@@ -25,12 +27,13 @@ def test_a_replica_dies_after_the_claim_is_durable_before_hand_over(make_fleet: 
     fleet.check_promises()
 
 
-def test_a_replica_dies_holding_all_duties_and_another_takes_them(make_fleet: Make) -> None:
-    fleet = make_fleet(replicas=2, pools={"linux": JOB})
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_a_replica_dies_holding_all_duties_and_another_takes_them(replicas: int, make_fleet: Make) -> None:
+    fleet = make_fleet(replicas=replicas, pools={"linux": JOB})
     fleet.warm(1)
     holder = _replica_with_duties(fleet)
     fleet.kill(holder)
-    other = 1 - holder
+    other = fleet.alive()
     held = lambda: {d["duty"] for d in fleet.api("GET", "/v1/duties", replica=other).json["items"] if _lively(d)}  # noqa: E731
     eventually(lambda: {"match", "deadlines", "converge", "scale", "pools"} <= held(), 25, "all duties succeed again")
     # And they work: a job's worker is replaced.

@@ -2,11 +2,14 @@
 
 import http.client
 import json
+import signal
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from fleet import SERVE, SESSION, Fleet, eventually
+from holdfast.local.process import send
 
 Make = Callable[..., Fleet]
 
@@ -91,3 +94,23 @@ def test_force_needs_a_reason_and_leaves_it_in_the_history(make_fleet: Make) -> 
     assert forced.json["outcome"] == "released"
     history = fleet.api("GET", f"/v1/events?claim={claim['id']}").json["items"]
     assert "security roll" in json.dumps(history)
+
+
+def test_a_served_process_that_dies_closes_its_port_and_its_claim_is_lost(make_fleet: Make) -> None:
+    fleet = make_fleet(replicas=2, pools={"notebook": SESSION})
+    claim = fleet.claim("notebook", tenant="acme", wait="30s")
+    agent = fleet.agent_of(claim["worker"])
+    served = [process for process in fleet.processes(claim["worker"]) if _serves(process.pid)]
+    assert served, "the served process is found"
+    assert agent.pid not in {process.pid for process in served}
+    for process in served:
+        send(process, signal.SIGKILL)
+    ended = fleet.see(claim["id"], wait="20s")
+    assert (ended["state"], ended["outcome"]) == ("ended", "lost")
+    eventually(lambda: fleet.api("GET", f"/v1/workers/{claim['worker']}").json["state"] == "gone", 20)
+    again = fleet.claim("notebook", tenant="acme", wait="40s")
+    assert (again["state"], again["worker"] != claim["worker"]) == ("active", True)
+
+
+def _serves(pid: int) -> bool:
+    return b"http.server" in Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -72,7 +72,7 @@ class Machine:
 
     def processes(self) -> list[Process]:
         found, table = list[Process](), Table()
-        for path in (self.data / "workers").iterdir():
+        for path in (self.data / "workers").glob("w-*"):
             with contextlib.suppress(FileNotFoundError):
                 shim, agent = (json.loads((path / name).read_bytes()) for name in ("pod.json", "agent.json"))
                 uid = json.loads((path / "order.json").read_bytes())["uid"]

@@ -68,6 +68,7 @@ def drain(
     context: typer.Context,
     pool: PoolName,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    output: Output = "table",
 ) -> None:
     """Delete a pool: free workers leave at once, busy ones finish first.
 
@@ -76,7 +77,10 @@ def drain(
     if not yes:
         typer.confirm(f"Drain and delete pool {pool!r}?", abort=True, err=True)
     speak(context, lambda client: client.delete_pool(pool))
-    typer.echo(f"pool {pool} draining")
+    if output == "json":
+        print_json({"name": pool, "state": "draining"})
+    else:
+        typer.echo(f"pool {pool} draining")
 
 
 @brakes.callback()

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .session import Failed, hide, say, speak
+from .session import Failed, Output, hide, say, speak
+from .show import print_json
 
 if TYPE_CHECKING:
     from holdfast.client import Claim, ClaimOptions, Client
@@ -47,6 +48,7 @@ def run(
     priority: Annotated[int | None, typer.Option(min=0, max=9, help="Higher is served earlier.")] = None,
     retry: Annotated[Literal["lost"] | None, typer.Option(help="Run again if its worker died.")] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the claim's id and leave.")] = False,
+    output: Output = "table",
 ) -> None:
     """Run a command on a warm worker, stream its output and exit with its code.
 
@@ -68,7 +70,10 @@ def run(
     async def talk(client: "Client") -> int:
         if detach:
             claim = await client.claim(pool, wait="0s", **options)
-            typer.echo(claim.id)
+            if output == "json":
+                print_json({"id": claim.id, "state": claim.state})
+            else:
+                typer.echo(claim.id)
             return 0
         return await _Job(client).run(pool, options)
 

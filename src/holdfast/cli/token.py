@@ -54,10 +54,13 @@ def list_(context: typer.Context, output: Output = "table") -> None:
 
 
 @tokens.command()
-def revoke(context: typer.Context, token: Annotated[str, typer.Argument(help="Its id.")]) -> None:
+def revoke(context: typer.Context, token: Annotated[str, typer.Argument(help="Its id.")], output: Output = "table") -> None:
     """Revoke a token at once.
 
     Example: holdfast token revoke t-1a2b3c
     """
     speak(context, lambda client: client.revoke_token(token))
-    typer.echo(f"token {token} revoked")
+    if output == "json":
+        print_json({"id": token, "revoked": True})
+    else:
+        typer.echo(f"token {token} revoked")

@@ -1,6 +1,10 @@
 """Everything that is counted here, in one place; docs/metrics.md is generated from it."""
 
+from typing import get_args
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from ..model.claim import How
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
 
@@ -78,3 +82,8 @@ class Metrics:
         self.store_errors = Counter("holdfast_store_errors", "Calls that could not reach the store.", registry=r)
         self.cluster_errors = Counter("holdfast_cluster_errors", "Passes that could not reach the cluster.", registry=r)
         self.requests = Counter("holdfast_http_requests", "Requests by route and status.", ["route", "status"], registry=r)
+        # From the start, so that the first of its kind is an increase and not a new series.
+        for how in get_args(How):
+            self.ends.labels(how)
+        for kind in ("quota", "limit", "webhook", "invalid", "image", "unschedulable", "other", "never-ready"):
+            self.spawn_failures.labels(kind)
