@@ -39,7 +39,7 @@ check: $(READY) ## ruff, mypy strict, import-linter
 
 .PHONY: test
 test: $(READY) ## all tests, on real parts
-	$(BIN)/pytest -n 4 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal
 
 .PHONY: soak
 soak: $(READY) ## five minutes of random faults (HOLDFAST_SOAK_SECONDS, HOLDFAST_SOAK_SEED)
