@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import subprocess
+import threading
 import time
 
 import pytest
@@ -30,6 +31,35 @@ def test_a_root_that_cannot_be_listed_is_not_an_empty_one(stage: LocalStage) -> 
             await cluster.read("w-1")
         with pytest.raises(ClusterUnavailable, match="another folder"):
             await cluster.delete("w-1", "uid", 0)
+
+    play(stage, story)
+
+
+def test_a_root_that_moves_away_during_a_look_hides_nobody(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        for number in range(8):
+            await running(cluster, stage.order(f"w-{number}"))
+        away, stop = stage.home / "elsewhere", threading.Event()
+
+        def shove() -> None:
+            while not stop.is_set():
+                stage.root.rename(away)
+                away.rename(stage.root)
+
+        mover = threading.Thread(target=shove)
+        mover.start()
+        seen = {"whole": 0, "unavailable": 0}
+        try:
+            while min(seen.values()) < 200:
+                try:
+                    assert len(await cluster.pods()) == 8
+                    assert await cluster.read("w-3") is not None
+                    seen["whole"] += 1
+                except ClusterUnavailable:
+                    seen["unavailable"] += 1
+        finally:
+            stop.set()
+            mover.join()
 
     play(stage, story)
 

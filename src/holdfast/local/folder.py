@@ -154,9 +154,7 @@ class Folder:
         try:
             return cast(T, DECODERS[kind].decode(_content(path)))
         except FileNotFoundError:
-            if name == "order.json":
-                raise
-            return None
+            raise  # it was listed a moment ago: the folder went, or moved
         except msgspec.DecodeError as error:
             if trusted:
                 raise ClusterUnavailable(f"{path} is damaged: {error}") from error

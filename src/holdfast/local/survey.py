@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import time
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -45,11 +46,8 @@ class Survey:
 
     def pods(self) -> list[Pod]:
         """All of them, or ClusterUnavailable: a partial list would read as the death of the rest."""
-        try:
-            self.check_root()
-            names = [name for name in os.listdir(self.root) if PLAIN.fullmatch(name)]
-        except OSError as error:
-            raise ClusterUnavailable(f"cannot list {self.root}: {error}") from error
+        with self._opened() as root:
+            names = [name for name in os.listdir(root) if PLAIN.fullmatch(name)]
         shared = Pass()
         found = [pod for name in names if (pod := self._pod(name, shared)) is not None]
         for name in self._known.keys() - set(names):
@@ -62,13 +60,14 @@ class Survey:
         return self._pod(name, Pass(), fresh=True) if PLAIN.fullmatch(name) else None
 
     def facts(self, name: str, fresh: bool = True) -> Facts | None:
-        """What the folder of this name says; None: there is none."""
+        """What the folder of this name says; None is proof that there is none."""
         folder = self.folder(name)
         try:
             if not fresh and (known := self._known.get(name)) is not None and folder.stat() == known[0]:
                 return known[1]
             facts, stat = folder.facts()
         except FileNotFoundError:
+            self._prove_gone(name)
             return None
         except OSError as error:
             raise ClusterUnavailable(f"cannot read {folder.path}: {error}") from error
@@ -77,14 +76,37 @@ class Survey:
         return facts
 
     def check_root(self) -> None:
+        with self._opened():
+            pass
+
+    def _prove_gone(self, name: str) -> None:
+        """A path leads nowhere too while the root is moved away under it, so ask the root itself."""
+        with self._opened() as root:
+            try:
+                os.stat(name, dir_fd=root, follow_symlinks=False)
+            except FileNotFoundError:
+                return
+        raise ClusterUnavailable(f"{self.root / name} could not be reached, though it is there")
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        """The root as it was at the start, held by its inode: what is read through it stays one folder's content."""
         try:
-            inode = os.stat(self.root).st_ino
+            fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise ClusterUnavailable(f"cannot look at {self.root}: {error}") from error
-        if inode != self._inode:
-            raise ClusterUnavailable(f"{self.root} is another folder than at the start: unmounted, or replaced")
-        if not (self.root / MARKER).exists():
-            raise ClusterUnavailable(f"{self.root} is not the folder that this installation's workers live in: not mounted?")
+        try:
+            if os.fstat(fd).st_ino != self._inode:
+                raise ClusterUnavailable(f"{self.root} is another folder than at the start: unmounted, or replaced")
+            try:
+                os.stat(MARKER, dir_fd=fd)
+            except FileNotFoundError:
+                raise ClusterUnavailable(f"{self.root} is not the folder of this installation's workers: not mounted?") from None
+            yield fd
+        except OSError as error:
+            raise ClusterUnavailable(f"cannot read {self.root}: {error}") from error
+        finally:
+            os.close(fd)
 
     def _pod(self, name: str, shared: Pass, fresh: bool = False) -> Pod | None:
         facts = self.facts(name, fresh)
