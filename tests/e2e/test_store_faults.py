@@ -104,7 +104,9 @@ def test_a_database_restored_from_an_earlier_backup_is_noticed_and_nothing_is_re
 def test_a_list_that_cannot_be_read_ends_nothing(make_fleet: Make) -> None:
     fleet = make_fleet(replicas=1, pools={"linux": JOB})
     fleet.warm(1)
-    claim = fleet.claim("linux", command=["sh", "-c", "sleep 200; echo kept"], wait="30s")
+    started = fleet.home / "started"
+    claim = fleet.claim("linux", command=["sh", "-c", f"touch {started}; sleep 200; echo kept"], wait="30s")
+    eventually(started.exists, 20, "the command has started")
     away = fleet.layout.workers.with_name("away")
     fleet.layout.workers.rename(away)
     before = fleet.sql("SELECT skips FROM holdfast.term WHERE duty = 'converge'")[0]["skips"]
@@ -119,7 +121,8 @@ def test_a_list_that_cannot_be_read_ends_nothing(make_fleet: Make) -> None:
     passes = "SELECT success_at FROM holdfast.term WHERE duty = 'converge'"
     healed = fleet.sql(passes)[0]["success_at"]
     eventually(lambda: fleet.sql(passes)[0]["success_at"] > healed, 40, "a good list again")
-    assert fleet.see(claim["id"])["state"] == "active"
+    held = fleet.see(claim["id"])
+    assert held["state"] == "active", held
     assert fleet.processes(claim["worker"])
 
 

@@ -93,6 +93,8 @@ class Group(asyncio.Protocol):
             )
         except BaseException as error:
             os.close(reading)
+            if isinstance(error, FileNotFoundError) and not (folder / "work").is_dir():
+                raise CannotStart(NOT_STARTED, "its worker's folder is gone") from None
             if isinstance(error, FileNotFoundError):
                 raise CannotStart(NOT_FOUND, f"{argv[0]}: not found") from None
             if isinstance(error, OSError):
