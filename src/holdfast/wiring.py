@@ -5,6 +5,7 @@ import contextlib
 import os
 import secrets
 import socket
+import time
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from starlette.applications import Starlette
 
 from . import __version__
 from .api.app import application
-from .api.auth import Auth
+from .api.auth import Auth, Clock
 from .api.context import Context
 from .duties.duty import Ports
 from .engine.apply import Apply
@@ -108,6 +109,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 7070
     pooled: bool = False
+    probe_port: int | None = None  # for kubelets: health without a token
 
     @property
     def url(self) -> str:
@@ -137,10 +139,17 @@ def local_cluster(layout: Layout) -> LocalCluster:
 
 
 def wire(
-    store: Store, cluster: Cluster, *, key: bytes, url: str, ids: Ids | None = None, duties_store: Store | None = None
+    store: Store,
+    cluster: Cluster,
+    *,
+    key: bytes,
+    url: str,
+    ids: Ids | None = None,
+    duties_store: Store | None = None,
+    clock: Clock = time,
 ) -> Wired:
-    """Everything above the ports. A simulation calls this with its own store, cluster and ids. `duties_store` is the same store
-    over connections of its own, so that no flood of requests can keep the duties from theirs (P6)."""
+    """Everything above the ports. A simulation calls this with its own store, cluster, ids and clock. `duties_store` is the same
+    store over connections of its own, so that no flood of requests can keep the duties from theirs (P6)."""
     duties_store = duties_store or store
     ids = ids or Ids()
     metrics, wakes = Metrics(), Wakes()
@@ -167,7 +176,7 @@ def wire(
         wakes=wakes,
         metrics=metrics,
         counting=Counting(store, metrics),
-        auth=Auth(store.access, key),
+        auth=Auth(store.access, key, clock),
         ids=ids,
         version=__version__,
         install=cluster.install,

@@ -49,11 +49,12 @@ class Converge:
     async def observe_some(self, ports: Ports, names: Iterable[str]) -> Seen:
         """Straight from the source, one by one: absence here is proof already."""
         pods = {}
+        names = sorted(names)
         for name in names:
             pod = await ports.cluster.read(name)
             if pod is not None:
                 pods[name] = pod
-        rows = {row.worker.id: row for row in await ports.store.workers.rows(list(names))}
+        rows = {row.worker.id: row for row in await ports.store.workers.rows(names)}
         return await self._seen(ports, pods, rows, proven=frozenset(names))
 
     async def _seen(self, ports: Ports, pods: dict[str, Pod], rows: dict[str, Row], proven: frozenset[str] = frozenset()) -> Seen:

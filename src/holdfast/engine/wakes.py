@@ -9,8 +9,9 @@ from contextlib import contextmanager
 class Wakes:
     def __init__(self) -> None:
         self.closing = False  # this replica stops: who waits is answered as things stand
-        self._claims: dict[str, set[asyncio.Event]] = defaultdict(set)
-        self._workers: dict[str, set[asyncio.Event]] = defaultdict(set)
+        # In the order of their coming (a set would have none): who came first is woken first.
+        self._claims: dict[str, dict[asyncio.Event, None]] = defaultdict(dict)
+        self._workers: dict[str, dict[asyncio.Event, None]] = defaultdict(dict)
 
     @contextmanager
     def claim(self, claim: str) -> Iterator[asyncio.Event]:
@@ -39,12 +40,12 @@ class Wakes:
 
 
 @contextmanager
-def _waiting(table: dict[str, set[asyncio.Event]], key: str) -> Iterator[asyncio.Event]:
+def _waiting(table: dict[str, dict[asyncio.Event, None]], key: str) -> Iterator[asyncio.Event]:
     event = asyncio.Event()
-    table[key].add(event)
+    table[key][event] = None
     try:
         yield event
     finally:
-        table[key].discard(event)
+        table[key].pop(event, None)
         if not table[key]:
             del table[key]

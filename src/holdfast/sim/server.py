@@ -1,0 +1,141 @@
+"""A real Postgres for simulations: databases made from a migrated template, and statements that run in no virtual time."""
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import asyncpg
+
+from ..postgres.embedded import EmbeddedPostgres, find_binaries
+from ..postgres.migrate import migrate
+
+T = TypeVar("T")
+
+INSTALL = "i-sim"
+TEMPLATE = "sim_template"
+# Durability is not what is simulated, and neither plans nor the order of rows may depend on when a janitor came by.
+SETTINGS = ("fsync = off", "synchronous_commit = off", "full_page_writes = off", "autovacuum = off", "max_connections = 50")
+VIRTUAL_NOW = """
+CREATE OR REPLACE FUNCTION holdfast.now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+$$SELECT to_timestamp(current_setting('holdfast.now')::float8)$$;
+"""
+
+
+class Inner:
+    """A second event loop, run to the end of one question while the virtual one stands still."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.SelectorEventLoop()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        outer = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+        try:
+            return self._loop.run_until_complete(work)
+        finally:
+            asyncio._set_running_loop(outer)
+
+    def close(self) -> None:
+        self._loop.close()
+
+
+def launch(folder: Path) -> EmbeddedPostgres:
+    """A server with a migrated template in it."""
+    server = EmbeddedPostgres(folder / "postgres", find_binaries())
+    server.start()
+    asyncio.run(_prepare(server.dsn))
+    server.stop()  # some of the settings are read at the start only
+    server.start()
+    return server
+
+
+async def _prepare(dsn: str) -> None:
+    admin = await asyncpg.connect(dsn, timeout=10)
+    try:
+        for setting in SETTINGS:
+            name, _, value = setting.partition(" = ")
+            await admin.execute(f"ALTER SYSTEM SET {name} = {value}")
+        await admin.execute(f"CREATE DATABASE {TEMPLATE}")
+        await migrate(named(dsn, TEMPLATE), INSTALL)
+        inside = await asyncpg.connect(named(dsn, TEMPLATE), timeout=10)
+        try:
+            await inside.execute(VIRTUAL_NOW)
+            await inside.execute("ANALYZE")
+        finally:
+            await inside.close()
+    finally:
+        await admin.close()
+
+
+def named(dsn: str, database: str) -> str:
+    return dsn.replace("@/holdfast?", f"@/{database}?")
+
+
+class Postgres:
+    """One run's database, asked from within the virtual loop."""
+
+    def __init__(self, dsn: str, name: str) -> None:
+        self._dsn = dsn
+        self._name = name
+        self._inner = Inner()
+        self._copies = 0
+        self._now = 0.0
+        self.heard: list[str] = []  # notifications of the last statement
+        self._admin(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)', f'CREATE DATABASE "{name}" TEMPLATE {TEMPLATE}')
+        self._connection = self._inner.run(self._connect())
+
+    def ask(self, now: float, sql: str, *args: object) -> list[asyncpg.Record]:
+        """Run one statement at this virtual moment."""
+        return self._inner.run(self._ask(now, sql, args))
+
+    def copy(self) -> str:
+        """The database as it is now, put aside."""
+        self._copies += 1
+        aside = f"{self._name}_{self._copies}"
+        self._inner.run(self._connection.close())
+        self._admin(f'DROP DATABASE IF EXISTS "{aside}"', f'CREATE DATABASE "{aside}" TEMPLATE "{self._name}"')
+        self._connection = self._inner.run(self._connect())
+        return aside
+
+    def put_back(self, aside: str) -> None:
+        """What was put aside takes the database's place: everything since then is lost."""
+        self._inner.run(self._connection.close())
+        self._admin(f'DROP DATABASE "{self._name}" WITH (FORCE)', f'ALTER DATABASE "{aside}" RENAME TO "{self._name}"')
+        self._connection = self._inner.run(self._connect())
+
+    def close(self) -> None:
+        self._inner.run(self._connection.close())
+        names = [self._name, *(f"{self._name}_{n + 1}" for n in range(self._copies))]
+        self._admin(*(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)' for name in names))
+        self._inner.close()
+
+    async def _ask(self, now: float, sql: str, args: tuple[object, ...]) -> list[asyncpg.Record]:
+        if now != self._now:
+            await self._connection.fetch("SELECT set_config('holdfast.now', $1, false)", repr(now))
+            self._now = now
+        self.heard = []
+        rows: list[asyncpg.Record] = await self._connection.fetch(sql, *args)
+        return rows
+
+    async def _connect(self) -> asyncpg.Connection:
+        self._now = 0.0
+        # The settings of the real pool, so that what it refuses is refused here.
+        settings = {"jit": "off", "statement_timeout": "10s", "lock_timeout": "5s"}
+        connection = await asyncpg.connect(
+            named(self._dsn, self._name), timeout=10, statement_cache_size=1000, server_settings=settings
+        )
+        # To itself a session tells what it notified before it is ready for the next statement: nothing arrives late.
+        await connection.add_listener("holdfast", lambda _c, _p, _n, payload: self.heard.append(payload))
+        return connection
+
+    def _admin(self, *statements: str) -> None:
+        async def run() -> None:
+            admin = await asyncpg.connect(self._dsn, timeout=10)
+            try:
+                for statement in statements:
+                    await admin.execute(statement)
+            finally:
+                await admin.close()
+
+        self._inner.run(run())
