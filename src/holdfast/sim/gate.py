@@ -161,7 +161,8 @@ class Pool:
 class Notices:
     def __init__(self, line: Line) -> None:
         self._line = line
-        line.hears = self._queue = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[Kind, list[str]]] = asyncio.Queue()
+        line.hears = self._queue
         self._queue.put_nowait(("reset", []))
 
     def __aiter__(self) -> "Notices":

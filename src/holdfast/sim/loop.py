@@ -47,7 +47,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._runnable: list[Owner] = []
         self.steps = 0
         self.failed: BaseException | None = None
-        self.set_task_factory(_owned_task)
+        self.set_task_factory(_owned_task)  # type: ignore[arg-type]
         self.set_exception_handler(_keep)
 
     def time(self) -> float:

@@ -1,0 +1,240 @@
+"""An agent, simulated by the worker protocol, with bad habits that the seed chooses."""
+
+import asyncio
+import contextlib
+import random
+from typing import Any
+
+from .book import Book, Broken
+from .network import Network
+from .pods import Result, WorldPod
+from .process import Answer, Unreachable
+
+GIVE_UP = 600.0  # seconds without any replica after which a free agent ends itself
+STEPS = ("registered", "told", "activated", "acknowledged", "done", "stored", "reported")
+
+
+class Crash(Exception):
+    """The agent dies here, without a word."""
+
+
+class Habits:
+    """How this one behaves."""
+
+    def __init__(self, source: random.Random, bad: float) -> None:
+        self.boot = source.uniform(0.05, 2.0)
+        self.activation = source.choice((0.0, 0.1, 0.5, 2.0, 20.0 if source.random() < bad else 1.0))
+        self.hangs = source.random() < bad / 2  # in activation: no progress, no acknowledgement
+        self.refuses = source.random() < bad / 2
+        self.crash_at = source.choice(STEPS) if source.random() < bad else None
+        self.reports_twice = source.random() < bad
+        self.reset = source.uniform(0.05, 3.0)
+        self.reset_fails = source.random() < bad
+
+
+class Agent:
+    def __init__(self, pod: WorldPod, network: Network, book: Book, source: random.Random, bad: float) -> None:
+        self.pod = pod
+        self._network = network
+        self._book = book
+        self._source = source
+        self._habits = Habits(source, bad)
+        self._token = ""
+        self._doing = "idle"
+        self._assignment: dict[str, Any] | None = None
+        self._highest = 0
+        self._reset_fence: int | None = None
+        self._changed = asyncio.Event()
+        self._ended = asyncio.Event()  # the claim that it holds was ended from the other side
+        self._park = False
+        self._exit: int | None = None
+        self._work: asyncio.Task[None] | None = None
+
+    async def run(self) -> int:
+        """The container's exit code."""
+        try:
+            await asyncio.sleep(self._habits.boot)
+            await self._register()
+            self._step("registered")
+            return await self._life()
+        except Crash:
+            return 1
+        finally:
+            self._book.stopped(self.pod)
+            if self._work is not None:
+                self._work.cancel()
+
+    async def _life(self) -> int:
+        heard = _now()
+        pause = 0.2
+        while self._exit is None:
+            if self._work is not None and self._work.done():
+                self._work.result()  # its crash is ours
+            if self.pod.asked.is_set() and self._assignment is None and not self.pod.stubborn:
+                return 0
+            try:
+                answer = await self._poll()
+            except Unreachable:
+                answer = None
+            if answer is not None and answer.status == 200:
+                heard, pause = _now(), 0.2
+                self._obey(answer.body)
+                continue
+            if answer is not None and answer.status == 401:
+                await self._register()
+            if answer is not None and answer.status == 204:
+                continue  # something changed here: say so
+            if self._assignment is None and _now() - heard > GIVE_UP:
+                return 0
+            await asyncio.sleep(pause * self._source.uniform(0.5, 1.5))
+            pause = min(pause * 2, 10.0)
+        return self._exit
+
+    async def _poll(self) -> Answer:
+        """One poll, cut short when there is something new to say."""
+        self._changed.clear()
+        asking = asyncio.ensure_future(self._call("poll", self._word()))
+        changed = asyncio.ensure_future(self._changed.wait())
+        asked = asyncio.ensure_future(self.pod.asked.wait()) if not self.pod.asked.is_set() else None
+        waits: list[asyncio.Future[Any]] = [asking, changed, *([asked] if asked else [])]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            return asking.result() if asking.done() else Answer(204, None)
+        finally:
+            for wait in waits:
+                if not wait.done():
+                    wait.cancel()
+
+    def _word(self) -> dict[str, Any]:
+        held = self._assignment or {}
+        doing = "draining" if self.pod.asked.is_set() and not self.pod.stubborn else self._doing
+        word = {name: held.get(name) for name in ("claim", "fence", "tenant", "credential")}
+        return {"doing": doing, **word, "reset_fence": self._reset_fence, "endpoint": None, "wait": 20}
+
+    def _obey(self, directive: dict[str, Any]) -> None:
+        if directive["do"] == "exit":
+            if self._assignment is not None and self.pod.uid in self._book.doing:
+                raise Broken("P2", f"{self.pod.name} is told to exit while it works for {self._assignment['claim']}")
+            self._exit = 0
+        elif directive["do"] == "end" and self._assignment is not None and directive.get("fence") == self._assignment["fence"]:
+            self._park = bool(directive.get("park"))
+            self._ended.set()
+        elif directive["do"] == "hold" and self._assignment is None:
+            self._take(directive["assignment"])
+
+    def _take(self, assignment: dict[str, Any]) -> None:
+        if assignment["fence"] <= self._highest or self.pod.asked.is_set():
+            return
+        self._book.told(self.pod, assignment["tenant"], assignment["claim"])
+        self._step("told")
+        self._assignment, self._highest, self._doing = assignment, assignment["fence"], "activating"
+        self._ended.clear()
+        self._work = asyncio.ensure_future(self._serve(assignment))
+
+    async def _serve(self, assignment: dict[str, Any]) -> None:
+        fence = assignment["fence"]
+        if not await self._activate(fence):
+            self._let_go()
+            return
+        self._step("acknowledged")
+        again = bool((assignment["payload"] or {}).get("retry"))
+        self._book.started(self.pod, assignment["claim"], fence, _now(), again=again)
+        self._doing = "running"
+        self._changed.set()
+        if self.pod.spec.mode == "job":
+            await self._job(assignment)
+        else:
+            await self._ended.wait()
+            self._book.stopped(self.pod)
+            await self._reset(fence)
+
+    async def _activate(self, fence: int) -> bool:
+        """Whether the claim is still ours at the end of it."""
+        if self._habits.hangs:
+            await self._ended.wait()
+            return False
+        left = self._habits.activation
+        while left > 0:
+            await asyncio.sleep(min(left, 3.0))
+            left -= 3.0
+            with contextlib.suppress(Unreachable):
+                if (await self._call("progress", {"fence": fence})).status == 409:
+                    return False
+        if self._habits.refuses:
+            await self._until_answered("refuse", {"fence": fence, "reason": "simulated"})
+            self._exit = 1
+            return False
+        self._step("activated")
+        return await self._until_answered("ack", {"fence": fence, "endpoint": "http://here"}) == 200
+
+    async def _job(self, assignment: dict[str, Any]) -> None:
+        claim, fence, payload = assignment["claim"], assignment["fence"], assignment["payload"] or {}
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), payload.get("seconds", 1.0))
+        code = 143 if self._ended.is_set() else payload.get("exit", 0)
+        self._book.stopped(self.pod)
+        self._step("done")
+        self._book.results[claim, fence] = code
+        self.pod.result = Result(claim, fence, code)
+        self._step("stored")
+        for _ in range(2 if self._habits.reports_twice else 1):
+            await self._until_answered("result", {"fence": fence, "exit_code": code})
+        self._step("reported")
+        self._exit = 0
+        self._changed.set()
+
+    async def _reset(self, fence: int) -> None:
+        if not self._park:
+            self._exit = 0
+            self._changed.set()
+            return
+        self._assignment, self._doing = None, "resetting"
+        self._changed.set()
+        await asyncio.sleep(self._habits.reset)
+        if self._habits.reset_fails:
+            await self._until_answered("failed", {"reason": "simulated: reset exited with 1"})
+            self._exit = 1
+        else:
+            self._reset_fence, self._doing = fence, "idle"
+        self._changed.set()
+
+    def _let_go(self) -> None:
+        self._assignment, self._doing = None, "idle"
+        self._changed.set()
+
+    async def _until_answered(self, verb: str, body: dict[str, Any]) -> int:
+        pause = 0.2
+        while True:
+            with contextlib.suppress(Unreachable):
+                answer = await self._call(verb, body)
+                if answer.status == 401:
+                    await self._register()
+                elif answer.status < 500:
+                    return answer.status
+            await asyncio.sleep(pause * self._source.uniform(0.5, 1.5))
+            pause = min(pause * 2, 10.0)
+
+    async def _register(self) -> None:
+        pause, began = 0.2, _now()
+        body = {"worker": self.pod.name, "uid": self.pod.uid, "version": "sim", "protocol": 1}
+        while True:
+            with contextlib.suppress(Unreachable):
+                answer = await self._network.call("POST", "/v1/worker/register", self.pod.token, body, lambda: self.pod.cut)
+                if answer.status == 200:
+                    self._token = answer.body["token"]
+                    return
+            if self._assignment is None and (_now() - began > GIVE_UP or self.pod.asked.is_set()):
+                raise Crash
+            await asyncio.sleep(pause * self._source.uniform(0.5, 1.5))
+            pause = min(pause * 2, 10.0)
+
+    async def _call(self, verb: str, body: dict[str, Any]) -> Answer:
+        return await self._network.call("POST", f"/v1/worker/{verb}", self._token, body, lambda: self.pod.cut)
+
+    def _step(self, name: str) -> None:
+        if self._habits.crash_at == name:
+            raise Crash
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

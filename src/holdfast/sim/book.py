@@ -1,0 +1,70 @@
+"""What really happened, as only the simulated world can know: who was told what, which commands ran, which answers were given."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .pods import WorldPod
+
+
+class Broken(Exception):
+    """A promise was broken. The run ends here."""
+
+    def __init__(self, promise: str, what: str) -> None:
+        super().__init__(f"{promise}: {what}")
+        self.promise = promise
+        self.what = what
+
+
+class Start(NamedTuple):
+    """A command that ran, or a session that opened."""
+
+    claim: str
+    fence: int
+    worker: str
+    uid: str
+    at: float
+
+
+@dataclass
+class Book:
+    starts: dict[str, list[Start]] = field(default_factory=dict)  # by claim
+    served: dict[str, str] = field(default_factory=dict)  # pod UID → the tenant that it was told about
+    doing: dict[str, tuple[str, int]] = field(default_factory=dict)  # pod UID → claim and fence that it works for
+    results: dict[tuple[str, int], int] = field(default_factory=dict)  # claim and fence → exit code that an agent stored
+    asked: dict[str, str] = field(default_factory=dict)  # claims that a holder was told of → tenant
+    keys: dict[tuple[str, str], str] = field(default_factory=dict)  # tenant and key → claim
+    renewed: dict[str, float] = field(default_factory=dict)  # claim → when its lease last started
+    released: dict[str, int] = field(default_factory=dict)  # claim → the fence that its holder gave it back with
+    forgotten: set[str] = field(default_factory=set)  # claims that a failover lost; membership only
+
+    def told(self, pod: WorldPod, tenant: str, claim: str) -> None:
+        """An agent was given an assignment."""
+        before = self.served.setdefault(pod.uid, tenant)
+        if before != tenant:
+            raise Broken("P1", f"{pod.name} was told about a claim of {before}, and now serves {claim} of {tenant}")
+
+    def started(self, pod: WorldPod, claim: str, fence: int, at: float, *, again: bool) -> None:
+        """A command starts: the only moment at which work happens."""
+        for uid, (other, _) in self.doing.items():
+            if other == claim and uid != pod.uid:
+                raise Broken("P1", f"{claim} starts on {pod.name} while it still runs elsewhere")
+        starts = self.starts.setdefault(claim, [])
+        if any(start.fence >= fence for start in starts):
+            raise Broken("P8", f"{claim} starts again under fence {fence}, having started under {starts[-1].fence}")
+        if starts and not again and claim not in self.forgotten:
+            raise Broken("P8", f"{claim} starts twice without retry: lost: on {starts[-1].worker}, then on {pod.name}")
+        if len(starts) > 2 and claim not in self.forgotten:
+            raise Broken("P8", f"{claim} starts for the {len(starts) + 1}th time")
+        starts.append(Start(claim, fence, pod.name, pod.uid, at))
+        self.doing[pod.uid] = claim, fence
+
+    def stopped(self, pod: WorldPod) -> None:
+        self.doing.pop(pod.uid, None)
+
+    def answered(self, claim: str, tenant: str, key: str | None) -> None:
+        """A holder heard the id of its claim."""
+        self.asked.setdefault(claim, tenant)
+        if key is not None:
+            before = self.keys.setdefault((tenant, key), claim)
+            if before != claim and before not in self.forgotten:
+                raise Broken("P1", f"key {key} of {tenant} names {before} and {claim}")

@@ -1,0 +1,233 @@
+"""The promises, checked after every change: the tables against what they were, and against what the world knows."""
+
+from collections.abc import Callable, Iterable
+
+from ..model.claim import CLAIM, epoch_of
+from ..model.machine import Machine
+from ..model.worker import WORKER
+from .book import Book, Broken
+from .gate import Gate
+from .pods import WorldPod
+from .tables import ClaimRow, EventRow, Tables, WorkerRow, look
+from .world import World
+
+ENDINGS = ("result", "release", "cancel", "lease", "max_duration", "force", "death", "deadline", "pool_deleted", "unprotected")
+SLACK = 2.5  # seconds by which heard time may run ahead of what we can count here: a beat, and what is on its way
+LIVE = ("assigned", "active")
+
+
+class Checks:
+    def __init__(self, gate: Gate, world: World, book: Book, install: str, now: Callable[[], float]) -> None:
+        self._gate = gate
+        self._world = world
+        self._book = book
+        self._install = install
+        self._now = now  # virtual, without jumps
+        self.before: Tables | None = None
+        self._event = 0
+        self._fence = 0
+        self._beats: list[float] = []  # when beats were stored: only while they are, a deadline may run
+        self.spread: list[EventRow] = []  # of the last look, for the trace
+        self.active_since: dict[str, float] = {}
+        self.ended: set[str] = set()  # membership only
+        world.on_effect.append(self.effect)
+
+    # After a statement
+
+    def heard(self) -> None:
+        self._beats.append(self._now())
+
+    def statement(self) -> None:
+        """The tables after a statement that may have changed them."""
+        now = look(self._gate.postgres, self._gate.clock(), self._event)
+        before, self.before = self.before, now
+        self.spread = now.events
+        if now.events:
+            self._event = now.events[-1].id
+        if before is None:
+            return
+        self._everything(now)
+        for worker in now.workers.values():
+            self._worker(before.workers.get(worker.id), worker, now)
+        for claim in now.claims.values():
+            self._claim(before.claims.get(claim.id), claim, now)
+        for id_ in [*(before.workers.keys() - now.workers.keys()), *(before.claims.keys() - now.claims.keys())]:
+            if before.workers[id_].state != "gone" if id_ in before.workers else before.claims[id_].state != "ended":
+                raise Broken("event", f"{id_} has left its tables' living rows, and no event says why")
+
+    def rewound(self) -> None:
+        """The database lost commits: what it says from now on is compared with what it says now."""
+        before = self.before
+        self._event = 0
+        now = look(self._gate.postgres, self._gate.clock(), 0)
+        self._event = now.events[-1].id if now.events else 0
+        self.before = Tables(now.workers, now.claims, [], now.over, now.crowded, now.epoch, now.recovering)
+        kept = {pod.stamp.claim for pod in self._world.pods.values() if pod.stamp is not None}
+        kept |= {claim for claim, _ in self._book.doing.values()}
+        for claim in before.claims.values() if before is not None else ():
+            after = now.claims.get(claim.id)
+            if (after is None or after[2:9] != claim[2:9]) and claim.id not in kept:
+                self._book.forgotten.add(claim.id)
+        for id_ in list(self._book.asked) + list(self._book.starts):
+            if id_ not in now.claims and id_ not in kept:
+                self._book.forgotten.add(id_)
+        self._book.renewed.clear()  # renewals of the lost seconds are lost, too
+
+    def _everything(self, now: Tables) -> None:
+        if now.over:
+            raise Broken("cap", f"tenants above their caps: {', '.join(now.over)}")
+        if now.crowded:
+            raise Broken("max", f"pools above their max: {', '.join(now.crowded)}")
+        if touched := self._world.foreign_touched():
+            raise Broken("P7", f"pods of another installation were touched: {', '.join(touched)}")
+
+    # Workers
+
+    def _worker(self, before: WorkerRow | None, now: WorkerRow, tables: Tables) -> None:
+        if before is not None and before.state == now.state and before.claim == now.claim:
+            if before.version > now.version:
+                raise Broken("state", f"{now.id} went from version {before.version} to {now.version}")
+            return
+        _allowed(WORKER, now.id, before.state if before else None, now.state, tables.events, "worker")
+        if now.state == "held":
+            claim = tables.claims.get(now.claim or "")
+            if claim is None or claim.worker != now.id or claim.fence != now.fence or claim.state not in LIVE:
+                raise Broken("P1", f"{now.id} is held by {now.claim}, which says {claim}")
+        if before is not None and before.fence is not None and now.fence is not None and now.fence < before.fence:
+            raise Broken("fence", f"{now.id} went from fence {before.fence} to {now.fence}")
+        pod = self._pod(now)
+        if now.state == "gone" and pod is not None and pod.phase != "ended":
+            raise Broken("P5", f"{now.id} is buried ({now.reason}), and its pod is {pod.phase}")
+        if now.state == "retiring" and before is not None and "the pool wants" in (now.reason or ""):
+            self._shrunk(now, tables)
+
+    def _shrunk(self, worker: WorkerRow, tables: Tables) -> None:
+        left = sum(w.pool == worker.pool and (w.usable or w.state == "spawning") for w in tables.workers.values())
+        wanted = int((worker.reason or "").split("the pool wants ")[1].split()[0])
+        waiting = sum(c.pool == worker.pool and c.state == "waiting" for c in tables.claims.values())
+        if left < wanted and waiting == 0 and left < self.warm.get(worker.pool, 0):
+            raise Broken("P5", f"{worker.id} was let go as one too many, and {left} of {wanted} are left")
+
+    warm: dict[str, int] = {}  # noqa: RUF012 - replaced by the run
+
+    # Claims
+
+    def _claim(self, before: ClaimRow | None, now: ClaimRow, tables: Tables) -> None:
+        if before is not None and (before.state, before.fence) == (now.state, now.fence):
+            return
+        if before is None or before.state != now.state:
+            _allowed(CLAIM, now.id, before.state if before else None, now.state, tables.events, "claim")
+        if now.fence is not None and (before is None or before.fence != now.fence):
+            self._fenced(now, tables)
+        if now.state == "active" and (before is None or before.state != "active"):
+            self.active_since[now.id] = self._now()
+            self._book.renewed[now.id] = self._now()
+            self._told(now)
+        if now.state == "waiting" and before is not None and before.state == "active":
+            self._proven_dead(before, "is served again")
+        if now.state == "ended":
+            self.ended.add(now.id)
+            self._ended(before, now)
+
+    def _fenced(self, claim: ClaimRow, tables: Tables) -> None:
+        assert claim.fence is not None
+        if claim.fence <= self._fence and not any(e.kind == "claim.adopted" and e.claim == claim.id for e in tables.events):
+            raise Broken("fence", f"{claim.id} got fence {claim.fence}, and {self._fence} was given before")
+        self._fence = max(self._fence, claim.fence)
+        if epoch_of(claim.fence) > tables.epoch:
+            raise Broken("fence", f"{claim.id} has a fence of epoch {epoch_of(claim.fence)}, and it is {tables.epoch}")
+
+    def _told(self, claim: ClaimRow) -> None:
+        """P3: from now on its holder may hear of its worker."""
+        pod = self._world.pods.get(claim.worker or "")
+        if claim.protected and pod is not None and pod.install == self._install and pod.alive and not pod.protected:
+            raise Broken("P3", f"{claim.id} is active as protected, and its pod {pod.name} is not")
+
+    def _ended(self, before: ClaimRow | None, now: ClaimRow) -> None:
+        if now.how not in ENDINGS:
+            raise Broken("P2", f"{now.id} was ended by {now.how!r}, which is not on the list")
+        if now.id in self._book.forgotten or before is None:
+            return
+        if now.how == "death":
+            self._proven_dead(before, "ended by its death")
+        elif now.how == "result" and (now.id, before.fence or 0) not in self._book.results:
+            raise Broken("P2", f"{now.id} ended by a result that no agent has given")
+        elif now.how == "lease":
+            self._ran_out(now, self._book.renewed.get(now.id), now.lease or 0.0, "lease")
+        elif now.how == "max_duration":
+            self._ran_out(now, self.active_since.get(now.id), now.longest, "longest duration")
+        elif now.how == "deadline" and before.state == "waiting" and now.age < now.patience - SLACK:
+            raise Broken("P8", f"{now.id} was refused after {now.age:.1f} s, and may wait {now.patience:.0f} s")
+        elif now.how == "release" and self._book.released.get(now.id) is None:
+            raise Broken("P2", f"{now.id} was released, and its holder did not")
+
+    def _ran_out(self, claim: ClaimRow, since: float | None, allowed: float, what: str) -> None:
+        if since is None:
+            return
+        counted = self._hearing(since)
+        if counted < allowed - SLACK:
+            passed = self._now() - since
+            raise Broken(
+                "P7", f"{claim.id} ended by its {what} of {allowed:.0f} s: {passed:.1f} s passed, {counted:.1f} s were heard"
+            )
+
+    def _hearing(self, since: float) -> float:
+        """Seconds since then in which somebody could be heard: not those of silences longer than 5 s."""
+        total, last = 0.0, since
+        for beat in [*(b for b in self._beats if b > since), self._now()]:
+            total += beat - last if beat - last <= 5 else 0.0
+            last = beat
+        return total
+
+    def _proven_dead(self, claim: ClaimRow, what: str) -> None:
+        pod = self._world.pods.get(claim.worker or "")
+        uid = self.before.workers[claim.worker].uid if self.before and claim.worker in self.before.workers else None
+        if pod is not None and pod.install == self._install and pod.uid == uid and pod.phase != "ended":
+            raise Broken("P2", f"{claim.id} {what}, and its worker {pod.name} is {pod.phase}")
+
+    # Before something is done to a pod
+
+    def effect(self, kind: str, pod: WorldPod) -> None:
+        if kind not in ("delete", "clear", "forget") or pod.install != self._install:
+            return
+        row, live = self._of(pod.name)
+        if kind == "delete" and row is not None and row[0] not in (None, pod.uid):
+            raise Broken("P2", f"{pod.name} of UID {pod.uid[:8]} is deleted, and its worker's is {row[0][:8]}")
+        if live is not None and row is not None and row[0] == pod.uid:
+            claim, fence, state = live
+            if kind == "delete":
+                raise Broken("P2", f"{pod.name} is deleted under {claim}, which is {state}")
+            if kind == "clear" and pod.stamp is not None and pod.stamp.fence == fence:
+                raise Broken("P3", f"the protection of {pod.name} is cleared under {claim}, which is {state}")
+            if kind == "forget":
+                raise Broken("P8", f"the record of {pod.name} is removed while {claim} is {state}")
+        busy = self._book.doing.get(pod.uid)
+        if kind == "delete" and busy is not None and busy[0] not in self.ended and row is None:
+            raise Broken("P7", f"{pod.name} has no row and works for {busy[0]}, and is deleted")
+
+    def _of(self, worker: str) -> tuple[tuple[str | None] | None, tuple[str, int, str] | None]:
+        """The worker's row and its live claim, at this very instant."""
+        sql = """SELECT w.pod_uid, c.id, c.fence, c.state FROM holdfast.worker w
+                 LEFT JOIN holdfast.claim c ON c.worker_id = w.id AND c.state IN ('assigned', 'active')
+                 WHERE w.id = $1 AND w.state <> 'gone'"""
+        found = self._gate.postgres.ask(self._gate.clock(), sql, worker)
+        if not found:
+            return None, None
+        uid, claim, fence, state = found[0]
+        return (uid,), (claim, fence, state) if claim is not None else None
+
+    def _pod(self, worker: WorkerRow) -> WorldPod | None:
+        pod = self._world.pods.get(worker.id)
+        same = pod is not None and pod.install == self._install and worker.uid in (None, pod.uid)
+        return pod if same else None
+
+
+def _allowed(machine: Machine, id_: str, before: str | None, now: str, events: Iterable[EventRow], what: str) -> None:
+    """A change of state is in the machine's table, and the history has it. Several may have happened in one statement."""
+    told = {name for e in events if (e.worker if what == "worker" else e.claim) == id_ for name in (e.kind, e.also) if name}
+    ways = [t for t in machine.transitions if t.event in told]
+    reached = {before}
+    for _ in ways:
+        reached |= {t.target for t in ways if (reached & set(t.sources)) or (None in reached and not t.sources)}
+    if now not in reached or (now == before and not ways):
+        raise Broken("state", f"{id_} went from {before} to {now}, and its events are {sorted(told)}")

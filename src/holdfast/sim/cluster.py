@@ -1,0 +1,267 @@
+"""One replica's way to the simulated cluster: requests travel, fail and come late; lists are stale or empty; hints get lost."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple, TypeVar
+
+from ..local.keeping import CLAIM, Tokens
+from ..model.pod import Pod, Stamp
+from ..model.pool import Pool, Problem
+from ..ports.cluster import ClusterUnavailable, Identity, Order, OutcomeUnknown, Output, Refused, Remembered
+from .loop import later
+from .world import Weather, World, WorldPod
+
+T = TypeVar("T")
+
+BOUND = 1.0  # seconds in which a protection is answered or given up: the port's promise
+RECONNECT = 5.0  # seconds until a watch that missed something asks for everything again
+
+
+class Fate(NamedTuple):
+    """What becomes of one request. Always the same number of draws, so that a change of weather does not shuffle the rest."""
+
+    failing: float
+    lost: float
+    reset: float
+    late: float
+    late_by: float
+    stale: float
+    stale_by: float
+    empty: float
+    there: float
+    back: float
+
+    @classmethod
+    def draw(cls, source: random.Random, weather: Weather) -> "Fate":
+        return cls(
+            failing=source.random(),
+            lost=source.random(),
+            reset=source.random(),
+            late=source.random(),
+            late_by=source.uniform(*weather.late_by),
+            stale=source.random(),
+            stale_by=source.uniform(*weather.stale_by),
+            empty=source.random(),
+            there=source.uniform(*weather.latency),
+            back=source.uniform(*weather.latency),
+        )
+
+
+class Watch:
+    """Hints on their way to one replica: late, twice, or never; then only a list of everything makes up for them."""
+
+    def __init__(self, world: World, install: str, source: random.Random, partitioned: Callable[[], bool]) -> None:
+        self._world = world
+        self._install = install
+        self._source = source
+        self._partitioned = partitioned
+        self._woken = asyncio.Event()
+        self._names: set[str] = set()
+        self._known: set[str] = set()
+        self._list_at = world.clock.now() + world.weather.relist
+
+    def tell(self, pod: WorldPod) -> None:
+        if pod.install != self._install:
+            return
+        weather, name, source = self._world.weather, pod.name, self._source
+        dropped, doubled = source.random() < weather.hints_dropped, source.random() < weather.hints_doubled
+        first, second = source.uniform(*weather.hint_delay), source.uniform(*weather.hint_delay)
+        self._known.add(name)
+        if not dropped:
+            later(first, lambda: self._arrive(name))
+        if not dropped and doubled:
+            later(first + second, lambda: self._arrive(name))
+
+    def _arrive(self, name: str) -> None:
+        if self._partitioned():
+            self._list_at = min(self._list_at, self._world.clock.now() + RECONNECT)
+        else:
+            self._names.add(name)
+        self._woken.set()
+
+    async def next(self) -> set[str]:
+        """Names that changed; all names, when it is time to list again. None while the cluster is out of reach."""
+        while not self._names:
+            if (wait := self._list_at - self._world.clock.now()) <= 0:
+                return self._listed()
+            try:
+                async with asyncio.timeout(wait):
+                    await self._woken.wait()
+            except TimeoutError:
+                continue
+            self._woken.clear()
+        names, self._names = self._names, set()
+        return names
+
+    def _listed(self) -> set[str]:
+        now = self._world.clock.now()
+        if self._partitioned():
+            self._list_at = now + RECONNECT
+            return set()
+        self._list_at = now + self._world.weather.relist
+        shown = {pod.name for pod in self._world.listed(self._install)}
+        names, self._known = shown | self._known, shown
+        return names
+
+
+class SimCluster:
+    """The Cluster port. A request, once sent, belongs to the world: it arrives though its sender was cancelled or killed."""
+
+    def __init__(
+        self,
+        world: World,
+        install: str,
+        key: bytes,
+        source: random.Random,
+        partitioned: Callable[[], bool],
+        cut: Callable[[], bool],
+    ) -> None:
+        self.install = install
+        self._world = world
+        self._tokens = Tokens(install, key)
+        self._source = source
+        self._partitioned = partitioned
+        self._cut = cut
+        self._hints = random.Random(source.getrandbits(64))  # noqa: S311 - the seed decides
+
+    # Reads
+
+    async def pods(self) -> list[Pod]:
+        fate, weather = self._draw(), self._world.weather
+
+        def look() -> list[Pod]:
+            if fate.empty < weather.empty:
+                return []
+            return self._world.listed(self.install, fate.stale_by if fate.stale < weather.stale else 0.0)
+
+        return await self._ask("list", look, fate)
+
+    async def read(self, name: str) -> Pod | None:
+        def look() -> Pod | None:
+            pod = self._world.find(self.install, name)
+            return pod.view() if pod is not None else None
+
+        return await self._ask("read", look)
+
+    async def output(self, claim: str, worker: str, offset: int, limit: int) -> Output:
+        if not CLAIM.fullmatch(claim):
+            raise ValueError(f"not the id of a claim: {claim!r}")
+        return await self._ask("output", lambda: self._world.output(claim, offset, limit))
+
+    async def verify(self, token: str) -> Identity | None:
+        def look() -> Identity | None:
+            said = self._tokens.read(token)
+            pod = self._world.find(self.install, said.worker, said.uid) if said is not None else None
+            return said if pod is not None and pod.view().phase != "ended" else None
+
+        return await self._ask("verify", look)
+
+    async def check(self, pool: Pool) -> list[Problem]:
+        return await self._ask("check", list)
+
+    async def remembered(self) -> Remembered | None:
+        return await self._ask("remembered", lambda: self._world.remembered(self.install))
+
+    # Writes
+
+    async def create(self, order: Order) -> Pod | Refused:
+        return await self._ask("create", lambda: self._world.create(order, self.install, self._tokens.issue), write=True)
+
+    async def protect(self, name: str, uid: str, stamp: Stamp) -> Pod | None:
+        return await self._ask(
+            "protect", lambda: self._world.protect(self.install, name, uid, stamp), write=True, may_be_late=True, bound=BOUND
+        )
+
+    async def clear(self, name: str, uid: str, version: str) -> bool:
+        return await self._ask("clear", lambda: self._world.clear(self.install, name, uid, version), write=True, may_be_late=True)
+
+    async def delete(self, name: str, uid: str, grace: float) -> None:
+        await self._ask("delete", lambda: self._world.delete(self.install, name, uid, grace), write=True, may_be_late=True)
+
+    async def forget(self, name: str, uid: str) -> None:
+        await self._ask("forget", lambda: self._world.forget(self.install, name, uid), write=True)
+
+    async def prune_output(self, keep: set[str]) -> int:
+        return await self._ask("prune", lambda: self._world.prune_output(keep), write=True)
+
+    async def remember(self, mark: Remembered) -> None:
+        await self._ask("remember", lambda: self._world.remember(mark), write=True)
+
+    async def close(self) -> None:
+        pass
+
+    # The watch
+
+    async def changes(self) -> AsyncIterator[set[str]]:
+        watch = Watch(self._world, self.install, self._hints, self._partitioned)
+        self._world.watchers.append(watch.tell)
+        try:
+            while True:
+                names = await watch.next()
+                if self._cut():
+                    raise asyncio.CancelledError
+                if names:
+                    yield names
+        finally:
+            self._world.watchers.remove(watch.tell)
+
+    # The way there and back
+
+    def _draw(self) -> Fate:
+        return Fate.draw(self._source, self._world.weather)
+
+    async def _ask(
+        self,
+        what: str,
+        effect: Callable[[], T],
+        fate: Fate | None = None,
+        *,
+        write: bool = False,
+        may_be_late: bool = False,
+        bound: float | None = None,
+    ) -> T:
+        if self._cut():
+            raise asyncio.CancelledError
+        weather, fate = self._world.weather, fate or self._draw()
+        patience = min(bound, weather.timeout) if bound is not None else weather.timeout
+        if self._partitioned():
+            await asyncio.sleep(patience * fate.reset)
+            raise ClusterUnavailable(f"{what}: no route to the cluster")
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        late = may_be_late and fate.late < weather.late
+
+        def arrive() -> None:
+            if self._partitioned() and not late:  # what is late has long left us, and waits in a queue over there
+                return
+            if fate.failing < weather.failing:
+                back(ClusterUnavailable(f"{what}: 500 Internal Server Error"))
+                return
+            result = effect()  # what it raises is a checker's word, and ends the run
+            if fate.lost >= weather.lost:
+                back(result)
+            elif fate.reset < 0.5:  # else nothing comes back at all
+                reset = "connection reset after the request was sent"
+                back(OutcomeUnknown(f"{what}: {reset}") if write else ClusterUnavailable(f"{what}: {reset}"))
+
+        def back(result: T | Exception) -> None:
+            def deliver() -> None:
+                if answer.done() or self._partitioned():
+                    return
+                if isinstance(result, Exception):
+                    answer.set_exception(result)
+                else:
+                    answer.set_result(result)
+
+            later(fate.back, deliver)
+
+        later(patience + fate.late_by if late else fate.there, arrive)
+        try:
+            async with asyncio.timeout(patience):
+                got = await answer
+        except TimeoutError:
+            no_answer = f"{what}: no answer within {patience:g} s"
+            raise (OutcomeUnknown(no_answer) if write else ClusterUnavailable(no_answer)) from None
+        if self._cut():
+            raise asyncio.CancelledError
+        return got

@@ -1,0 +1,88 @@
+"""Faults as data: a plan drawn from the seed, which can be written down, replayed, and made shorter."""
+
+import random
+
+import msgspec
+
+# Every fault that we can name, and how long it may last, in seconds (0, 0: it is over at once).
+KINDS: dict[str, tuple[float, float]] = {
+    # replicas
+    "replica.crash": (0, 0),
+    "replica.crash-after-effect": (0, 0),
+    "replica.pause": (3, 180),
+    "replica.store-away": (3, 120),
+    "replica.store-slow": (5, 90),
+    "replica.store-flaky": (5, 90),
+    "replica.cluster-away": (3, 120),
+    "replica.clock-jump": (5, 120),
+    "deploy.rolling": (0, 0),
+    "deploy.all-at-once": (0, 0),
+    "replicas.pause-all": (3, 60),
+    # Postgres
+    "store.restart": (0.5, 4),
+    "store.outage": (20, 240),
+    "store.clock-jump": (0, 0),
+    "store.failover": (0.5, 12),
+    # the network between agents, holders and replicas
+    "network.lossy": (5, 90),
+    # the cluster's API
+    "cluster.down": (5, 120),
+    "cluster.failing": (5, 120),
+    "cluster.slow": (5, 60),
+    "cluster.answers-lost": (5, 90),
+    "cluster.late-writes": (5, 120),
+    "cluster.lists-stale": (5, 120),
+    "cluster.lists-empty": (5, 90),
+    "cluster.hints-lost": (5, 120),
+    "cluster.quota": (20, 120),
+    "cluster.image-errors": (10, 90),
+    "cluster.starts-crash": (10, 90),
+    "cluster.starts-slow": (10, 90),
+    # pods and nodes
+    "pod.kill": (0, 0),
+    "pod.vanish": (0, 0),
+    "pod.evict": (0, 0),
+    "pod.delete": (0, 0),
+    "pod.hang": (10, 150),
+    "pod.impostor": (0, 0),
+    "pods.kill-many": (0, 0),
+    "node.cordon": (10, 120),
+    "node.drain": (30, 180),
+    "node.partition": (10, 150),
+    "node.death": (0, 0),
+    # people
+    "operator.rollout": (0, 0),
+    "operator.freeze": (10, 90),
+    "operator.force-release": (0, 0),
+    "operator.delete-pool": (0, 0),
+    "operator.retire": (0, 0),
+}
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One misfortune: when, what, for how long; `pick` chooses whom, `amount` how much, both in 0…1."""
+
+    at: float
+    kind: str
+    span: float
+    pick: float
+    amount: float
+
+    def __str__(self) -> str:
+        span = f" for {self.span:.1f} s" if self.span else ""
+        return f"{self.at:8.3f}  {self.kind}{span} (pick {self.pick:.2f}, amount {self.amount:.2f})"
+
+
+def draw(seed: int, begin: float, length: float) -> list[Fault]:
+    """The plan of this seed: few kinds in some runs, so that one is met alone; many in others, so that they meet each other."""
+    source = random.Random(f"faults/{seed}")  # noqa: S311 - the seed decides
+    kinds = list(KINDS)
+    if source.random() < 0.5:
+        kinds = source.sample(kinds, source.randint(2, 6))
+    faults = []
+    for _ in range(source.randint(4, 18)):
+        kind = source.choice(kinds)
+        low, high = KINDS[kind]
+        span = source.uniform(low, min(high, low + source.expovariate(3 / max(0.1, high - low))))
+        faults.append(Fault(round(begin + source.random() * length, 3), kind, round(span, 3), source.random(), source.random()))
+    return sorted(faults, key=lambda fault: (fault.at, fault.kind))

@@ -1,0 +1,77 @@
+"""After everything healed: within its bound nothing leaks, every duty runs, every claim has an end or a reason."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from .book import Broken
+from .server import INSTALL
+from .tables import Tables, look
+
+if TYPE_CHECKING:
+    from .run import Run
+
+LEAKS = 150.0  # seconds: the failure table's longest bound (90 s), the longest grace here (60 s)
+DUTIES = 60.0  # the slowest duty but one comes every 15 s
+CALM = 500.0  # the longest claim (5 min), a lease, a parked worker's TTL, the longest backoff of a pool (5 min) apart
+
+
+class Healed:
+    def __init__(self, run: "Run") -> None:
+        self._run = run
+
+    async def converge(self) -> None:
+        """Until nothing is wrong any more; what still is after its bound is a broken promise."""
+        began = self._run.loop.time()
+        while wrong := self._wrong():
+            passed = self._run.loop.time() - began
+            for promise, bound, what in wrong:
+                if passed > bound:
+                    raise Broken(promise, f"{passed:.0f} s after everything healed: {what}")
+            await asyncio.sleep(2)
+
+    def _wrong(self) -> list[tuple[str, float, str]]:
+        gate, world = self._run.gate, self._run.world
+        tables = look(gate.postgres, gate.clock(), 2**60)
+        pods = {pod.name: pod for pod in world.pods.values() if pod.install == INSTALL}
+        wrong = [*self._duties(), *self._targets(tables)]
+        for name, pod in pods.items():
+            row = tables.workers.get(name)
+            if row is None:
+                wrong.append(("P5", LEAKS, f"pod {name} ({pod.phase}) has no row"))
+            elif row.state in ("warm", "parked") and (pod.protected or pod.stamp is not None):
+                wrong.append(("P5", LEAKS, f"{name} is {row.state}, and its pod still carries a stamp"))
+            elif row.state == "held" and row.claim in tables.claims and tables.claims[row.claim].state == "active" and not pod.protected:
+                wrong.append(("P3", 30.0, f"{name} is busy and not protected"))
+            elif row.state == "retiring" and pod.phase == "ended":
+                wrong.append(("P5", LEAKS, f"{name} has ended, and its row is retiring"))
+        for name, row in tables.workers.items():
+            if name not in pods:
+                wrong.append(("P5", LEAKS, f"worker {name} ({row.state}) has no pod"))
+            if row.state in ("parked", "held", "retiring"):
+                wrong.append(("P5", CALM, f"worker {name} is still {row.state} ({row.reason})"))
+        for claim in tables.claims.values():
+            wrong.append(("P8", CALM, f"claim {claim.id} is still {claim.state} ({claim.reason or 'no reason'})"))
+        for id_ in self._run.book.asked:
+            if id_ not in self._run.checks.ended and id_ not in tables.claims and id_ not in self._run.book.forgotten:
+                wrong.append(("P8", CALM, f"claim {id_} was accepted, and has neither an outcome nor a row"))
+        if tables.recovering:
+            wrong.append(("P7", LEAKS, "recovery has not ended"))
+        return wrong
+
+    def _duties(self) -> list[tuple[str, float, str]]:
+        gate = self._run.gate
+        sql = """SELECT duty, extract(epoch FROM holdfast.now() - success_at)::float8 AS ago, failure FROM holdfast.term
+                 WHERE duty <> 'prune' ORDER BY duty"""
+        rows = gate.postgres.ask(gate.clock(), sql)
+        late = [row for row in rows if row["ago"] is None or row["ago"] > DUTIES or row["ago"] < -5]
+        return [("P6", DUTIES + 30, f"duty {row['duty']} succeeded {row['ago']} s ago ({row['failure']})") for row in late]
+
+    def _targets(self, tables: Tables) -> list[tuple[str, float, str]]:
+        gate = self._run.gate
+        sql = "SELECT id, name, (spec ->> 'warm')::integer AS warm, trouble FROM holdfast.pool WHERE state = 'live' ORDER BY name"
+        wrong = []
+        for pool in gate.postgres.ask(gate.clock(), sql):
+            ready = sum(row.usable for row in tables.workers.values() if row.pool == pool["id"])
+            if ready < pool["warm"]:
+                wrong.append(("P5", CALM, f"pool {pool['name']} has {ready} of {pool['warm']} ({pool['trouble']})"))
+        return wrong

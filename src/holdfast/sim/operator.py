@@ -1,0 +1,117 @@
+"""The person at the console: pools, tenants and tokens at the start; rollouts, freezes and force while it runs."""
+
+import asyncio
+import contextlib
+import random
+from typing import Any
+
+from ..api.auth import hash_token
+from .gate import Gate
+from .network import Network
+from .process import Answer, Unreachable
+
+ADMIN = "hf_the-operator"
+TENANTS: dict[str, dict[str, Any]] = {"ann": {"maxClaims": 5}, "bob": {"maxClaims": 3, "weight": 2}, "cyd": {}}
+DRAIN = {"grace": "60s"}
+POOLS: dict[str, dict[str, Any]] = {
+    "job": {"mode": "job", "warm": 3, "max": 8, "startTimeout": "60s", "drain": DRAIN, "claim": {"maxDuration": "5m"}},
+    "box": {
+        "mode": "session",
+        "warm": 2,
+        "max": 7,
+        "startTimeout": "60s",
+        "drain": DRAIN,
+        "worker": {"serve": ["serve"], "reset": ["reset"]},
+        "claim": {"lease": "30s", "maxDuration": "4m"},
+        "park": {"ttl": "40s", "maxTTL": "5m"},
+    },
+    "bare": {
+        "mode": "job",
+        "warm": 1,
+        "max": 3,
+        "startTimeout": "60s",
+        "drain": DRAIN,
+        "worker": {"run": ["work"], "agent": False},
+        "claim": {"maxDuration": "3m"},
+    },
+}
+TOKEN = """INSERT INTO holdfast.token (id, hash, name, role, tenant, created_at) VALUES ($1, $2, $3, $4, $5, holdfast.now())"""
+
+
+def token_of(tenant: str) -> str:
+    return f"hf_tenant-{tenant}"
+
+
+class Operator:
+    def __init__(self, network: Network, source: random.Random) -> None:
+        self._network = network
+        self._source = source
+        self.specs = {name: dict(spec) for name, spec in POOLS.items()}
+
+    def hand_out_tokens(self, gate: Gate) -> None:
+        gate.postgres.ask(gate.clock(), TOKEN, "t-0", hash_token(ADMIN), "operator", "admin", None)
+        for number, tenant in enumerate(TENANTS, 1):
+            gate.postgres.ask(gate.clock(), TOKEN, f"t-{number}", hash_token(token_of(tenant)), tenant, "tenant", tenant)
+
+    async def prepare(self) -> None:
+        for tenant, spec in TENANTS.items():
+            await self._insist("PUT", f"/v1/tenants/{tenant}", spec)
+        for name in self.specs:
+            await self._insist("PUT", f"/v1/pools/{name}", self.specs[name])
+
+    async def roll_out(self, pick: float) -> None:
+        """The template changes: free workers are replaced, busy ones finish."""
+        name = self._name(pick)
+        worker = dict(self.specs[name].get("worker", {}))
+        worker["activate"] = [f"v{self._source.randint(1, 10**6)}"]
+        self.specs[name] = {**self.specs[name], "worker": worker}
+        await self._insist("PUT", f"/v1/pools/{name}", self.specs[name])
+
+    async def freeze(self, pick: float, on: bool) -> None:
+        name = self._name(pick)
+        await self._insist("POST", f"/v1/pools/{name}/{'freeze' if on else 'thaw'}", {"reason": "simulated"} if on else {})
+
+    async def delete_pool(self, pick: float) -> None:
+        """Deleted and made again under the same name: another pool at once."""
+        name = self._name(pick)
+        await self._insist("DELETE", f"/v1/pools/{name}")
+        await asyncio.sleep(self._source.uniform(0, 10))
+        await self._insist("PUT", f"/v1/pools/{name}", self.specs[name])
+
+    async def force_release(self, pick: float) -> None:
+        with contextlib.suppress(Unreachable):
+            answer = await self._call("GET", "/v1/claims", query="state=active")
+            claims = answer.body["items"] if answer.status == 200 else []
+            if claims:
+                chosen = claims[int(pick * len(claims))]
+                await self._call("POST", f"/v1/claims/{chosen['id']}/release", {"force": True, "reason": "simulated"})
+
+    async def retire(self, pick: float) -> None:
+        with contextlib.suppress(Unreachable):
+            answer = await self._call("GET", "/v1/workers")
+            workers = answer.body["items"] if answer.status == 200 else []
+            if workers:
+                chosen = workers[int(pick * len(workers))]
+                await self._call("POST", f"/v1/workers/{chosen['id']}/retire", {"reason": "simulated"})
+
+    async def settle(self) -> None:
+        """After everything healed: what only a person may do."""
+        for name in self.specs:
+            await self._insist("PUT", f"/v1/pools/{name}", self.specs[name])
+            await self._insist("POST", f"/v1/pools/{name}/thaw", {})
+        await self._insist("POST", "/v1/brake/release", {"reason": "simulated: looked at it"})
+
+    def _name(self, pick: float) -> str:
+        return list(self.specs)[int(pick * len(self.specs))]
+
+    async def _insist(self, method: str, path: str, body: Any = None) -> None:
+        while True:
+            with contextlib.suppress(Unreachable):
+                answer = await self._call(method, path, body)
+                if answer.status < 500:
+                    assert answer.status < 300 or answer.status in (404, 409), answer
+                    return
+            await asyncio.sleep(1)
+
+    async def _call(self, method: str, path: str, body: Any = None, query: str = "") -> Answer:
+        return await self._network.call(method, path, ADMIN, body, query=query)

@@ -1,0 +1,243 @@
+"""One run: a fleet put together from a seed, its faults, the checks; then everything heals, and must converge."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import random
+import sys
+import traceback
+from collections.abc import Coroutine
+from typing import Any
+
+import asyncpg
+import msgspec
+import structlog
+
+from ..model.pool import Pool, PoolSpec
+from ..ports.cluster import Cluster, Order
+from .agent import Agent
+from .book import Book, Broken
+from .chaos import Chaos
+from .checks import Checks
+from .cluster import SimCluster
+from .faults import Fault, draw
+from .gate import Gate, Line, name_of
+from .healed import Healed
+from .holder import Holder
+from .loop import WORLD, Owner, VirtualLoop, owned_by, start
+from .network import Network
+from .operator import TENANTS, Operator, token_of
+from .pods import WorldPod
+from .process import KEY, Clock, Process
+from .server import INSTALL, Postgres
+from .tables import last_event
+from .trace import Trace
+from .world import World
+
+EPOCH = 1_800_000_000.0
+BEGIN = 1000.0  # virtual seconds at which a run begins
+WARM_UP, CHAOS = 30.0, 240.0
+QUIET = ("beat",)  # statements that write, and change nothing that the checks look at
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """What a run found."""
+
+    promise: str
+    what: str
+    at: float
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    seed: int
+    failure: Failure | None
+    faults: list[Fault]
+    lines: list[str]
+    digest: str
+    statements: int
+    seconds: float  # virtual
+
+
+class WorldClock:
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    def wall(self) -> float:
+        return EPOCH + self._loop.time()
+
+
+class Run:
+    def __init__(self, seed: int, dsn: str, faults: list[Fault] | None = None, name: str = "") -> None:
+        self.seed = seed
+        self.install = INSTALL
+        self.faults = draw(seed, BEGIN + WARM_UP, CHAOS) if faults is None else faults
+        self.loop = VirtualLoop(self.stream("turns"), BEGIN)
+        self.trace = Trace(self.loop.time, BEGIN)
+        self.database_clock = 0.0
+        postgres = Postgres(dsn, name or f"sim_{seed}")
+        self.gate = Gate(postgres, lambda: EPOCH + self.loop.time() + self.database_clock)
+        self.gate.ran = self._ran
+        self.book = Book()
+        self.agents: dict[str, Owner] = {}
+        self.processes: list[Process] = []
+        self._bad = self.stream("habits").choice((0.0, 0.05, 0.25))
+        self._event = 0
+        self._unlooked = 0
+
+    def stream(self, name: str) -> random.Random:
+        """Chance for one part of the run, the same whatever the others draw."""
+        return random.Random(f"{self.seed}/{name}")  # noqa: S311 - the seed decides
+
+    def run(self) -> Outcome:
+        structlog.configure(processors=[self._logged], wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+        gc.collect()
+        gc.disable()  # a collection at a moment of its own choosing would make it part of the run
+        failure = None
+        try:
+            self.loop.run_until_complete(self._story())
+        except Broken as broken:
+            failure = Failure(broken.promise, broken.what, self.loop.time() - BEGIN)
+            self.trace.line("BROKEN", broken.promise, broken.what)
+        finally:
+            self._dispose()
+            gc.enable()
+            self.gate.postgres.close()
+        lines = self.trace.lines
+        return Outcome(
+            self.seed, failure, self.faults, lines, self.trace.digest, self.gate.statements, self.loop.time() - BEGIN
+        )
+
+    async def _story(self) -> None:
+        self.world = World(
+            WorldClock(self.loop), self.stream("world"), self._note, self._program, spawn_task=self._start_pod
+        )
+        self.checks = Checks(self.gate, self.world, self.book, INSTALL, self.loop.time)
+        count = self.stream("replicas").choice((1, 2, 2, 3))
+        self.processes = [self._process(f"r{number}") for number in range(1, count + 1)]
+        self.network = Network(self.processes, self.stream("network"))
+        self.operator = Operator(self.network, self.stream("operator"))
+        self.operator.hand_out_tokens(self.gate)
+        for name in ("w-job-00000000", "zz-theirs"):
+            self.world.create_foreign(name)
+        for process in self.processes:
+            process.boot()
+        await self.operator.prepare()
+        holders = [self._holder(number, tenant) for number, tenant in enumerate([*TENANTS, *TENANTS])]
+        chaos = Chaos(self)
+        chaos.schedule(self.faults)
+        asking = [start(Owner(f"holder-{number}"), holder.run()) for number, holder in enumerate(holders)]
+        for task in asking:
+            task.add_done_callback(self._broken_by)
+        await asyncio.sleep(BEGIN + WARM_UP + CHAOS - self.loop.time())
+        self.trace.line("heal", "", "everything is mended")
+        for holder in holders:
+            holder.stopping = True
+        chaos.heal()
+        await self.operator.settle()
+        await Healed(self).converge()
+
+    def _process(self, name: str) -> Process:
+        def cluster(process: Process) -> Cluster:
+            line = process.line  # of this boot: a later one has another
+            source = self.stream(f"{name}/cluster/{process.boots}")
+            return SimCluster(self.world, INSTALL, KEY, source, lambda: process.cluster_away, lambda: line.cut)
+
+        return Process(name, self.gate, Clock(self.loop, EPOCH), self.stream(name), cluster)
+
+    def _holder(self, number: int, tenant: str) -> Holder:
+        source = self.stream(f"holder/{number}")
+        return Holder(tenant, token_of(tenant), self.network, self.book, source, lambda claim: claim in self.checks.ended)
+
+    # Pods
+
+    def _program(self, pod: WorldPod) -> Coroutine[Any, Any, int]:
+        source = self.stream(f"agent/{pod.name}/{pod.uid}")
+        if pod.agent:
+            return Agent(pod, self.network, self.book, source, self._bad).run()
+        return self._bare(pod)
+
+    async def _bare(self, pod: WorldPod) -> int:
+        """A program without an agent: it runs until it is asked to end."""
+        await pod.asked.wait()
+        return 0
+
+    def _start_pod(self, pod: WorldPod, program: Coroutine[Any, Any, int]) -> asyncio.Task[int]:
+        owner = self.agents[pod.uid] = Owner(pod.name)
+        task = start(owner, program, name=pod.name)
+        task.add_done_callback(self._broken_by)
+        return task
+
+    def impostor(self, pod: WorldPod) -> None:
+        pool = self.checks.before and self.checks.before.workers.get(pod.name)
+        if pool is None:
+            return
+        order = Order(worker=pod.name, pool=_pool_of(pod), epoch=pod.epoch)
+        self.world.create(order, INSTALL, lambda worker, uid: f"{worker}.{uid}.forged")
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        start(Owner("operator"), work).add_done_callback(self._broken_by)
+
+    def lift_outage(self) -> None:
+        self.gate.down = False
+
+    # What is looked at after each step
+
+    def _ran(self, line: Line, sql: str, result: list[asyncpg.Record] | BaseException) -> None:
+        name = name_of(sql)
+        if name == "beat" and not isinstance(result, BaseException):
+            self.checks.heard()
+        said = type(result).__name__ if isinstance(result, BaseException) else str(len(result))
+        self.trace.line("sql", line.name, f"{name} {said}")
+        last = last_event(self.gate.postgres, self.gate.clock())
+        self._unlooked += 1
+        if last != self._event or self._unlooked >= 25:
+            self._event, self._unlooked = last, 0
+            with owned_by(WORLD):
+                self.checks.statement()
+            for event in self.checks.spread:
+                about = " ".join(word for word in (event.claim, event.worker) if word)
+                self.trace.line("event", event.kind, f"{about} {event.reason}".strip())
+
+    def _note(self, kind: str, text: str) -> None:
+        self.trace.line("cluster", kind, text)
+
+    def _logged(self, _logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        """What the product logs belongs to the trace; an exception that it did not expect is a defect."""
+        self.trace.line("log", method, str(event["event"]))
+        error = sys.exc_info()[1] if event.get("exc_info") else None
+        if error is not None:
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{at.filename.rpartition('/')[2]}:{at.lineno}"
+            self.loop.failed = self.loop.failed or Broken("defect", f"{event['event']}: {type(error).__name__}: {error} at {where}")
+        raise structlog.DropEvent
+
+    def _broken_by(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.loop.failed = self.loop.failed or error
+
+    def _dispose(self) -> None:
+        """Nothing of a run may speak up in the next one."""
+        self.gate.down, self.gate.ran = True, None
+        self.world.on_effect.clear()
+        for process in self.processes:
+            process.line.cut = True
+        for _ in range(5):  # what is cancelled may start something in its `finally`
+            tasks = asyncio.all_tasks(self.loop)
+            for task in tasks:
+                task.cancel()
+            self.loop.failed = None
+            with contextlib.suppress(Exception):
+                self.loop.run_until_complete(asyncio.wait_for(_gathered(tasks), 1.0))
+        self.loop.close()
+
+
+async def _gathered(tasks: set[asyncio.Task[Any]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _pool_of(pod: WorldPod) -> Pool:
+    return Pool(id=pod.pool_id, name=pod.pool, spec=PoolSpec(), revision=pod.revision, state="live", source="api", created_at=0.0)
