@@ -7,6 +7,7 @@ from converge_stage import BUSY, EPOCH, FENCE, NAME, NOW, STAMP, UID, pod, pulse
 
 from holdfast.duties.actions import (
     Action,
+    AdoptFree,
     BeginRecovery,
     Bury,
     Clear,
@@ -74,6 +75,9 @@ EXAMPLES: list[tuple[Case, Row | None, Pod | None, dict[str, Any]]] = [
     (Case.ORPHAN_BUSY, None, BUSY_POD, {}),
     (Case.ORPHAN_BUSY, None, FREE_POD, {"pulses": {NAME: pulse(doing="running", **BUSY)}}),
     (Case.ORPHAN_EPOCH, None, pod(epoch=EPOCH - 1), {}),
+    (Case.ORPHAN_EPOCH, None, pod(epoch=EPOCH - 1), {"pulses": {NAME: pulse(age=61.0)}}),
+    (Case.ORPHAN_EPOCH, None, pod(epoch=EPOCH - 1), {"pulses": {NAME: pulse(doing="resetting")}}),
+    (Case.ORPHAN_IDLE, None, pod(epoch=EPOCH - 1), {"pulses": {NAME: pulse()}}),
     (Case.AHEAD, row(), pod(stamp=Stamp("acme", "c-9", fence_of(EPOCH, 1001))), {}),
     (Case.RECOVERING, row("held"), None, RECOVERING),
 ]
@@ -98,6 +102,13 @@ def done(one: Row | None, its_pod: Pod | None, **more: Any) -> list[Action]:
 # The failure table, row by row.
 
 PROOF = Proof(NAME, UID)
+
+
+@pytest.mark.parametrize("fence", [None, 7])
+def test_a_pod_of_another_epoch_whose_agent_says_that_it_is_idle_gets_a_row(fence: int | None) -> None:
+    (adopt,) = done(None, pod(epoch=EPOCH - 1), pulses={NAME: pulse(reset_fence=fence)})
+    assert isinstance(adopt, AdoptFree)
+    assert (adopt.worker, adopt.uid, adopt.spent) == (NAME, UID, fence is not None)
 
 
 @pytest.mark.parametrize(

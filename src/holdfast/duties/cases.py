@@ -12,6 +12,7 @@ from ..ports.store import Facts, Recovery, Row
 from . import recover
 from .actions import (
     Action,
+    AdoptFree,
     BeginRecovery,
     Bury,
     Clear,
@@ -70,6 +71,7 @@ class Case(StrEnum):
     ORPHAN_ENDED = "orphan-ended"
     ORPHAN_BUSY = "orphan-busy"
     ORPHAN_EPOCH = "orphan-epoch"
+    ORPHAN_IDLE = "orphan-idle"
     AHEAD = "ahead"
     RECOVERING = "recovering"
 
@@ -267,9 +269,18 @@ def stranger(pod: Pod, seen: Seen) -> Verdict:
         return Verdict(Case.ORPHAN_YOUNG)
     if pod.stamp is not None or (pulse is not None and pulse.claim is not None):
         return Verdict(Case.ORPHAN_BUSY, _quarantine(pod, seen, "a pod without a row that is stamped or busy"))
+    if pod.epoch != seen.state.epoch and pulse is not None and _says_idle(pulse):
+        spent = pulse.reset_fence is not None
+        adopt = AdoptFree(pod.worker, pod.uid, pod.pool_id, pod.pool, pod.revision, spent)
+        return Verdict(Case.ORPHAN_IDLE, [adopt])
     if pod.epoch != seen.state.epoch:
         return Verdict(Case.ORPHAN_EPOCH, _quarantine(pod, seen, "a pod without a row, of another epoch"))
     return Verdict(Case.ORPHAN, [DeletePod(pod.name, pod.uid, 30.0, orphan=True, reason="a pod without a row")])
+
+
+def _says_idle(pulse: Pulse) -> bool:
+    """Its agent's own word of late: its row was in commits that were lost, and it was too late for the comparison."""
+    return pulse.age < SILENT and pulse.doing == "idle" and pulse.claim is None
 
 
 def _quarantine(pod: Pod, seen: Seen, reason: str) -> list[Action]:

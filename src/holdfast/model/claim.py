@@ -27,6 +27,7 @@ CLAIM = Machine(
         Transition("refuse", ("waiting",), "ended", "claim.ended", "it could not be served in time"),
         Transition("end", ("waiting", "assigned", "active"), "ended", "claim.ended", "P2's closed list"),
         Transition("adopt", (), "active", "claim.adopted", "found on a worker after commits were lost"),
+        Transition("readopt", ("waiting", "assigned"), "active", "claim.adopted", "found on a worker, which knows better"),
     ),
 )
 

@@ -25,7 +25,8 @@ class Checks:
         self._now = now  # virtual, without jumps
         self.before: Tables | None = None
         self._event = 0
-        self._fence = 0
+        self._fence = self._given = 0
+        self._rewound: set[str] = set()  # workers of whom the database has forgotten something; membership only
         self._beats: list[float] = []  # when beats were stored: only while they are, a deadline may run
         self.spread: list[EventRow] = []  # of the last look, for the trace
         self.active_since: dict[str, float] = {}
@@ -47,6 +48,7 @@ class Checks:
         if before is None:
             return
         self._everything(now)
+        self._given = self._fence  # several claims may get their fences in one statement
         for worker in now.workers.values():
             self._worker(before.workers.get(worker.id), worker, now)
         for claim in now.claims.values():
@@ -65,18 +67,21 @@ class Checks:
         kept = {pod.stamp.claim for pod in self._world.pods.values() if pod.stamp is not None}
         kept |= {claim for claim, _ in self._book.doing.values()}
         for claim in before.claims.values() if before is not None else ():
-            after = now.claims.get(claim.id)
-            if (after is None or after[2:9] != claim[2:9]) and claim.id not in kept:
+            same = now.claims.get(claim.id)
+            if (same is None or same[2:9] != claim[2:9]) and claim.id not in kept:
                 self._book.forgotten.add(claim.id)
         for id_ in list(self._book.asked) + list(self._book.starts):
             if id_ not in now.claims and id_ not in kept:
                 self._book.forgotten.add(id_)
+        for name, worker in before.workers.items() if before is not None else ():
+            if (after := now.workers.get(name)) is None or after[2:8] != worker[2:8]:
+                self._rewound.add(name)
         self._book.renewed.clear()  # renewals of the lost seconds are lost, too
 
     def _everything(self, now: Tables) -> None:
         if now.over:
             raise Broken("cap", f"tenants above their caps: {', '.join(now.over)}")
-        if now.crowded:
+        if now.crowded and any(event.kind == "worker.spawning" for event in now.events):  # adopted ones are there already
             raise Broken("max", f"pools above their max: {', '.join(now.crowded)}")
         if touched := self._world.foreign_touched():
             raise Broken("P7", f"pods of another installation were touched: {', '.join(touched)}")
@@ -119,6 +124,8 @@ class Checks:
             _allowed(CLAIM, now.id, before.state if before else None, now.state, tables.events, "claim")
         if now.fence is not None and (before is None or before.fence != now.fence):
             self._fenced(now, tables)
+        if now.state == "active" and before is None:
+            self._book.adopted(now.id)
         if now.state == "active" and (before is None or before.state != "active"):
             self.active_since[now.id] = self._now()
             self._book.renewed[now.id] = self._now()
@@ -131,8 +138,8 @@ class Checks:
 
     def _fenced(self, claim: ClaimRow, tables: Tables) -> None:
         assert claim.fence is not None
-        if claim.fence <= self._fence and not any(e.kind == "claim.adopted" and e.claim == claim.id for e in tables.events):
-            raise Broken("fence", f"{claim.id} got fence {claim.fence}, and {self._fence} was given before")
+        if claim.fence <= self._given and not any(e.kind == "claim.adopted" and e.claim == claim.id for e in tables.events):
+            raise Broken("fence", f"{claim.id} got fence {claim.fence}, and {self._given} was given before")
         self._fence = max(self._fence, claim.fence)
         if epoch_of(claim.fence) > tables.epoch:
             raise Broken("fence", f"{claim.id} has a fence of epoch {epoch_of(claim.fence)}, and it is {tables.epoch}")
@@ -193,6 +200,9 @@ class Checks:
         row, live = self._of(pod.name)
         if kind == "delete" and row is not None and row[0] not in (None, pod.uid):
             raise Broken("P2", f"{pod.name} of UID {pod.uid[:8]} is deleted, and its worker's is {row[0][:8]}")
+        busy = self._book.doing.get(pod.uid)
+        if pod.name in self._rewound and busy is None:
+            return  # decided, perhaps, by what the database has forgotten since
         if live is not None and row is not None and row[0] == pod.uid:
             claim, fence, state = live
             if kind == "delete":
@@ -201,7 +211,6 @@ class Checks:
                 raise Broken("P3", f"the protection of {pod.name} is cleared under {claim}, which is {state}")
             if kind == "forget":
                 raise Broken("P8", f"the record of {pod.name} is removed while {claim} is {state}")
-        busy = self._book.doing.get(pod.uid)
         if kind == "delete" and busy is not None and busy[0] not in self.ended and row is None:
             raise Broken("P7", f"{pod.name} has no row and works for {busy[0]}, and is deleted")
 

@@ -21,12 +21,13 @@ class Healed:
 
     async def converge(self) -> None:
         """Until nothing is wrong any more; what still is after its bound is a broken promise."""
-        began = self._run.loop.time()
+        since: dict[str, float] = {}
         while wrong := self._wrong():
-            passed = self._run.loop.time() - began
+            now = self._run.loop.time()
+            since = {what: since.get(what, now) for _, _, what in wrong}
             for promise, bound, what in wrong:
-                if passed > bound:
-                    raise Broken(promise, f"{passed:.0f} s after everything healed: {what}")
+                if now - since[what] > bound:
+                    raise Broken(promise, f"for {now - since[what]:.0f} s although everything is healed: {what}")
             await asyncio.sleep(2)
 
     def _wrong(self) -> list[tuple[str, float, str]]:
@@ -64,7 +65,7 @@ class Healed:
                  WHERE duty <> 'prune' ORDER BY duty"""
         rows = gate.postgres.ask(gate.clock(), sql)
         late = [row for row in rows if row["ago"] is None or row["ago"] > DUTIES or row["ago"] < -5]
-        return [("P6", DUTIES + 30, f"duty {row['duty']} succeeded {row['ago']} s ago ({row['failure']})") for row in late]
+        return [("P6", DUTIES + 30, f"duty {row['duty']} has not succeeded lately ({row['failure']})") for row in late]
 
     def _targets(self, tables: Tables) -> list[tuple[str, float, str]]:
         gate = self._run.gate

@@ -72,7 +72,6 @@ class Holder:
             if claim is not None:
                 await self._give_up(claim["id"])
             return
-        self._book.renewed[claim["id"]] = _now()
         until = _now() + self._source.uniform(2, 90)
         while _now() < until:
             late = self._source.random() < 0.05
@@ -86,9 +85,7 @@ class Holder:
 
     async def _vanish(self) -> None:
         """Get a session and never come back: its lease ends it."""
-        claim = await self._ask({"pool": "box", "wait": "30s", "deadline": "60s"})
-        if claim is not None and claim["state"] == "active":
-            self._book.renewed[claim["id"]] = _now()
+        await self._ask({"pool": "box", "wait": "30s", "deadline": "60s"})
 
     async def _twice(self) -> None:
         """The same request by one key from two places at once; and another request by that key."""
@@ -134,12 +131,12 @@ class Holder:
             await asyncio.sleep(1)
 
     async def _renew(self, claim: str, fence: int) -> bool:
-        over = self._ended(claim)
+        over, sent = self._ended(claim), _now()
         answer = await self._call("POST", f"/v1/claims/{claim}/renew", {"fence": fence})
         if answer is not None and answer.status == 200:
             if over:
                 raise Broken("P8", f"a renewal of {claim} was accepted, which had ended before")
-            self._book.renewed[claim] = _now()
+            self._book.renewed[claim] = max(sent, self._book.renewed.get(claim, sent))
         return answer is None or answer.status in (200, 503)
 
     async def _release(self, claim: str, fence: int) -> None:
