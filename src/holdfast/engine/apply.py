@@ -234,6 +234,9 @@ class Apply:
         return Done() if await self._store.fleet.begin_recovery(a.reason, state.mark, a.epoch) else Stale()
 
     async def _quarantine(self, a: do.Quarantine) -> Outcome:
+        pod = await self._cluster.read(a.name)
+        if pod is None or pod.phase == "ended" or await self._store.workers.identity(a.name) is not None:
+            return Stale()  # a list may be older than the pod's end: nobody should be called for that
         self._metrics.quarantined.inc()
         await self._store.history.note("pod.quarantined", f"{a.reason}: {a.name}", worker=a.name)
         return Done()

@@ -1,30 +1,85 @@
-"""Try it by hand: python -m holdfast.sim SEED…"""
+"""`make sim`: simulate fleets from seeds, and print what breaks."""
 
+import argparse
+import os
+import secrets
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-from .run import Run
-from .server import launch
+from .many import run_many, run_one, server, shrunk
+from .named import NAMED
+from .report import describe
+from .run import Outcome
+
+FIXED = range(1, 9)  # what every run of the checks includes, besides the named seeds
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="hf-sim-") as folder:
-        Path(folder).chmod(0o755)
-        server = launch(Path(folder))
-        try:
-            failed = 0
-            for seed in map(int, sys.argv[1:]):
-                began = time.monotonic()
-                outcome = Run(seed, server.dsn).run()
-                took = time.monotonic() - began
-                print(seed, outcome.digest, outcome.statements, f"{outcome.seconds:.0f}", f"{took:.1f}", outcome.failure)
-                Path(f"/tmp/sim-{seed}.log").write_text("\n".join(outcome.lines) + "\n")
-                failed += outcome.failure is not None
-            return failed
-        finally:
-            server.stop()
+    parser = argparse.ArgumentParser(prog="python -m holdfast.sim", description=__doc__)
+    parser.add_argument("--seed", type=int, help="replay this one, and keep its trace")
+    parser.add_argument("--seeds", type=int, help="run seeds 1…N")
+    parser.add_argument("--first", type=int, default=1, help="with --seeds: begin here")
+    parser.add_argument("--fresh", type=int, default=0, help="add so many seeds that nobody has tried")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once")
+    parser.add_argument("--trace", type=Path, default=Path("sim-trace.log"), help="where the trace of --seed is written")
+    parser.add_argument("--until-broken", action="store_true", help="stop at the first broken promise")
+    parser.add_argument("--no-shrink", action="store_true", help="do not look for a shorter plan of faults")
+    args = parser.parse_args()
+    with server() as postgres:
+        if args.seed is not None:
+            return replay(args.seed, postgres.dsn, args.trace, look_further=not args.no_shrink)
+        seeds = list(range(args.first, args.first + args.seeds)) if args.seeds else [*NAMED.values(), *FIXED]
+        seeds += [1_000_000 + secrets.randbelow(1_000_000_000) for _ in range(args.fresh)]
+        if args.until_broken:
+            return first_broken(seeds, postgres.dsn, args.jobs)
+        return several(list(dict.fromkeys(seeds)), postgres.dsn, args.jobs, look_further=not args.no_shrink)
+
+
+def replay(seed: int, dsn: str, trace: Path, *, look_further: bool) -> int:
+    print(f"seed {seed}: running", flush=True)
+    outcome = run_one(seed, dsn)
+    trace.write_text("\n".join(outcome.lines) + "\n")
+    print(f"{outcome.statements} statements, {outcome.seconds:.0f} simulated seconds, trace {outcome.digest} in {trace}")
+    return told(outcome, dsn, look_further=look_further)
+
+
+def several(seeds: list[int], dsn: str, jobs: int, *, look_further: bool) -> int:
+    print(f"{len(seeds)} seeds, {jobs} at once", flush=True)
+    began, simulated, statements, failed = time.monotonic(), 0.0, 0, []
+    for done, outcome in enumerate(run_many(seeds, dsn, jobs), 1):
+        simulated += outcome.seconds
+        statements += outcome.statements
+        if outcome.failure is not None:
+            failed.append(outcome)
+            print(f"seed {outcome.seed}: {outcome.failure.promise}: {outcome.failure.what}", flush=True)
+        if done % 10 == 0 or done == len(seeds):
+            passed = time.monotonic() - began
+            print(
+                f"{done} of {len(seeds)} seeds, {passed:.0f} s, {simulated / 3600:.1f} simulated hours, {len(failed)} broken",
+                flush=True,
+            )
+    for outcome in failed[:3]:
+        told(outcome, dsn, look_further=look_further)
+    return 1 if failed else 0
+
+
+def first_broken(seeds: list[int], dsn: str, jobs: int) -> int:
+    """One line: the seed that broke a promise, and which."""
+    for outcome in run_many(seeds, dsn, jobs):
+        if outcome.failure is not None:
+            print(f"seed {outcome.seed}: {outcome.failure.promise}: {outcome.failure.what}", flush=True)
+            return 1
+    print(f"{len(seeds)} seeds, nothing broken")
+    return 0
+
+
+def told(outcome: Outcome, dsn: str, *, look_further: bool) -> int:
+    if outcome.failure is None:
+        print(f"seed {outcome.seed}: all promises kept")
+        return 0
+    print(describe(outcome, shrunk(outcome, dsn) if look_further else None), flush=True)
+    return 1
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from .book import Broken
 from .faults import Fault
 from .loop import VirtualLoop, later
 from .pods import Node, Weather, WorldPod
@@ -38,10 +39,10 @@ class Chaos:
         self._count = 0
         self.healing = False
 
-    def schedule(self, faults: list[Fault]) -> None:
+    def schedule(self, faults: list[Fault], begin: float) -> None:
         now = asyncio.get_running_loop().time()
         for fault in faults:
-            later(max(0.0, fault.at - now), lambda fault=fault: self._happen(fault))  # type: ignore[misc]
+            later(max(0.0, begin + fault.at - now), lambda fault=fault: self._happen(fault))  # type: ignore[misc]
 
     def heal(self) -> None:
         """Everything that still is broken is mended now."""
@@ -85,6 +86,22 @@ class Chaos:
                 setattr(self._run.world.weather, name, getattr(calm, name))
 
         self._until(fault, mend)
+        if fault.kind == "cluster.down" and fault.span > 40:
+            later(25.0, lambda: self._stays_dark(fault))
+
+    def _stays_dark(self, fault: Fault) -> None:
+        """While the cluster cannot be asked, no pass of `converge` has succeeded (P6)."""
+        run = self._run
+        sql = "SELECT success_at FROM holdfast.term WHERE duty = 'converge'"
+        before, jumped = run.gate.postgres.ask(run.gate.clock(), sql)[0][0], run.database_clock
+
+        def compare() -> None:
+            after = run.gate.postgres.ask(run.gate.clock(), sql)[0][0]
+            still = run.world.weather.failing == 1.0 and run.database_clock == jumped and not self.healing
+            if still and before is not None and after is not None and after > before:
+                run.loop.failed = Broken("P6", "converge says that it succeeded although the cluster cannot be asked")
+
+        later(fault.span - 27.0, compare)
 
     # Replicas
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from ..model.claim import CLAIM, epoch_of
 from ..model.machine import Machine
 from ..model.worker import WORKER
@@ -14,6 +16,7 @@ from .world import World
 ENDINGS = ("result", "release", "cancel", "lease", "max_duration", "force", "death", "deadline", "pool_deleted", "unprotected")
 SLACK = 2.5  # seconds by which heard time may run ahead of what we can count here: a beat, and what is on its way
 LIVE = ("assigned", "active")
+ACTS = ("claim.assigned", "claim.requeued", "claim.retried", "worker.spawning", "worker.retiring", "worker.gone")
 
 
 class Checks:
@@ -31,6 +34,9 @@ class Checks:
         self.spread: list[EventRow] = []  # of the last look, for the trace
         self.active_since: dict[str, float] = {}
         self.ended: set[str] = set()  # membership only
+        self._gone: set[str] = set()  # membership only
+        self._refused: dict[str, int] = {}
+        self._unnoticed = False  # commits were lost, and no replica knows yet
         world.on_effect.append(self.effect)
 
     # After a statement
@@ -48,6 +54,7 @@ class Checks:
         if before is None:
             return
         self._everything(now)
+        self._noticed(now)
         self._given = self._fence  # several claims may get their fences in one statement
         for worker in now.workers.values():
             self._worker(before.workers.get(worker.id), worker, now)
@@ -60,10 +67,14 @@ class Checks:
     def rewound(self) -> None:
         """The database lost commits: what it says from now on is compared with what it says now."""
         before = self.before
+        self._gone.clear()
+        self.ended.clear()
         self._event = 0
         now = look(self._gate.postgres, self._gate.clock(), 0)
         self._event = now.events[-1].id if now.events else 0
-        self.before = Tables(now.workers, now.claims, [], now.over, now.crowded, now.epoch, now.recovering)
+        self._gone |= {row.id for row in now.workers.values() if row.state == "gone"}
+        self.ended |= {row.id for row in now.claims.values() if row.state == "ended"}
+        self.before = msgspec.structs.replace(now, events=[])
         kept = {pod.stamp.claim for pod in self._world.pods.values() if pod.stamp is not None}
         kept |= {claim for claim, _ in self._book.doing.values()}
         for claim in before.claims.values() if before is not None else ():
@@ -76,19 +87,37 @@ class Checks:
         for name, worker in before.workers.items() if before is not None else ():
             if (after := now.workers.get(name)) is None or after[2:8] != worker[2:8]:
                 self._rewound.add(name)
+        self._unnoticed = before is not None and (before.workers, before.claims) != (now.workers, now.claims)
         self._book.renewed.clear()  # renewals of the lost seconds are lost, too
 
     def _everything(self, now: Tables) -> None:
         if now.over:
             raise Broken("cap", f"tenants above their caps: {', '.join(now.over)}")
-        if now.crowded and any(event.kind == "worker.spawning" for event in now.events):  # adopted ones are there already
-            raise Broken("max", f"pools above their max: {', '.join(now.crowded)}")
+        born = {now.workers[event.worker].pool for event in now.events if event.kind == "worker.spawning" and event.worker}
+        for pool in now.crowded:
+            if pool in born:  # adopted ones are there already
+                raise Broken("max", f"pool {pool} spawns above its max")
+        if now.braked:
+            raise Broken("P7", f"more than the brake lets pass: {now.braked}")
         if touched := self._world.foreign_touched():
             raise Broken("P7", f"pods of another installation were touched: {', '.join(touched)}")
+
+    def _noticed(self, now: Tables) -> None:
+        """P7: a database that lost commits is not acted on before that was noticed."""
+        for event in now.events if self._unnoticed else ():
+            if event.kind == "recovery.began":
+                self._unnoticed = False
+                return
+            if event.kind in ACTS:
+                raise Broken(
+                    "P7", f"commits were lost, nobody has noticed, and {event.claim or event.worker} is acted on: {event.kind}"
+                )
 
     # Workers
 
     def _worker(self, before: WorkerRow | None, now: WorkerRow, tables: Tables) -> None:
+        if now.state == "gone" and now.id in self._gone:
+            return  # an event named it once more
         if before is not None and before.state == now.state and before.claim == now.claim:
             if before.version > now.version:
                 raise Broken("state", f"{now.id} went from version {before.version} to {now.version}")
@@ -101,6 +130,8 @@ class Checks:
         if before is not None and before.fence is not None and now.fence is not None and now.fence < before.fence:
             raise Broken("fence", f"{now.id} went from fence {before.fence} to {now.fence}")
         pod = self._pod(now)
+        if now.state == "gone":
+            self._gone.add(now.id)
         if now.state == "gone" and pod is not None and pod.phase != "ended":
             raise Broken("P5", f"{now.id} is buried ({now.reason}), and its pod is {pod.phase}")
         if now.state == "retiring" and before is not None and "the pool wants" in (now.reason or ""):
@@ -110,14 +141,14 @@ class Checks:
         left = sum(w.pool == worker.pool and (w.usable or w.state == "spawning") for w in tables.workers.values())
         wanted = int((worker.reason or "").split("the pool wants ")[1].split()[0])
         waiting = sum(c.pool == worker.pool and c.state == "waiting" for c in tables.claims.values())
-        if left < wanted and waiting == 0 and left < self.warm.get(worker.pool, 0):
+        if left < wanted and waiting == 0 and left < tables.warm.get(worker.pool, 0):
             raise Broken("P5", f"{worker.id} was let go as one too many, and {left} of {wanted} are left")
-
-    warm: dict[str, int] = {}  # noqa: RUF012 - replaced by the run
 
     # Claims
 
     def _claim(self, before: ClaimRow | None, now: ClaimRow, tables: Tables) -> None:
+        if now.state == "ended" and now.id in self.ended:
+            return
         if before is not None and (before.state, before.fence) == (now.state, now.fence):
             return
         if before is None or before.state != now.state:
@@ -191,6 +222,14 @@ class Checks:
         uid = self.before.workers[claim.worker].uid if self.before and claim.worker in self.before.workers else None
         if pod is not None and pod.install == self._install and pod.uid == uid and pod.phase != "ended":
             raise Broken("P2", f"{claim.id} {what}, and its worker {pod.name} is {pod.phase}")
+
+    # What a replica was told
+
+    def refused(self, worker: str) -> None:
+        """The cluster would not take the pod, and the replica knows: its slot is free again at once."""
+        self._refused[worker] = self._refused.get(worker, 0) + 1
+        if self._refused[worker] >= 4:  # it may have died before it could, or not have reached the store; not every time
+            raise Broken("P5", f"{worker} was refused {self._refused[worker]} times, and its slot is still taken")
 
     # Before something is done to a pod
 

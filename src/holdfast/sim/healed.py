@@ -28,7 +28,19 @@ class Healed:
             for promise, bound, what in wrong:
                 if now - since[what] > bound:
                     raise Broken(promise, f"for {now - since[what]:.0f} s although everything is healed: {what}")
+            await self._attend()
             await asyncio.sleep(2)
+
+    async def _attend(self) -> None:
+        """What only a person may do: release the brake, and look after what was put into quarantine."""
+        run = self._run
+        if run.gate.postgres.ask(run.gate.clock(), "SELECT brake_tripped_at FROM holdfast.installation")[0][0] is not None:
+            await run.operator.release_brake()
+        for name in run.quarantined:
+            pod = run.world.pods.get(name)
+            if pod is not None and pod.install == INSTALL and pod.uid not in run.book.doing:
+                run.world.vanish(pod)
+        run.quarantined.clear()
 
     def _wrong(self) -> list[tuple[str, float, str]]:
         gate, world = self._run.gate, self._run.world
@@ -41,14 +53,21 @@ class Healed:
                 wrong.append(("P5", LEAKS, f"pod {name} ({pod.phase}) has no row"))
             elif row.state in ("warm", "parked") and (pod.protected or pod.stamp is not None):
                 wrong.append(("P5", LEAKS, f"{name} is {row.state}, and its pod still carries a stamp"))
-            elif row.state == "held" and row.claim in tables.claims and tables.claims[row.claim].state == "active" and not pod.protected:
+            elif (
+                row.state == "held"
+                and row.claim in tables.claims
+                and tables.claims[row.claim].state == "active"
+                and not pod.protected
+            ):
                 wrong.append(("P3", 30.0, f"{name} is busy and not protected"))
             elif row.state == "retiring" and pod.phase == "ended":
                 wrong.append(("P5", LEAKS, f"{name} has ended, and its row is retiring"))
         for name, row in tables.workers.items():
             if name not in pods:
                 wrong.append(("P5", LEAKS, f"worker {name} ({row.state}) has no pod"))
-            if row.state in ("parked", "held", "retiring"):
+            if row.state == "parked":
+                wrong.append(("P5", 90.0, f"worker {name} is parked for {row.tenant} past its TTL"))
+            if row.state in ("held", "retiring"):
                 wrong.append(("P5", CALM, f"worker {name} is still {row.state} ({row.reason})"))
         for claim in tables.claims.values():
             wrong.append(("P8", CALM, f"claim {claim.id} is still {claim.state} ({claim.reason or 'no reason'})"))

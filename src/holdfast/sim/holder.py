@@ -37,7 +37,8 @@ class Holder:
         self.stopping = False
 
     async def run(self) -> None:
-        stories = (self._job, self._job, self._session, self._session, self._twice, self._vanish, self._cancel, self._bare)
+        common = (self._job, self._job, self._session, self._session, self._twice, self._vanish, self._cancel, self._bare)
+        stories = common + common + (self._keep,)
         while not self.stopping:
             await asyncio.sleep(self._source.expovariate(1 / self._pace))
             if not self.stopping:
@@ -82,6 +83,12 @@ class Holder:
             await self._release_with_an_old_fence(claim["id"], claim["fence"])
         for _ in range(self._source.choice((1, 1, 2))):
             await self._release(claim["id"], claim["fence"])
+
+    async def _keep(self) -> None:
+        """Never give it back: every protection has a ceiling."""
+        claim = await self._ask({"pool": "box", "wait": "30s", "deadline": "60s"})
+        while claim is not None and claim["state"] == "active" and await self._renew(claim["id"], claim["fence"]):
+            await asyncio.sleep(self._source.uniform(5, 9))
 
     async def _vanish(self) -> None:
         """Get a session and never come back: its lease ends it."""

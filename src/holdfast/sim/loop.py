@@ -53,9 +53,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
-    def _call_soon(
-        self, callback: Callable[..., object], args: tuple[object, ...], context: Context | None
-    ) -> asyncio.Handle:
+    def _call_soon(self, callback: Callable[..., object], args: tuple[object, ...], context: Context | None) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         self._enqueue(handle)
         return handle

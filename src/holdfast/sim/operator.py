@@ -35,7 +35,7 @@ POOLS: dict[str, dict[str, Any]] = {
         "claim": {"maxDuration": "3m"},
     },
 }
-TOKEN = """INSERT INTO holdfast.token (id, hash, name, role, tenant, created_at) VALUES ($1, $2, $3, $4, $5, holdfast.now())"""
+HAND_OUT = "INSERT INTO holdfast.token (id, hash, name, role, tenant, created_at) VALUES ($1, $2, $3, $4, $5, holdfast.now())"
 
 
 def token_of(tenant: str) -> str:
@@ -49,9 +49,9 @@ class Operator:
         self.specs = {name: dict(spec) for name, spec in POOLS.items()}
 
     def hand_out_tokens(self, gate: Gate) -> None:
-        gate.postgres.ask(gate.clock(), TOKEN, "t-0", hash_token(ADMIN), "operator", "admin", None)
+        gate.postgres.ask(gate.clock(), HAND_OUT, "t-0", hash_token(ADMIN), "operator", "admin", None)
         for number, tenant in enumerate(TENANTS, 1):
-            gate.postgres.ask(gate.clock(), TOKEN, f"t-{number}", hash_token(token_of(tenant)), tenant, "tenant", tenant)
+            gate.postgres.ask(gate.clock(), HAND_OUT, f"t-{number}", hash_token(token_of(tenant)), tenant, "tenant", tenant)
 
     async def prepare(self) -> None:
         for tenant, spec in TENANTS.items():
@@ -99,6 +99,9 @@ class Operator:
         for name in self.specs:
             await self._insist("PUT", f"/v1/pools/{name}", self.specs[name])
             await self._insist("POST", f"/v1/pools/{name}/thaw", {})
+        await self.release_brake()
+
+    async def release_brake(self) -> None:
         await self._insist("POST", "/v1/brake/release", {"reason": "simulated: looked at it"})
 
     def _name(self, pick: float) -> str:

@@ -45,7 +45,9 @@ class Clock:
 class Process:
     """A replica. Everything in it is put together by the production wiring."""
 
-    def __init__(self, name: str, gate: Gate, clock: Clock, source: random.Random, cluster: Callable[["Process"], Cluster]) -> None:
+    def __init__(
+        self, name: str, gate: Gate, clock: Clock, source: random.Random, cluster: Callable[["Process"], Cluster]
+    ) -> None:
         self.name = name
         self.clock = clock
         self._gate = gate
@@ -92,6 +94,11 @@ class Process:
         loop.resume(self.owner)
         for task in list(self.owner.tasks):
             task.cancel()
+
+    def did_something(self) -> None:
+        """An effect on the cluster was made, and its caller is about to hear of it."""
+        if self.line.after_effect is not None:
+            self.line.after_effect()
 
     async def stop(self) -> None:
         """As by SIGTERM: who waits is answered, terms are given back."""

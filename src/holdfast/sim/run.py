@@ -7,15 +7,16 @@ import logging
 import random
 import sys
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import asyncpg
 import msgspec
 import structlog
 
+from ..model.pod import Pod, Stamp
 from ..model.pool import Pool, PoolSpec
-from ..ports.cluster import Cluster, Order
+from ..ports.cluster import Cluster, Order, Refused
 from .agent import Agent
 from .book import Book, Broken
 from .chaos import Chaos
@@ -38,7 +39,6 @@ from .world import World
 EPOCH = 1_800_000_000.0
 BEGIN = 1000.0  # virtual seconds at which a run begins
 WARM_UP, CHAOS = 30.0, 240.0
-QUIET = ("beat",)  # statements that write, and change nothing that the checks look at
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -70,11 +70,38 @@ class WorldClock:
         return EPOCH + self._loop.time()
 
 
+class Watched(SimCluster):
+    """A replica's cluster, with an ear for what it was told."""
+
+    def __init__(
+        self, run: "Run", process: Process, source: random.Random, away: Callable[[], bool], cut: Callable[[], bool]
+    ) -> None:
+        super().__init__(run.world, INSTALL, KEY, source, away, cut)
+        self._run = run
+        self._process = process
+
+    async def create(self, order: Order) -> Pod | Refused:
+        answer = await super().create(order)
+        if isinstance(answer, Refused):
+            self._run.checks.refused(order.name)
+        self._process.did_something()
+        return answer
+
+    async def protect(self, name: str, uid: str, stamp: Stamp) -> Pod | None:
+        answer = await super().protect(name, uid, stamp)
+        self._process.did_something()
+        return answer
+
+    async def delete(self, name: str, uid: str, grace: float) -> None:
+        await super().delete(name, uid, grace)
+        self._process.did_something()
+
+
 class Run:
     def __init__(self, seed: int, dsn: str, faults: list[Fault] | None = None, name: str = "") -> None:
         self.seed = seed
         self.install = INSTALL
-        self.faults = draw(seed, BEGIN + WARM_UP, CHAOS) if faults is None else faults
+        self.faults = draw(seed, WARM_UP, CHAOS) if faults is None else faults
         self.loop = VirtualLoop(self.stream("turns"), BEGIN)
         self.trace = Trace(self.loop.time, BEGIN)
         self.database_clock = 0.0
@@ -84,6 +111,7 @@ class Run:
         self.book = Book()
         self.agents: dict[str, Owner] = {}
         self.processes: list[Process] = []
+        self.quarantined: dict[str, None] = {}  # in the order in which they were
         self._bad = self.stream("habits").choice((0.0, 0.05, 0.25))
         self._event = 0
         self._unlooked = 0
@@ -107,20 +135,18 @@ class Run:
             gc.enable()
             self.gate.postgres.close()
         lines = self.trace.lines
-        return Outcome(
-            self.seed, failure, self.faults, lines, self.trace.digest, self.gate.statements, self.loop.time() - BEGIN
-        )
+        return Outcome(self.seed, failure, self.faults, lines, self.trace.digest, self.gate.statements, self.loop.time() - BEGIN)
 
     async def _story(self) -> None:
-        self.world = World(
-            WorldClock(self.loop), self.stream("world"), self._note, self._program, spawn_task=self._start_pod
-        )
+        self.world = World(WorldClock(self.loop), self.stream("world"), self._note, self._program, spawn_task=self._start_pod)
         self.checks = Checks(self.gate, self.world, self.book, INSTALL, self.loop.time)
         count = self.stream("replicas").choice((1, 2, 2, 3))
         self.processes = [self._process(f"r{number}") for number in range(1, count + 1)]
         self.network = Network(self.processes, self.stream("network"))
         self.operator = Operator(self.network, self.stream("operator"))
         self.operator.hand_out_tokens(self.gate)
+        if self.stream("brake").random() < 0.25:
+            self.gate.postgres.ask(self.gate.clock(), "UPDATE holdfast.installation SET brake_limit = 6, brake_share = 0.1")
         for name in ("w-job-00000000", "zz-theirs"):
             self.world.create_foreign(name)
         for process in self.processes:
@@ -128,7 +154,7 @@ class Run:
         await self.operator.prepare()
         holders = [self._holder(number, tenant) for number, tenant in enumerate([*TENANTS, *TENANTS])]
         chaos = Chaos(self)
-        chaos.schedule(self.faults)
+        chaos.schedule(self.faults, BEGIN)
         asking = [start(Owner(f"holder-{number}"), holder.run()) for number, holder in enumerate(holders)]
         for task in asking:
             task.add_done_callback(self._broken_by)
@@ -144,7 +170,7 @@ class Run:
         def cluster(process: Process) -> Cluster:
             line = process.line  # of this boot: a later one has another
             source = self.stream(f"{name}/cluster/{process.boots}")
-            return SimCluster(self.world, INSTALL, KEY, source, lambda: process.cluster_away, lambda: line.cut)
+            return Watched(self, process, source, lambda: process.cluster_away, lambda: line.cut)
 
         return Process(name, self.gate, Clock(self.loop, EPOCH), self.stream(name), cluster)
 
@@ -192,13 +218,17 @@ class Run:
             self.checks.heard()
         said = type(result).__name__ if isinstance(result, BaseException) else str(len(result))
         self.trace.line("sql", line.name, f"{name} {said}")
-        last = last_event(self.gate.postgres, self.gate.clock())
         self._unlooked += 1
+        if name.startswith(("from ", "select")) and self._unlooked < 25:
+            return  # a read
+        last = last_event(self.gate.postgres, self.gate.clock())
         if last != self._event or self._unlooked >= 25:
             self._event, self._unlooked = last, 0
             with owned_by(WORLD):
                 self.checks.statement()
             for event in self.checks.spread:
+                if event.kind == "pod.quarantined" and event.worker:
+                    self.quarantined[event.worker] = None
                 about = " ".join(word for word in (event.claim, event.worker) if word)
                 self.trace.line("event", event.kind, f"{about} {event.reason}".strip())
 
@@ -212,7 +242,8 @@ class Run:
         if error is not None:
             at = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{at.filename.rpartition('/')[2]}:{at.lineno}"
-            self.loop.failed = self.loop.failed or Broken("defect", f"{event['event']}: {type(error).__name__}: {error} at {where}")
+            what = f"{event['event']}: {type(error).__name__}: {error} at {where}"
+            self.loop.failed = self.loop.failed or (error if isinstance(error, Broken) else Broken("defect", what))
         raise structlog.DropEvent
 
     def _broken_by(self, task: asyncio.Task[Any]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import asyncpg
+import uvloop
 
 from ..postgres.embedded import EmbeddedPostgres, find_binaries
 from ..postgres.migrate import migrate
@@ -26,7 +27,7 @@ class Inner:
     """A second event loop, run to the end of one question while the virtual one stands still."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.SelectorEventLoop()
+        self._loop = uvloop.new_event_loop()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         outer = asyncio._get_running_loop()

@@ -56,7 +56,9 @@ class Tables(msgspec.Struct, frozen=True):
     claims: dict[str, ClaimRow]
     events: list[EventRow]
     over: list[str]  # tenants with more live claims than their cap
-    crowded: list[str]  # pools with more workers than their max
+    crowded: list[str]  # pools with more workers than their max, by id
+    warm: dict[str, int]  # what live pools want, by id
+    braked: str | None  # more endings than the brake lets pass
     epoch: int
     recovering: bool
 
@@ -75,8 +77,14 @@ SELECT jsonb_build_object(
  'e', (SELECT jsonb_agg(jsonb_build_array(id, kind, also, worker_id, claim_id, reason) ORDER BY id) FROM e),
  'over', (SELECT jsonb_agg(name ORDER BY name) FROM holdfast.tenant n WHERE max_claims < (
         SELECT count(*) FROM holdfast.claim c WHERE c.tenant = n.name AND state IN ('assigned', 'active'))),
- 'crowded', (SELECT jsonb_agg(p.name ORDER BY p.name) FROM holdfast.pool p WHERE state = 'live' AND (spec ->> 'max')::integer < (
+ 'crowded', (SELECT jsonb_agg(p.id ORDER BY p.id) FROM holdfast.pool p WHERE state = 'live' AND (spec ->> 'max')::integer < (
         SELECT count(*) FROM holdfast.worker w WHERE w.pool_id = p.id AND w.state <> 'gone')),
+ 'warm', (SELECT jsonb_object_agg(id, (spec ->> 'warm')::integer) FROM holdfast.pool WHERE state = 'live'),
+ 'braked', (SELECT max(format('%s endings of %ss', n, kind)) FROM (
+        SELECT kind, count(*) AS n FROM holdfast.ending, holdfast.installation i, t
+        WHERE at > t.now - interval '10 min' AND at > coalesce(i.brake_released_at, '-infinity') GROUP BY kind) g
+     WHERE n > (SELECT greatest(i.brake_limit, ceil(i.brake_share * (SELECT count(*) FROM holdfast.worker)))
+                FROM holdfast.installation i)),
  'epoch', (SELECT epoch FROM holdfast.installation),
  'recovering', (SELECT recovering_since IS NOT NULL FROM holdfast.installation))::text
 """
@@ -91,6 +99,8 @@ def look(postgres: Postgres, now: float, after: int) -> Tables:
         [EventRow(*row) for row in found["e"] or ()],
         found["over"] or [],
         found["crowded"] or [],
+        found["warm"] or {},
+        found["braked"],
         found["epoch"],
         found["recovering"],
     )

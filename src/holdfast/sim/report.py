@@ -1,0 +1,30 @@
+"""Say what a run found, so that a person can act on it."""
+
+import shutil
+
+from .run import Outcome
+
+LAST = 40  # lines of the trace
+
+
+def describe(outcome: Outcome, shorter: Outcome | None = None) -> str:
+    """A failing run: seed, step, promise, the faults that matter, and the last events."""
+    assert outcome.failure is not None
+    shown = shorter if shorter is not None and shorter.failure is not None else outcome
+    assert shown.failure is not None
+    rule = "─" * min(100, shutil.get_terminal_size((100, 24)).columns)
+    told = [line for line in shown.lines if not line[11:].startswith("sql")]
+    cut = f"{len(shown.faults)} of {len(outcome.faults)} faults are enough" if shorter is not None else "its faults"
+    return "\n".join(
+        [
+            rule,
+            f"seed {outcome.seed} breaks {outcome.failure.promise} at {outcome.failure.at:.3f} s (step {len(outcome.lines)})",
+            f"  {outcome.failure.what}",
+            f"{cut}:",
+            *(f"  {fault}" for fault in shown.faults),
+            f"the last events{' of the shorter run' if shorter is not None else ''}:",
+            *(f"  {line}" for line in told[-LAST:]),
+            f"again: make sim SEED={outcome.seed}",
+            rule,
+        ]
+    )
