@@ -39,11 +39,20 @@ check: $(READY) ## ruff, mypy strict, import-linter
 
 .PHONY: test
 test: $(READY) ## all tests, on real parts
+	@scripts/test_tools.sh
 	$(BIN)/pytest -n 3 --dist worksteal
 
 .PHONY: soak
 soak: $(READY) ## five minutes of random faults (HOLDFAST_SOAK_SECONDS, HOLDFAST_SOAK_SEED)
 	HOLDFAST_SOAK_SECONDS=$${HOLDFAST_SOAK_SECONDS:-300} $(BIN)/pytest -s tests/soak
+
+.PHONY: sim
+sim: $(READY) ## whole fleets on virtual time under every fault: SEED=7 replays one, SEEDS=200 runs many, FRESH=8 adds new ones
+	$(BIN)/python -m holdfast.sim $(if $(SEED),--seed $(SEED),$(if $(SEEDS),--seeds $(SEEDS))) --fresh $(or $(FRESH),$(if $(SEEDS),0,8))
+
+.PHONY: sim-mutants
+sim-mutants: $(READY) ## deliberate bugs, one at a time: the simulation must catch each (ONLY=word chooses)
+	$(BIN)/python scripts/sim_mutants.py $(if $(ONLY),--only "$(ONLY)")
 
 .PHONY: docs
 docs: $(READY) ## write the docs that come from the code: metrics, state machines

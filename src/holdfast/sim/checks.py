@@ -16,7 +16,7 @@ from .world import World
 ENDINGS = ("result", "release", "cancel", "lease", "max_duration", "force", "death", "deadline", "pool_deleted", "unprotected")
 SLACK = 2.5  # seconds by which heard time may run ahead of what we can count here: a beat, and what is on its way
 LIVE = ("assigned", "active")
-ACTS = ("claim.assigned", "claim.requeued", "claim.retried", "worker.spawning", "worker.retiring", "worker.gone")
+ACTS = ("claim.assigned", "claim.requeued", "claim.retried", "worker.spawning", "worker.retiring")  # not what proof of death ends
 
 
 class Checks:
@@ -87,7 +87,7 @@ class Checks:
         for name, worker in before.workers.items() if before is not None else ():
             if (after := now.workers.get(name)) is None or after[2:8] != worker[2:8]:
                 self._rewound.add(name)
-        self._unnoticed = before is not None and (before.workers, before.claims) != (now.workers, now.claims)
+        self._unnoticed = before is not None and _essence(before) != _essence(now)
         self._book.renewed.clear()  # renewals of the lost seconds are lost, too
 
     def _everything(self, now: Tables) -> None:
@@ -268,6 +268,12 @@ class Checks:
         pod = self._world.pods.get(worker.id)
         same = pod is not None and pod.install == self._install and worker.uid in (None, pod.uid)
         return pod if same else None
+
+
+def _essence(tables: Tables) -> object:
+    """What lives, without what time alone changes."""
+    workers = [row[:8] for row in tables.workers.values() if row.state != "gone"]
+    return workers, [row[:8] for row in tables.claims.values() if row.state != "ended"]
 
 
 def _allowed(machine: Machine, id_: str, before: str | None, now: str, events: Iterable[EventRow], what: str) -> None:

@@ -229,7 +229,7 @@ class Run:
             for event in self.checks.spread:
                 if event.kind == "pod.quarantined" and event.worker:
                     self.quarantined[event.worker] = None
-                about = " ".join(word for word in (event.claim, event.worker) if word)
+                about = " ".join(word for word in (event.claim, event.worker, event.also) if word)
                 self.trace.line("event", event.kind, f"{about} {event.reason}".strip())
 
     def _note(self, kind: str, text: str) -> None:

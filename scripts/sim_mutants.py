@@ -1,0 +1,70 @@
+"""Apply each deliberate bug to a copy of the product, and see the simulation catch it: `make sim-mutants`."""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(HERE / "tests" / "sim"))
+
+from mutants import MUTANTS, Mutant  # noqa: E402
+
+
+def mutated(mutant: Mutant, folder: Path) -> None:
+    """A copy of the product with this bug in it."""
+    shutil.copytree(HERE / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for change in mutant.changes:
+        path = folder / "src" / "holdfast" / change.path
+        text = path.read_text()
+        found = text.count(change.before)
+        if found != 1:
+            raise SystemExit(f"{mutant.name}: {change.path} has {found} places like this, not one:\n{change.before}")
+        path.write_text(text.replace(change.before, change.after))
+
+
+def caught(mutant: Mutant, first: int, seeds: int, jobs: int) -> str | None:
+    """What the simulation said of it; None: nothing within these seeds."""
+    with tempfile.TemporaryDirectory(prefix="hf-mutant-") as folder:
+        Path(folder).chmod(0o755)
+        mutated(mutant, Path(folder))
+        env = {**os.environ, "PYTHONPATH": f"{folder}/src", "PYTHONDONTWRITEBYTECODE": "1"}
+        argv = [sys.executable, "-m", "holdfast.sim", "--until-broken", "--seeds", str(seeds), "--first", str(first)]
+        done = subprocess.run([*argv, "--jobs", str(jobs)], env=env, capture_output=True, text=True, check=False)  # noqa: S603
+        if done.returncode == 0:
+            return None
+        said = re.search(r"^seed \d+: .*$", done.stdout, re.MULTILINE)
+        if said is None:
+            raise SystemExit(f"{mutant.name}: the simulation itself failed:\n{done.stdout}\n{done.stderr}")
+        return said[0]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", help="mutants whose name has this in it")
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    args = parser.parse_args()
+    chosen = [mutant for mutant in MUTANTS if args.only is None or args.only in mutant.name]
+    missed = []
+    for mutant in chosen:
+        began = time.monotonic()
+        said = caught(mutant, args.first, args.seeds, args.jobs)
+        took = time.monotonic() - began
+        print(
+            f"{'caught' if said else 'MISSED':<7} {mutant.name}  ({took:.0f} s)\n        {said or 'nothing broken'}", flush=True
+        )
+        if said is None:
+            missed.append(mutant.name)
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} caught")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,267 @@
+"""Deliberate bugs: small changes of the product that the simulation has to catch, each within 200 seeds."""
+
+from typing import NamedTuple
+
+
+class Change(NamedTuple):
+    path: str  # below src/holdfast
+    before: str  # must be there exactly once
+    after: str
+
+
+class Mutant(NamedTuple):
+    name: str
+    changes: tuple[Change, ...]
+
+
+FN = "postgres/functions"
+
+MUTANTS = (
+    Mutant(
+        "condemn without its guard",
+        (
+            Change(
+                f"{FN}/ends.sql",
+                "WHERE id = p_worker AND state IN @worker.condemn\n        AND (p_version IS NULL OR version = p_version) FOR UPDATE;",
+                "WHERE id = p_worker AND state <> 'gone' FOR UPDATE;",
+            ),
+            Change(
+                f"{FN}/ends.sql",
+                "IF EXISTS (SELECT FROM holdfast.claim WHERE worker_id = p_worker AND state IN ('assigned', 'active')) THEN\n        RETURN 'stale';\n    END IF;\n    -- An agent",
+                "-- An agent",
+            ),
+            Change(
+                f"{FN}/ends.sql",
+                "UPDATE holdfast.worker SET state = 'retiring', version = version + 1, reason = p_reason, parked_since = NULL,",
+                "UPDATE holdfast.worker SET state = 'retiring', claim_id = NULL, version = version + 1, reason = p_reason, parked_since = NULL,",
+            ),
+        ),
+    ),
+    Mutant(
+        "deletion by name instead of UID",
+        (
+            Change(
+                "engine/apply.py",
+                "        await self._cluster.delete(a.name, a.uid, a.grace)\n",
+                "        found = await self._cluster.read(a.name)\n        if found is not None:\n            await self._cluster.delete(a.name, found.uid, a.grace)\n",
+            ),
+            Change(
+                "duties/cases.py",
+                "    if pod is not None and row.worker.pod_uid is not None and pod.uid != row.worker.pod_uid:\n        pod = None",
+                "    if pod is not None and row.worker.pod_uid is not None and pod.uid != row.worker.pod_uid and row.worker.state != 'retiring':\n        pod = None",
+            ),
+        ),
+    ),
+    Mutant(
+        "a term that does not expire",
+        (
+            Change(f"{FN}/fleet.sql", "'expired', until < t OR renewed_at > t,", "'expired', renewed_at > t,"),
+            Change(
+                f"{FN}/fleet.sql",
+                "WHERE duty = p_duty AND (until < t OR renewed_at > t\n",
+                "WHERE duty = p_duty AND (number = 0 OR renewed_at > t\n",
+            ),
+            Change(
+                "engine/terms.py",
+                "            elif term.idle > stale_after(periods[term.duty]) or term.idle < 0:",
+                "            elif term.idle < 0:",
+            ),
+        ),
+    ),
+    Mutant(
+        "the longest duration starts anew with each renewal",
+        (
+            Change(
+                "postgres/claims.py",
+                "SET lease_heard = (SELECT holdfast.heard()) + lease\nWHERE",
+                "SET lease_heard = (SELECT holdfast.heard()) + lease, max_heard = (SELECT holdfast.heard()) + max_duration\nWHERE",
+            ),
+        ),
+    ),
+    Mutant(
+        "a parked worker's TTL starts anew with each poll",
+        (
+            Change(
+                f"{FN}/worker.sql",
+                "    IF p_claim IS NOT NULL THEN\n        SELECT * INTO c",
+                "    UPDATE holdfast.worker SET parked_heard = holdfast.heard() WHERE id = p_worker AND state = 'parked';\n    IF p_claim IS NOT NULL THEN\n        SELECT * INTO c",
+            ),
+        ),
+    ),
+    Mutant(
+        "a pass that trusts an empty list",
+        (
+            Change("duties/converge.py", "if not pods and known > 1:", "if not pods and known > 1_000_000:"),
+            Change(
+                "engine/apply.py",
+                "        pod = await self._cluster.read(proof.name)\n",
+                "        pod = next((p for p in await self._cluster.pods() if p.name == proof.name), None)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "an unmatched UPDATE taken as success",
+        (
+            Change(
+                "postgres/workers.py",
+                "    return Stale() if word is None else outcome_of(word)",
+                "    return Done() if word is None else outcome_of(word)",
+            ),
+            Change(
+                "postgres/claims.py",
+                "return await self._db.value(RENEW, claim, fence) is not None",
+                "await self._db.value(RENEW, claim, fence)\n        return True",
+            ),
+        ),
+    ),
+    Mutant(
+        "protection cleared by a late patch",
+        (
+            Change(
+                "engine/apply.py",
+                "        return Done() if await self._cluster.clear(a.worker, a.uid, a.pod_version) else Stale()",
+                "        pod = await self._cluster.read(a.worker)\n        return Done() if pod and await self._cluster.clear(a.worker, a.uid, pod.version) else Stale()",
+            ),
+        ),
+    ),
+    Mutant(
+        "a slot not freed on a refused spawn",
+        (
+            Change(
+                "engine/apply.py",
+                "            await self._store.workers.unspawn(worker, answer.kind, answer.reason, SPAWN_BACKOFF)\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "a slot freed on an unknown outcome",
+        (
+            Change(
+                "engine/apply.py",
+                "        answer = await self._cluster.create(Order(worker=worker, pool=pool, epoch=epoch))\n",
+                "        try:\n            answer = await self._cluster.create(Order(worker=worker, pool=pool, epoch=epoch))\n"
+                "        except ClusterUnavailable as error:\n            answer = Refused('other', str(error))\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a scale-down from a stale view",
+        (
+            Change(
+                "duties/scale.py",
+                "        return await ports.store.pools.loads()",
+                "        fresh = await ports.store.pools.loads()\n        old, self.old = getattr(self, 'old', fresh), fresh\n        return old",
+            ),
+            Change(
+                "duties/scale.py",
+                '        Condemn(worker, version, f"the pool wants',
+                '        Condemn(worker, None, f"the pool wants',
+            ),
+            Change(
+                "duties/scale.py",
+                "    if surplus > 0 and (load.shrunk_ago is None or load.shrunk_ago >= COOLDOWN):\n        step = max(step, math.ceil(surplus / 4))",
+                "    if surplus > 0:\n        step = max(step, surplus)",
+            ),
+        ),
+    ),
+    Mutant(
+        "a fence not checked at release",
+        (
+            Change(
+                f"{FN}/ends.sql",
+                "AND state IN @claim.end AND (p_fence IS NULL OR fence = p_fence) FOR UPDATE;",
+                "AND state IN @claim.end FOR UPDATE;",
+            ),
+        ),
+    ),
+    Mutant(
+        "deadlines that run through an outage",
+        (
+            Change(
+                "postgres/migrations/0001_core.sql",
+                "    SELECT last_heard - deaf + CASE WHEN since > interval '5 s' THEN interval '0'\n",
+                "    SELECT last_heard - deaf + CASE WHEN since > interval '5 s' THEN since\n",
+            ),
+            Change(
+                f"{FN}/fleet.sql",
+                "    v_step := least(t - h.last_heard, make_interval(secs => coalesce(p_elapsed, 0)));\n    v_step := CASE WHEN v_step > interval '5 s' THEN interval '0' ELSE greatest(interval '0', least(v_step, interval '2 s')) END;",
+                "    v_step := t - h.last_heard;",
+            ),
+        ),
+    ),
+    Mutant(
+        "a parked worker given to another tenant",
+        (
+            Change(
+                f"{FN}/match.sql",
+                "WHERE c.pool_id = p_pool AND c.tenant = p.tenant AND c.state = 'waiting')",
+                "WHERE c.pool_id = p_pool AND c.state = 'waiting')",
+            ),
+            Change(
+                f"{FN}/match.sql",
+                "WHERE c.pool_id = p_pool AND c.tenant = w.tenant AND c.state = 'waiting'\n",
+                "WHERE c.pool_id = p_pool AND c.state = 'waiting'\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "an adopted pod reaped after a restore",
+        (
+            Change(
+                "duties/recover.py",
+                "    if held is not None:\n        claim,",
+                "    if held is not None and row is not None:\n        claim,",
+            ),
+            Change(
+                "duties/cases.py",
+                "    if pod.stamp is not None or (pulse is not None and pulse.claim is not None):\n        return",
+                "    if False:\n        return",
+            ),
+            Change(
+                "duties/cases.py",
+                "    if pod.epoch != seen.state.epoch:\n        return Verdict(Case.ORPHAN_EPOCH",
+                "    if False:\n        return Verdict(Case.ORPHAN_EPOCH",
+            ),
+        ),
+    ),
+    Mutant(
+        "a duty counted as successful although its read failed",
+        (
+            Change(
+                "engine/passes.py",
+                "            tally.skips += 1\n",
+                "            tally.skips += 1\n            tally.succeeded = True\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a holder told that its worker is protected when it is not",
+        (Change("engine/handover.py", "            protected = pod is not None\n", "            protected = True\n"),),
+    ),
+    Mutant(
+        "a tenant's cap not looked at",
+        (
+            Change(
+                f"{FN}/match.sql",
+                "SELECT CASE WHEN t.max_claims IS NULL THEN 1000000000",
+                "SELECT CASE WHEN true THEN 1000000000",
+            ),
+        ),
+    ),
+    Mutant(
+        "lost commits that nobody compares",
+        (
+            Change(
+                "engine/marks.py",
+                "        self.mark, self.epoch = max(self.mark, beat.mark), max(self.epoch, beat.epoch)\n",
+                "        self.mark, self.epoch = 0, 0\n",
+            ),
+            Change(
+                "engine/marks.py",
+                "            self.mark, self.epoch = max(self.mark, kept.mark), max(self.epoch, kept.epoch)\n",
+                "            pass\n",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,127 @@
+"""The virtual loop: time jumps, owners take turns by the seed, a paused one waits, an error ends the run."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from holdfast.sim.loop import OWNER, WORLD, Owner, Standstill, VirtualLoop, later, start
+
+Story = Callable[[], Awaitable[object]]
+
+
+def play(story: Story, seed: int = 1) -> VirtualLoop:
+    loop = VirtualLoop(random.Random(seed))
+    try:
+        loop.run_until_complete(story())  # type: ignore[arg-type]
+    finally:
+        loop.close()
+    return loop
+
+
+def test_hours_pass_in_no_time() -> None:
+    async def story() -> None:
+        begun = asyncio.get_running_loop().time()
+        await asyncio.sleep(36_000)
+        assert asyncio.get_running_loop().time() - begun == pytest.approx(36_000)
+
+    begun = time.monotonic()
+    play(story)
+    assert time.monotonic() - begun < 5
+
+
+def test_what_is_started_belongs_to_its_starter() -> None:
+    one, seen = Owner("one"), list[Owner]()
+
+    async def inner() -> None:
+        seen.append(OWNER.get())
+
+    async def outer() -> None:
+        await asyncio.create_task(inner())
+
+    async def story() -> None:
+        await start(one, outer())
+        later(1, lambda: seen.append(OWNER.get()))
+        await asyncio.sleep(2)
+
+    play(story)
+    assert seen == [one, WORLD]
+    assert not one.tasks
+
+
+def test_a_paused_owner_stands_still_while_its_clock_goes_on() -> None:
+    one, ticks = Owner("one"), list[float]()
+
+    async def tick() -> None:
+        while True:
+            await asyncio.sleep(1)
+            ticks.append(asyncio.get_running_loop().time() - 1000)
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        ticking = start(one, tick())
+        await asyncio.sleep(2.5)
+        loop.pause(one)
+        await asyncio.sleep(60)
+        assert len(ticks) == 2
+        loop.resume(one)
+        await asyncio.sleep(2)
+        ticking.cancel()
+
+    play(story)
+    assert ticks == pytest.approx([1, 2, 62.5, 63.5])
+
+
+def orders(seed: int) -> str:
+    said = list[str]()
+
+    async def speak(name: str) -> None:
+        for _ in range(5):
+            said.append(name)
+            await asyncio.sleep(0)
+
+    async def story() -> None:
+        await asyncio.gather(*(start(Owner(name), speak(name)) for name in "abc"))
+
+    play(story, seed)
+    return "".join(said)
+
+
+def test_the_seed_decides_whose_turn_it_is() -> None:
+    assert orders(1) == orders(1)
+    assert len({orders(seed) for seed in range(20)}) > 10
+
+
+def test_within_one_owner_callbacks_keep_their_order() -> None:
+    said = list[int]()
+
+    async def story() -> None:
+        for number in range(50):
+            asyncio.get_running_loop().call_soon(said.append, number)
+        await asyncio.sleep(1)
+
+    play(story)
+    assert said == list(range(50))
+
+
+def test_waiting_for_nothing_is_an_error() -> None:
+    async def story() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(Standstill):
+        play(story)
+
+
+def test_an_error_that_nobody_caught_ends_the_run() -> None:
+    async def story() -> None:
+        def fail() -> None:
+            raise ValueError("lost")
+
+        later(1, fail)
+        await asyncio.sleep(10)
+
+    with pytest.raises(ValueError, match="lost"):
+        play(story)

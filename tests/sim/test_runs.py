@@ -1,0 +1,117 @@
+"""Whole runs: the same seed gives the same bytes, a planted bug is found and its plan is made shorter."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mutants import MUTANTS
+
+from holdfast.sim.book import Book, Broken
+from holdfast.sim.faults import KINDS, Fault, draw
+from holdfast.sim.many import run_one, server
+from holdfast.sim.report import describe
+from holdfast.sim.run import Outcome
+from holdfast.sim.shrink import shrink
+
+SRC = Path(__file__).resolve().parents[2] / "src" / "holdfast"
+
+
+@pytest.fixture(scope="module")
+def dsn() -> Iterator[str]:
+    with server() as postgres:
+        yield postgres.dsn
+
+
+def test_one_seed_gives_one_trace_whatever_the_hash_seed(dsn: str) -> None:
+    code = "import sys; from holdfast.sim.many import run_one; o = run_one(4, sys.argv[1]); print(o.digest, o.failure)"
+    said = []
+    for hash_seed in ("1", "77"):
+        env = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run([sys.executable, "-c", code, dsn], env=env, capture_output=True, text=True, timeout=170, check=True)
+        said.append(done.stdout)
+    assert said[0] == said[1]
+    assert said[0].endswith("None\n")
+
+
+def test_a_run_keeps_its_promises_and_really_did_something(dsn: str) -> None:
+    outcome = run_one(7, dsn)
+    assert outcome.failure is None, describe(outcome)
+    assert outcome.statements > 2000
+    trace = "\n".join(outcome.lines)
+    for word in ("claim.active", "worker.parked", "claim.ended", "protect", "clear", "fault", "heal"):
+        assert word in trace, word
+
+
+def test_other_seeds_give_other_runs() -> None:
+    plans = [draw(seed, 30, 240) for seed in range(200)]
+    assert len({str(plan) for plan in plans}) == 200
+    assert {fault.kind for plan in plans for fault in plan} == set(KINDS), "every fault comes up"
+    assert plans[3] == draw(3, 30, 240)
+
+
+def test_shrinking_keeps_what_matters() -> None:
+    faults = [Fault(float(n), "pod.kill", 0.0, 0.1, 0.1) for n in range(12)]
+    ran = 0
+
+    def run(some: list[Fault]) -> Outcome:
+        nonlocal ran
+        ran += 1
+        needed = {3.0, 8.0} <= {fault.at for fault in some}
+        return _outcome(some, "P1" if needed else None)
+
+    best = shrink(_outcome(faults, "P1"), run)
+    assert [fault.at for fault in best.faults] == [3.0, 8.0]
+    assert ran <= 40
+
+
+def test_a_failure_that_is_another_one_is_not_taken_for_the_same() -> None:
+    faults = [Fault(float(n), "pod.kill", 0.0, 0.1, 0.1) for n in range(4)]
+    assert shrink(_outcome(faults, "P1"), lambda some: _outcome(some, "P5")).faults == faults
+
+
+def test_the_report_says_what_a_person_needs() -> None:
+    outcome = _outcome([Fault(31.5, "pod.kill", 0.0, 0.1, 0.1)], "P2")
+    said = describe(outcome)
+    for word in ("seed 9", "P2", "something", "31.500  pod.kill", "an event", "make sim SEED=9"):
+        assert word in said
+    assert "a statement" not in said
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
+def test_every_deliberate_bug_still_fits_the_code(mutant: object) -> None:
+    for change in mutant.changes:  # type: ignore[attr-defined]
+        assert (SRC / change.path).read_text().count(change.before) == 1, change
+
+
+def test_the_book_knows_a_command_that_starts_twice() -> None:
+    from types import SimpleNamespace
+
+    book, one, two = Book(), SimpleNamespace(uid="1", name="w-1"), SimpleNamespace(uid="2", name="w-2")
+    book.started(one, "c-1", 5, 0.0, again=False)  # type: ignore[arg-type]
+    with pytest.raises(Broken, match="still runs elsewhere"):
+        book.started(two, "c-1", 6, 1.0, again=True)  # type: ignore[arg-type]
+    book.stopped(one)  # type: ignore[arg-type]
+    with pytest.raises(Broken, match="twice without retry"):
+        book.started(two, "c-1", 6, 1.0, again=False)  # type: ignore[arg-type]
+    book.started(two, "c-1", 6, 1.0, again=True)  # type: ignore[arg-type]
+    book.told(one, "ann", "c-1")  # type: ignore[arg-type]
+    with pytest.raises(Broken, match="was told about a claim of ann"):
+        book.told(one, "bob", "c-2")  # type: ignore[arg-type]
+
+
+def _outcome(faults: list[Fault], promise: str | None) -> Outcome:
+    from holdfast.sim.run import Failure
+
+    failure = Failure(promise, "something", 40.0) if promise else None
+    return Outcome(
+        9,
+        failure,
+        faults,
+        ["    1.000  sql          r1             a statement", "    2.000  event        an event"],
+        "d",
+        1,
+        2.0,
+    )
