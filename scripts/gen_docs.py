@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from holdfast.engine.metrics import Metrics
+from holdfast.engine.metrics import Metrics, StoredTotal
 from holdfast.model.claim import CLAIM, OUTCOMES, How
 from holdfast.model.machine import Machine
 from holdfast.model.worker import WORKER
@@ -20,9 +20,9 @@ def documents() -> dict[str, str]:
 
 
 def metrics() -> str:
-    found = [each for each in vars(Metrics()).values() if isinstance(each, MetricWrapperBase)]
-    gauges = [each for each in found if each._type == "gauge"]
-    own = [each for each in found if each._type != "gauge"]
+    found = [each for each in vars(Metrics()).values() if isinstance(each, MetricWrapperBase | StoredTotal)]
+    stored = [each for each in found if isinstance(each, StoredTotal) or each._type == "gauge"]
+    own = [each for each in found if each not in stored]
     return "\n".join(
         [
             "# Metrics",
@@ -33,9 +33,10 @@ def metrics() -> str:
             "",
             "## Read from the database",
             "",
-            "Every replica shows the same: take the maximum over replicas, not the sum.",
+            "Every replica shows the same: take the maximum over replicas, not the sum. Totals are kept in the database, so a",
+            "replica's restart does not reset them: `max by (duty) (rate(holdfast_duty_actions_total[5m]))`.",
             "",
-            *_metric_table(gauges),
+            *_metric_table(stored),
             "",
             "## Counted by each replica",
             "",
@@ -47,17 +48,21 @@ def metrics() -> str:
     )
 
 
-def _metric_table(found: list[MetricWrapperBase]) -> list[str]:
+def _metric_table(found: list[MetricWrapperBase | StoredTotal]) -> list[str]:
     rows = ["| Metric | Type | Labels | Meaning |", "|---|---|---|---|"]
     for each in found:
-        labels = ", ".join(f"`{label}`" for label in each._labelnames) or "–"
-        rows.append(f"| `{exposed(each)}` | {each._type} | {labels} | {each._documentation} |")
+        name, kind, names, meaning = described(each)
+        labels = ", ".join(f"`{label}`" for label in names) or "–"
+        rows.append(f"| `{name}` | {kind} | {labels} | {meaning} |")
     return rows
 
 
-def exposed(metric: MetricWrapperBase) -> str:
-    """The name as scraped: the library adds a counter's ending."""
-    return metric._name + ("_total" if metric._type == "counter" else "")
+def described(metric: MetricWrapperBase | StoredTotal) -> tuple[str, str, tuple[str, ...], str]:
+    """The name as scraped (the library adds a counter's ending), type, labels and meaning."""
+    if isinstance(metric, StoredTotal):
+        return f"{metric.name}_total", "counter", metric.labels, metric.documentation
+    ending = "_total" if metric._type == "counter" else ""
+    return metric._name + ending, metric._type, tuple(metric._labelnames), metric._documentation
 
 
 def state_machines() -> str:

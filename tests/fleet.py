@@ -11,20 +11,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import asyncpg
 import msgspec
 
+from bouncer import PgBouncer
 from holdfast.api.auth import hash_token
 from holdfast.local.process import Process, Table, kin, send
+from holdfast.postgres.database import SETTINGS
 from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
 from holdfast.up import Plan, prepare
 from holdfast.wiring import Settings, connect
+from waiting import eventually
 
-T = TypeVar("T")
 JOB: dict[str, Any] = {"mode": "job", "warm": 1, "max": 6}
 SERVE = ["sh", "-c", 'exec python3 -u -m http.server --bind 127.0.0.1 "$PORT"']
 SESSION: dict[str, Any] = {"mode": "session", "warm": 1, "max": 6, "worker": {"serve": SERVE}}
@@ -37,21 +38,6 @@ class Answer:
     @property
     def json(self) -> Any:
         return json.loads(self.raw)
-
-
-def eventually(check: Callable[[], T], within: float, what: str = "the condition") -> T:
-    """The first true answer of `check`; fails with the last one when time is up."""
-    deadline = time.monotonic() + within
-    last: object = None
-    while True:
-        try:
-            last = check()
-            if last:
-                return last  # type: ignore[return-value]
-        except (OSError, http.client.HTTPException, asyncpg.PostgresError, AssertionError) as error:
-            last = error
-        assert time.monotonic() < deadline, f"{what} did not hold within {within} s; last: {last!r}"
-        time.sleep(0.05)
 
 
 def free_ports(count: int) -> list[int]:
@@ -72,6 +58,7 @@ class Fleet:
         replicas: int = 2,
         pools: dict[str, dict[str, Any]] | None = None,
         env: dict[str, str] | None = None,
+        pooled: bool = False,
     ) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="hf-"))
         self.home.chmod(0o755)
@@ -82,6 +69,8 @@ class Fleet:
         self.layout.servers.write_text("".join(f"http://127.0.0.1:{port}\n" for port in self.ports))
         self.token = self.layout.token.read_text().strip()
         self.postgres = EmbeddedPostgres(self.layout.postgres, find_binaries())
+        self.bouncer: PgBouncer | None = None
+        self._pooled = pooled  # replicas reach Postgres through a PgBouncer in transaction mode
         self.replicas: dict[int, subprocess.Popen[bytes]] = {}
         self.log = self.home / "replicas.log"
 
@@ -90,6 +79,11 @@ class Fleet:
     def __enter__(self) -> "Fleet":
         try:
             self.postgres.start()
+            if self._pooled:
+                for name, value in SETTINGS.items():  # as docs/operations.md tells the operator
+                    self.sql(f"ALTER ROLE holdfast IN DATABASE holdfast SET {name} = '{value}'")
+                self.bouncer = PgBouncer(self.postgres, self.home / "bouncer")
+                self.bouncer.start()
             asyncio.run(self._first_token())
             for n in range(len(self.ports)):
                 self.start(n)
@@ -109,11 +103,17 @@ class Fleet:
                 process.kill()
                 process.wait()
         self._end_workers()
+        if self.bouncer is not None:
+            self.bouncer.kill()
         self.postgres.kill()
         shutil.rmtree(self.home, ignore_errors=True)
 
+    @property
+    def dsn(self) -> str:
+        return self.postgres.dsn if self.bouncer is None else self.bouncer.through(self.postgres.dsn)
+
     async def _first_token(self) -> None:
-        settings = Settings(dsn=self.postgres.dsn, data_dir=self.layout.root)
+        settings = Settings(dsn=self.dsn, data_dir=self.layout.root, pooled=self._pooled)
         store = await connect(settings, self.layout.install.read_text().strip())
         await store.access.make_token("t-test", hash_token(self.token), "test", "admin", None, None)
         await store.close()
@@ -133,10 +133,11 @@ class Fleet:
 
     def start(self, n: int, **env: str) -> None:
         arguments = ["serve", "--data-dir", str(self.layout.root), "--port", str(self.ports[n])]
+        arguments += ["--pooled"] if self._pooled else []
         with self.log.open("ab") as log:
             self.replicas[n] = subprocess.Popen(
                 [sys.executable, "-m", "holdfast", *arguments],
-                env={**os.environ, "HOLDFAST_DSN": self.postgres.dsn, **self.env, **env},
+                env={**os.environ, "HOLDFAST_DSN": self.dsn, **self.env, **env},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

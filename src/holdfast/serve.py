@@ -13,8 +13,9 @@ import structlog
 import uvicorn
 import uvloop
 
+from .api.probes import Probes
 from .api.server import BoundedHttp
-from .postgres.database import Mark
+from .postgres.database import UNAVAILABLE, Mark
 from .wiring import Layout, Settings, Wired, connect, local_cluster, wire
 
 COLLECT_AFTER = 50_000  # objects; requests leave no cycles behind, so a collection finds little and stops everybody meanwhile
@@ -40,6 +41,11 @@ async def serve(settings: Settings) -> None:
     layout = Layout(settings.data_dir)
     layout.ensure()
     layout.announce([settings.url])
+    wired: Wired | None = None
+    probes = Probes(lambda: wired is not None and wired.context.ready())
+    if settings.probe_port is not None:
+        # Before the store: a replica that waits for Postgres is alive, and must not be restarted for it.
+        await probes.listen(settings.host, settings.probe_port)
     cluster = local_cluster(layout)
     mark = Mark()
     store = await connect(settings, cluster.install, mark=mark)
@@ -49,6 +55,7 @@ async def serve(settings: Settings) -> None:
         wired.app,
         host=settings.host,
         port=settings.port,
+        log_config=None,  # as ours: see Libraries
         log_level="warning",
         access_log=False,
         lifespan="off",
@@ -70,6 +77,7 @@ async def serve(settings: Settings) -> None:
         await cluster.close()
         await store.close()
         await duties_store.close()
+        probes.close()
 
 
 def spare_collections() -> None:
@@ -107,6 +115,18 @@ def configure_logging() -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    logging.basicConfig(handlers=[Libraries()], level=logging.WARNING, force=True)
+
+
+class Libraries(logging.Handler):
+    """What libraries log, as one line of ours. That the store is away is said without a traceback, which would say nothing more,
+    and by the error's type: its text may echo what users sent."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        about = {"logger": record.name} | ({"error": type(error).__name__} if error else {})
+        unexpected = record.exc_info if error and not isinstance(error, UNAVAILABLE) else None
+        structlog.get_logger().log(record.levelno, record.getMessage(), **about, exc_info=unexpected)
 
 
 __all__ = ["Settings", "run", "serve"]

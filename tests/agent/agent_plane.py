@@ -8,6 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
+from waiting import sooner
+
 NOVELTY = {"novelty": {"from": "a newer server"}}
 
 
@@ -130,11 +132,8 @@ class Plane:
         self.words.append(word)
         self.now_polling += 1
         try:
-            for _ in range(int(word["wait"] * 100)):
-                if told := self._wants(word):
-                    return web.json_response({**told, **NOVELTY})
-                await asyncio.sleep(0.01)
-            return web.json_response({"do": "nothing", **NOVELTY})
+            told = await sooner(lambda: self._wants(word), within=word["wait"])
+            return web.json_response({**(told or {"do": "nothing"}), **NOVELTY})
         finally:
             self.now_polling -= 1
 
@@ -155,8 +154,7 @@ class Plane:
         return web.Response(status=204) if self._ours(body["fence"]) else problem(409, "stale")
 
     async def _ack(self, body: dict[str, Any]) -> web.Response:
-        while self.hold_acks:
-            await asyncio.sleep(0.01)
+        await sooner(lambda: not self.hold_acks)
         if not self.accept or not self._ours(body["fence"]):
             return problem(409, "stale")
         self.acked = body["fence"]

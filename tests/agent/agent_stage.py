@@ -1,24 +1,18 @@
-"""One real agent, a process of its own, and how a test waits for what it does."""
+"""One real agent, a process of its own, and how a test makes its commands wait."""
 
 import contextlib
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 TOKEN = "bootstrap-1"
 
 
-def until(condition: Callable[[], Any], seconds: float = 20) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.01)
-    return value
+def waits_for(gate: Path) -> str:
+    """A line of shell that goes on once the test has made this file."""
+    return f"until test -e {gate}; do sleep 0.02; done"
 
 
 class Running:

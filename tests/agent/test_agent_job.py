@@ -3,12 +3,13 @@
 import json
 import os
 import stat
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from agent_plane import Plane
-from agent_stage import Running, until
+from agent_stage import Running, waits_for
+
+from waiting import always, eventually
 
 Planes = Callable[..., Plane]
 Agents = Callable[..., Running]
@@ -40,10 +41,10 @@ def test_a_command_runs_and_its_exit_code_and_output_are_kept(planes: Planes, ag
 def test_it_says_what_it_does(planes: Planes, agent: Agents) -> None:
     plane = planes()
     running = agent(plane)
-    until(lambda: plane.doing() == "idle")
+    eventually(lambda: plane.doing() == "idle")
     gate = running.folder / "gate"
-    plane.assign(command=shell(f"until test -e {gate}; do sleep 0.02; done"))
-    until(lambda: plane.doing() == "running")
+    plane.assign(command=shell(waits_for(gate)))
+    eventually(lambda: plane.doing() == "running")
     word = plane.words[-1]
     assert (word["claim"], word["fence"], word["tenant"]) == ("c-1", 7, "acme")
     assert plane.words[0]["claim"] is None
@@ -57,8 +58,8 @@ def test_the_command_waits_for_the_acknowledgement_to_be_accepted(planes: Planes
     running = agent(plane)
     mark = running.folder / "started"
     plane.assign(command=shell(f"touch {mark}"))
-    until(lambda: plane.said("ack"))
-    until(lambda: plane.doing() == "activating")  # it goes on polling while it waits
+    eventually(lambda: plane.said("ack"))
+    eventually(lambda: plane.doing() == "activating")  # it goes on polling while it waits
     assert not mark.exists()
     assert not (running.work / "groups").exists()
     plane.hold_acks = False
@@ -71,8 +72,8 @@ def test_a_stale_acknowledgement_starts_nothing(planes: Planes, agent: Agents) -
     plane.accept = False
     running = agent(plane)
     plane.assign(command=shell("touch started"))
-    until(lambda: plane.said("ack"))
-    until(lambda: len(plane.words) > 3 and plane.doing() == "idle")  # offered again and again, and ignored
+    eventually(lambda: plane.said("ack"))
+    eventually(lambda: len(plane.words) > 3 and plane.doing() == "idle")  # offered again and again, and ignored
     assert "ignored" in running.log
     assert len(plane.said("ack")) == 1
     plane.accept = True
@@ -85,13 +86,13 @@ def test_a_result_outlives_an_outage_and_is_told_to_the_second_server(planes: Pl
     first, second = planes(), planes()
     running = agent(first)
     gate = running.folder / "gate"
-    first.assign(command=shell(f"until test -e {gate}; do sleep 0.02; done; exit 5"))
-    until(lambda: first.acked)
+    first.assign(command=shell(f"{waits_for(gate)}; exit 5"))
+    eventually(lambda: first.acked)
     first.down()
     second.assignment, second.acked = first.assignment, first.acked
     gate.touch()
-    until(lambda: (running.work / "result.json").exists())
-    until(lambda: "cut off" in running.log)
+    eventually(lambda: (running.work / "result.json").exists())
+    eventually(lambda: "cut off" in running.log)
     assert running.popen.poll() is None
     running.servers_file.write_text(f"{first.url}\n{second.url}\n")
     assert running.exit_code() == 0
@@ -102,17 +103,14 @@ def test_a_busy_agent_does_not_end_itself_for_lack_of_a_server(planes: Planes, a
     plane = planes()
     running = agent(plane, HOLDFAST_LONELY_SECONDS="0.3")
     gate = running.folder / "gate"
-    plane.assign(command=shell(f"until test -e {gate}; do sleep 0.02; done"))
-    until(lambda: plane.acked)
+    plane.assign(command=shell(waits_for(gate)))
+    eventually(lambda: plane.acked)
     port = plane.port
     plane.down()
-    until(lambda: "cut off" in running.log)
-    deadline = time.monotonic() + 1.5  # 5 times what a free one would bear
-    while time.monotonic() < deadline:
-        assert running.popen.poll() is None
-        time.sleep(0.05)
+    eventually(lambda: "cut off" in running.log)
+    always(lambda: running.popen.poll() is None, 1.5, "the busy agent lives on")  # 5 times what a free one would bear
     gate.touch()
-    until(lambda: (running.work / "result.json").exists())
+    eventually(lambda: (running.work / "result.json").exists())
     plane.up(port)
     assert running.exit_code() == 0
     assert plane.said("result")
@@ -121,7 +119,7 @@ def test_a_busy_agent_does_not_end_itself_for_lack_of_a_server(planes: Planes, a
 def test_a_lonely_free_agent_ends_itself(planes: Planes, agent: Agents) -> None:
     plane = planes()
     running = agent(plane, HOLDFAST_LONELY_SECONDS="0.5")
-    until(lambda: plane.doing() == "idle")
+    eventually(lambda: plane.doing() == "idle")
     plane.down()
     assert running.exit_code() == 1
     assert "no server has listened" in running.log
@@ -140,7 +138,7 @@ def test_output_beyond_the_bound_is_swallowed_and_marked(planes: Planes, agent: 
 def test_a_free_agent_leaves_at_once_on_sigterm(planes: Planes, agent: Agents) -> None:
     plane = planes()
     running = agent(plane)
-    until(lambda: plane.doing() == "idle")
+    eventually(lambda: plane.doing() == "idle")
     running.term()
     assert running.exit_code(3) == 0
     assert plane.doing() == "draining"
@@ -150,10 +148,10 @@ def test_a_busy_agent_drains_on_sigterm(planes: Planes, agent: Agents) -> None:
     plane = planes()
     running = agent(plane)
     gate = running.folder / "gate"
-    plane.assign(command=shell(f"until test -e {gate}; do sleep 0.02; done; exit 6"))
-    until(lambda: plane.doing() == "running")
+    plane.assign(command=shell(f"{waits_for(gate)}; exit 6"))
+    eventually(lambda: plane.doing() == "running")
     running.term()
-    until(lambda: plane.doing() == "draining")
+    eventually(lambda: plane.doing() == "draining")
     assert (plane.words[-1]["claim"], plane.words[-1]["fence"]) == ("c-1", 7)
     assert running.popen.poll() is None
     gate.touch()
@@ -165,7 +163,7 @@ def test_grace_that_runs_out_stops_the_command_and_tells(planes: Planes, agent: 
     plane = planes(grace=0.2)
     running = agent(plane)
     plane.assign(command=["sleep", "600"])
-    until(lambda: plane.doing() == "running")
+    eventually(lambda: plane.doing() == "running")
     running.term()
     assert running.exit_code() == 0
     assert plane.said("result")[0]["exit_code"] == 128 + 15
@@ -177,7 +175,7 @@ def test_the_end_of_a_claim_stops_the_whole_group(planes: Planes, agent: Agents)
     running = agent(plane)
     plane.assign(command=shell("sh -c 'sleep 600 & echo $! > grandchild; wait' & echo $$ > child; wait"))
     pids = [running.work / "work" / name for name in ("child", "grandchild")]
-    until(lambda: all(path.exists() and path.read_text().strip() for path in pids))
+    eventually(lambda: all(path.exists() and path.read_text().strip() for path in pids))
     plane.end(7, reason="cancelled by its tenant")
     assert running.exit_code() == 0
     assert plane.said("result")[0]["exit_code"] == 128 + 15
@@ -244,7 +242,7 @@ def test_the_pools_command_goes_before_the_claims(planes: Planes, agent: Agents)
 def test_a_token_that_was_replaced_is_read_anew(planes: Planes, agent: Agents) -> None:
     plane = planes()
     running = agent(plane)
-    until(lambda: plane.doing() == "idle")
+    eventually(lambda: plane.doing() == "idle")
     plane.bootstrap = "bootstrap-2"
     plane.tokens.clear()
     running.token_file.write_text("bootstrap-2")
@@ -257,13 +255,13 @@ def test_a_token_that_was_replaced_is_read_anew(planes: Planes, agent: Agents) -
 def test_a_token_is_renewed_before_it_expires(planes: Planes, agent: Agents) -> None:
     plane = planes(expires_in=0.5, poll_seconds=0.1)
     agent(plane)
-    until(lambda: len(plane.said("register")) >= 3)
+    eventually(lambda: len(plane.said("register")) >= 3)
 
 
 def test_a_condemned_agent_exits(planes: Planes, agent: Agents) -> None:
     plane = planes()
     running = agent(plane)
-    until(lambda: plane.doing() == "idle")
+    eventually(lambda: plane.doing() == "idle")
     plane.exit = True
     assert running.exit_code() == 0
 

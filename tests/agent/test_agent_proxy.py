@@ -12,7 +12,10 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 from agent_plane import Plane
-from agent_stage import Running, until
+from agent_stage import Running
+
+from holdfast.agent import proxy
+from waiting import eventually
 
 SERVED = str(Path(__file__).with_name("agent_served.py"))
 KEY = "open-sesame"
@@ -35,7 +38,7 @@ def held(planes: Callable[..., Plane], agent: Callable[..., Running]) -> Callabl
         plane = planes(mode="session", worker={"serve": [sys.executable, SERVED, *arguments]})
         plane.assign(credential=KEY)
         running = agent(plane)
-        until(lambda: plane.doing() == "running")
+        eventually(lambda: plane.doing() == "running")
         return Session(plane, running)
 
     return hold
@@ -206,7 +209,7 @@ def test_the_end_of_a_claim_cuts_what_is_under_way(held: Callable[..., Session])
         with pytest.raises(ConnectionResetError):  # a reset, which nobody takes for a complete answer
             read_all(sock)
         sock.close()
-    until(lambda: session.plane.words[-1]["reset_fence"] == 7)
+    eventually(lambda: session.plane.words[-1]["reset_fence"] == 7)
     assert status(raw(session, "GET / HTTP/1.1", "Host: h", f"Authorization: Bearer {KEY}")) == 401
 
 
@@ -217,5 +220,37 @@ def test_a_client_that_leaves_ends_what_it_asked_for(held: Callable[..., Session
     before = len(list(descriptors.iterdir()))
     with session.dial() as sock:
         sock.sendall(f"GET {path} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {KEY}\r\n\r\n".encode())
-        until(lambda: len(list(descriptors.iterdir())) == before + 2)
-    until(lambda: len(list(descriptors.iterdir())) == before)
+        eventually(lambda: len(list(descriptors.iterdir())) == before + 2)
+    eventually(lambda: len(list(descriptors.iterdir())) == before)
+
+
+def test_while_nobody_answered_its_acknowledgement_a_holder_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy, "DECIDED_SECONDS", 0.1)
+
+    async def story() -> None:
+        async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")
+            writer.close()
+
+        served = await asyncio.start_server(serve, "127.0.0.1", 0)
+        front = proxy.Proxy(served.sockets[0].getsockname()[:2])
+        port = await front.listen("127.0.0.1", 0)
+
+        async def ask(client: aiohttp.ClientSession, credential: str) -> tuple[int, str | None]:
+            headers = {"Authorization": f"Bearer {credential}"}
+            async with client.get(f"http://127.0.0.1:{port}/", headers=headers) as answer:
+                return answer.status, answer.headers.get("Retry-After")
+
+        async with aiohttp.ClientSession() as client:
+            assert await ask(client, KEY) == (401, None), "nobody expects it"
+            front.expect(KEY)
+            assert await ask(client, "another") == (401, None), "that one is wrong whatever is decided"
+            assert await ask(client, KEY) == (503, "5"), "this one may be right: nobody knows yet"
+            front.open(KEY)
+            assert await ask(client, KEY) == (200, None)
+            front.close()
+            assert await ask(client, KEY) == (401, None), "and now it is wrong"
+        front.stop()
+        served.close()
+
+    asyncio.run(story())

@@ -10,7 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agent_plane import Plane
-from agent_stage import Running, until
+from agent_stage import Running, waits_for
+
+from waiting import eventually
 
 Planes = Callable[..., Plane]
 Agents = Callable[..., Running]
@@ -35,12 +37,12 @@ def session(planes: Planes, **hooks: list[str]) -> Plane:
 def test_it_is_idle_only_once_the_port_answers_and_open_only_for_its_holder(planes: Planes, agent: Agents) -> None:
     plane = session(planes)
     running = agent(plane)
-    until(lambda: plane.doing() == "idle")
+    eventually(lambda: plane.doing() == "idle")
     assert plane.words[0]["endpoint"].startswith("http://127.0.0.1:")
     assert get(plane, "/", None)[0] == 401
     assert get(plane, "/", "open-sesame")[0] == 401  # there is no claim yet
     plane.assign(credential="open-sesame")
-    until(lambda: plane.doing() == "running")
+    eventually(lambda: plane.doing() == "running")
     assert get(plane, "/", None)[0] == 401
     assert get(plane, "/", "open")[0] == 401
     status, shown = get(plane, "/some?x=1&x=%202", "open-sesame")
@@ -56,8 +58,8 @@ def test_nothing_is_open_before_the_acknowledgement(planes: Planes, agent: Agent
     plane.hold_acks = True
     plane.assign(credential="open-sesame")
     agent(plane)
-    until(lambda: plane.said("ack"))
-    until(lambda: plane.doing() == "activating")
+    eventually(lambda: plane.said("ack"))
+    eventually(lambda: plane.doing() == "activating")
     assert get(plane, "/", "another")[0] == 401
     # Its own holder may have heard of it before the agent heard that it was accepted: it waits, and is not let in before.
     with concurrent.futures.ThreadPoolExecutor(1) as holder:
@@ -73,15 +75,15 @@ def test_parked_it_is_reset_and_serves_its_tenant_again(planes: Planes, agent: A
     plane = session(planes, reset=["sh", "-c", 'echo "reset for $HOLDFAST_TENANT on $PORT" >> resets'])
     running = agent(plane)
     plane.assign(credential="first")
-    until(lambda: plane.doing() == "running")
+    eventually(lambda: plane.doing() == "running")
     pid = get(plane, "/", "first")[1]["pid"]
     plane.end(7, park=True)
-    until(lambda: (plane.words[-1]["reset_fence"], plane.words[-1]["doing"]) == (7, "idle"))
+    eventually(lambda: (plane.words[-1]["reset_fence"], plane.words[-1]["doing"]) == (7, "idle"))
     assert plane.words[-1]["claim"] is None
     assert get(plane, "/", "first")[0] == 401
     assert (running.work / "work" / "resets").read_text().startswith("reset for acme on ")
     plane.assign(fence=9, claim="c-2", credential="second")
-    until(lambda: plane.doing() == "running")
+    eventually(lambda: plane.doing() == "running")
     assert get(plane, "/", "first")[0] == 401
     assert get(plane, "/", "second") == (200, {**get(plane, "/", "second")[1], "pid": pid})
 
@@ -90,11 +92,11 @@ def test_an_old_fence_is_ignored(planes: Planes, agent: Agents) -> None:
     plane = session(planes)
     running = agent(plane)
     plane.assign(fence=7, credential="first")
-    until(lambda: plane.doing() == "running")
+    eventually(lambda: plane.doing() == "running")
     plane.end(7, park=True)
-    until(lambda: plane.doing() == "idle" and plane.words[-1]["reset_fence"] == 7)
+    eventually(lambda: plane.doing() == "idle" and plane.words[-1]["reset_fence"] == 7)
     plane.assign(fence=6, claim="c-0", credential="old")
-    until(lambda: "ignored" in running.log)
+    eventually(lambda: "ignored" in running.log)
     assert [body["fence"] for body in plane.said("ack")] == [7]
     assert get(plane, "/", "old")[0] == 401
 
@@ -103,7 +105,7 @@ def test_a_reset_that_fails_retires_the_worker(planes: Planes, agent: Agents) ->
     plane = session(planes, reset=["sh", "-c", "exit 4"])
     running = agent(plane)
     plane.assign(credential="first")
-    until(lambda: plane.doing() == "running")
+    eventually(lambda: plane.doing() == "running")
     plane.end(7, park=True)
     assert running.exit_code() == 1
     assert plane.said("failed") == [{"reason": "reset exited with 4"}]
@@ -114,21 +116,21 @@ def test_without_park_it_exits(planes: Planes, agent: Agents) -> None:
     plane = session(planes)
     running = agent(plane)
     plane.assign(credential="first")
-    until(lambda: plane.doing() == "running")
+    eventually(lambda: plane.doing() == "running")
     plane.end(7, park=False)
     assert running.exit_code() == 0
 
 
 def test_activation_sees_its_tenant_and_shows_progress(planes: Planes, agent: Agents) -> None:
-    script = 'env > seen; cat "$HOLDFAST_PAYLOAD" >> seen; until test -e go; do sleep 0.02; done'
+    script = f'env > seen; cat "$HOLDFAST_PAYLOAD" >> seen; {waits_for(Path("go"))}'
     plane = session(planes, activate=["sh", "-c", script])
     running = agent(plane)
     plane.assign(credential="first", env={"COLOUR": "green"}, secrets={"KEY": "s3cret"}, payload="hello")
-    until(lambda: len(plane.said("progress")) >= 2)
+    eventually(lambda: len(plane.said("progress")) >= 2)
     assert not plane.said("ack")
     assert plane.doing() == "activating"
     (running.work / "work" / "go").touch()
-    until(lambda: plane.doing() == "running")
+    eventually(lambda: plane.doing() == "running")
     seen = (running.work / "work" / "seen").read_text()
     for line in ("HOLDFAST_TENANT=acme", "COLOUR=green", "KEY=s3cret", '"hello"'):
         assert line in seen
@@ -151,12 +153,12 @@ def test_untouched_it_is_idle_again_after_a_stale_acknowledgement(planes: Planes
     plane.accept = False
     plane.assign(credential="first")
     agent(plane)
-    until(lambda: plane.said("ack"))
-    until(lambda: len(plane.words) > 2 and plane.doing() == "idle")
+    eventually(lambda: plane.said("ack"))
+    eventually(lambda: len(plane.words) > 2 and plane.doing() == "idle")
     assert get(plane, "/", "first")[0] == 401
     plane.accept = True
     plane.assign(fence=8, credential="second")
-    until(lambda: plane.doing() == "running")
+    eventually(lambda: plane.doing() == "running")
     assert get(plane, "/", "second")[0] == 200
 
 
@@ -164,9 +166,9 @@ def test_a_claim_that_ends_while_it_is_activated_is_never_open(planes: Planes, a
     plane = session(planes, activate=["sleep", "600"], reset=["true"])
     agent(plane)
     plane.assign(credential="first")
-    until(lambda: plane.doing() == "activating")
+    eventually(lambda: plane.doing() == "activating")
     plane.end(7, park=True)
-    until(lambda: plane.words[-1]["reset_fence"] == 7)
+    eventually(lambda: plane.words[-1]["reset_fence"] == 7)
     assert not plane.said("ack")
 
 
@@ -182,7 +184,7 @@ def test_serve_dying_while_held_ends_the_agent_with_its_code(planes: Planes, age
     plane = session(planes)
     running = agent(plane)
     plane.assign(credential="first")
-    until(lambda: plane.doing() == "running")
+    eventually(lambda: plane.doing() == "running")
     assert get(plane, "/die", "first")[0] == 502
     assert running.exit_code() == 9
     assert not plane.said("failed")
@@ -191,7 +193,7 @@ def test_serve_dying_while_held_ends_the_agent_with_its_code(planes: Planes, age
 def test_sigterm_while_free_stops_serve_and_leaves(planes: Planes, agent: Agents) -> None:
     plane = session(planes)
     running = agent(plane)
-    until(lambda: plane.doing() == "idle")
+    eventually(lambda: plane.doing() == "idle")
     leader = int((running.work / "groups").read_text().split()[0])
     running.term()
     assert running.exit_code(5) == 0
@@ -202,9 +204,9 @@ def test_sigterm_while_held_keeps_the_session_until_its_end(planes: Planes, agen
     plane = session(planes, reset=["touch", "reset"])
     running = agent(plane)
     plane.assign(credential="first")
-    until(lambda: plane.doing() == "running")
+    eventually(lambda: plane.doing() == "running")
     running.term()
-    until(lambda: plane.doing() == "draining")
+    eventually(lambda: plane.doing() == "draining")
     assert get(plane, "/", "first")[0] == 200
     plane.end(7, park=True)
     assert running.exit_code() == 0
@@ -212,12 +214,12 @@ def test_sigterm_while_held_keeps_the_session_until_its_end(planes: Planes, agen
 
 
 def test_what_serve_prints_belongs_to_the_claim_that_it_serves(planes: Planes, agent: Agents) -> None:
-    script = f"echo booting; {sys.executable} {SERVE[1]} & until test -e say; do sleep 0.02; done; echo said; wait"
+    script = f"echo booting; {sys.executable} {SERVE[1]} & {waits_for(Path('say'))}; echo said; wait"
     plane = session(planes, serve=["sh", "-c", script])
     running = agent(plane)
     plane.assign(credential="first")
-    until(lambda: plane.doing() == "running")
+    eventually(lambda: plane.doing() == "running")
     (running.work / "work" / "say").touch()
-    until(lambda: b"said" in running.output())
+    eventually(lambda: b"said" in running.output())
     assert b"booting" not in running.output()
     assert "booting" in (running.work / "serve.log").read_text()

@@ -1,5 +1,6 @@
 """The doors as a whole: the document is what is served, metrics are well named, the generated docs are up to date."""
 
+import asyncio
 import importlib.util
 import json
 import re
@@ -9,21 +10,23 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from door_stage import Stage
+from door_stage import DIRECT, Stage
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.routing import Route
 
 from holdfast.api.app import DOORS
 from holdfast.api.auth import STREAMS
+from holdfast.api.observe import refresh
 from holdfast.engine.metrics import Metrics
+from holdfast.ports.store import PoolLoad, StoreUnavailable
 
 ROOT = Path(__file__).parents[2]
-OPEN = {("get", "/healthz"), ("get", "/readyz")}
+ANYONES = ("/healthz", "/readyz", "/openapi.json")
 
 
 @pytest.fixture
 def described(stage: Stage) -> dict[str, Any]:
-    answer = stage.ask("GET", "/openapi.json", token=None)
+    answer = stage.ask("GET", "/openapi.json")
     assert answer.status == 200
     return dict(answer.json)
 
@@ -45,30 +48,59 @@ def test_the_document_lists_what_is_served_and_nothing_else(stage: Stage, descri
         if isinstance(route, Route)
         for method in (route.methods or ()) - {"HEAD"}
     }
-    assert served - listed == {("get", "/openapi.json")}
-    assert listed - served == set()
-    assert len(stage.wired.app.routes) == len({door.path for door in DOORS}) + 1
+    assert served == listed
+    assert len(stage.wired.app.routes) == len({door.path for door in DOORS})
 
 
 def test_every_operation_says_what_it_is_for_and_who_may(described: dict[str, Any]) -> None:
     ids = [operation["operationId"] for _, _, operation in operations(described)]
     assert len(ids) == len(set(ids))
-    for method, path, operation in operations(described):
+    for _, path, operation in operations(described):
         assert operation["summary"], path
-        guarded = (method, path) not in OPEN
-        assert (operation["security"] == [{"bearer": []}]) is guarded, path
-        assert ("401" in operation["responses"]) is guarded, path
+        assert operation["security"] == [{"bearer": []}], path
+        assert "401" in operation["responses"], path
         assert any(status.startswith("2") for status in operation["responses"]), path
 
 
-def test_the_guarded_doors_ask_for_a_token_and_the_open_ones_do_not(stage: Stage, described: dict[str, Any]) -> None:
-    for method, path, _ in operations(described):
-        answer = stage.ask(method.upper(), re.sub(r"{\w+}", "x", path), {} if method in ("post", "put") else None, token=None)
-        if (method, path) in OPEN:
-            assert answer.status in (200, 503), path
-        else:
-            assert answer.status == 401, path
+# Tokens
+
+
+def test_no_request_is_answered_without_a_token(stage: Stage, described: dict[str, Any]) -> None:
+    doors = [(method.upper(), re.sub(r"{\w+}", "x", path)) for method, path, _ in operations(described)]
+    strange = [("GET", "/"), ("GET", "/nowhere"), ("OPTIONS", "/v1/pools"), ("PATCH", "/v1/pools/direct"), ("HEAD", "/healthz")]
+    for method, path in doors + strange:
+        body = {} if method in ("POST", "PUT") else None
+        for token in (None, "a-guess") if path != "/v1/worker/register" else (None,):
+            answer = stage.ask(method, path, body, token=token)
+            assert answer.status == 401, (method, path, token)
             assert answer.headers["www-authenticate"] == "Bearer"
+            assert b"direct" not in answer.raw
+            assert "allow" not in answer.headers, "which paths and methods there are is told to nobody"
+
+
+@pytest.mark.parametrize("who", ["admin", "operator", "acme", "agent"])
+def test_whoever_has_a_token_may_ask_whether_we_are_well_and_what_there_is(stage: Stage, who: str) -> None:
+    token = stage.agent_token() if who == "agent" else who
+    stage.wired.replica.beat_at = stage.loop.time()
+    for path in ANYONES:
+        assert stage.ask("GET", path, token=token).status == 200, path
+    assert stage.ask("GET", "/v1/nowhere", token=token).status == 404
+    assert stage.ask("PATCH", "/healthz", token=token).status == 405
+
+
+def test_while_the_store_is_away_whom_we_knew_hears_that_we_are_alive(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(_: str) -> None:
+        raise StoreUnavailable("away")
+
+    auth = stage.wired.context.auth
+    assert stage.ask("GET", "/healthz", token="operator").status == 200
+    monkeypatch.setattr(stage.store.access, "token", away)
+    later = auth._clock() + 3600
+    monkeypatch.setattr(auth, "_clock", lambda: later)  # nothing in the cache is fresh
+    assert stage.ask("GET", "/healthz", token="operator").status == 200
+    assert stage.ask("GET", "/healthz", token=stage.agent_token()).status == 200
+    assert stage.ask("GET", "/healthz").status == 503, "one that was never seen cannot be told from a guess"
+    assert stage.ask("GET", "/v1/me", token="operator").status == 503, "and nothing else is open to what may be revoked by now"
 
 
 def test_a_refused_method_hears_of_all_that_there_are(stage: Stage) -> None:
@@ -116,6 +148,78 @@ def test_metrics_parse_and_follow_the_naming_of_prometheus(stage: Stage) -> None
             assert not any(re.search(r"\b[cwt]-", value) or "acme" in value for value in sample.labels.values()), sample
 
 
+TOTALS = (
+    "holdfast_duty_actions_total",
+    "holdfast_duty_skips_total",
+    "holdfast_duty_takeovers_total",
+    "holdfast_recoveries_total",
+)
+
+
+def test_totals_that_are_kept_in_the_database_are_counters(stage: Stage) -> None:
+    stage.do(stage.store.db.rows("UPDATE holdfast.term SET actions = 7, skips = 3, taken_over = 2 WHERE duty = 'scale'"))
+    stage.do(stage.store.fleet.begin_recovery("the timeline changed", 0))
+    scraped = samples(stage)
+    scale = {"duty": "scale"}
+    assert [scraped[name][0] for name in TOTALS] == ["counter"] * 4
+    assert [value(scraped, name, scale) for name in TOTALS[:3]] == [7, 3, 2]
+    assert value(scraped, "holdfast_recoveries_total", {}) == 1
+    never = [
+        duty for duty in ("match", "deadlines", "prune") if value(scraped, "holdfast_duty_takeovers_total", {"duty": duty}) == 0
+    ]
+    assert len(never) == 3, "from 0 on, so that the first is an increase"
+
+
+def test_an_unprotected_hand_over_is_an_increase_from_the_first_one_on(stage: Stage) -> None:
+    for pool in ("direct", "agents"):
+        assert value(samples(stage), "holdfast_handover_unprotected_total", {"pool": pool}) == 0
+    stage.wired.context.metrics.unprotected.labels("direct").inc()
+    assert value(samples(stage), "holdfast_handover_unprotected_total", {"pool": "direct"}) == 1
+
+
+def test_two_scrapes_at_once_do_not_add_up(stage: Stage) -> None:
+    """What is read is counted after the last read: neither sees the other's half."""
+    stage.do(stage.store.fleet.join("r-1", 1, "here", "http://127.0.0.1:1", "0"))
+    stage.do(stage.store.db.rows("UPDATE holdfast.worker SET suspect_since = holdfast.now() WHERE id = 'w-1'"))
+
+    async def at_once() -> None:
+        await asyncio.gather(*(refresh(stage.wired.context) for _ in range(5)))
+
+    stage.do(at_once())
+    metrics = stage.wired.context.metrics
+    assert metrics.registry.get_sample_value("holdfast_replicas", {"state": "live"}) == 1
+    assert metrics.registry.get_sample_value("holdfast_workers_suspect", {"pool": "direct"}) == 1
+
+
+def test_of_two_pools_with_one_name_the_live_one_is_shown(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.claim()
+    stage.ask("DELETE", "/v1/pools/direct")
+    stage.do(stage.store.pools.put("p-new", "direct", DIRECT, "api"))
+    stage.ask("POST", "/v1/pools/direct/freeze", {"reason": "it is the new one"})
+    loads = stage.do(stage.store.pools.loads())
+    assert len(loads) == 3
+    for order in (loads, loads[::-1]):
+
+        async def read(order: list[PoolLoad] = order) -> list[PoolLoad]:
+            return order
+
+        monkeypatch.setattr(stage.store.pools, "loads", read)
+        assert value(samples(stage), "holdfast_pool_frozen", {"pool": "direct"}) == 1
+
+
+def samples(stage: Stage) -> dict[str, tuple[str, list[Any]]]:
+    """Type and samples by the name that is scraped."""
+    found: dict[str, tuple[str, list[Any]]] = {}
+    for family in text_string_to_metric_families(stage.ask("GET", "/metrics").raw.decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, (family.type, []))[1].append(sample)
+    return found
+
+
+def value(scraped: dict[str, tuple[str, list[Any]]], name: str, labels: dict[str, str]) -> float | None:
+    return next((float(sample.value) for sample in scraped[name][1] if sample.labels == labels), None)
+
+
 def test_routes_are_counted_by_their_template_not_by_what_was_asked(stage: Stage) -> None:
     for n in range(3):
         stage.ask("GET", f"/v1/claims/guess-{n}")
@@ -127,6 +231,24 @@ def test_routes_are_counted_by_their_template_not_by_what_was_asked(stage: Stage
     )
     routes = {sample.labels["route"] for sample in requests.samples}
     assert routes <= {f"{door.method} {door.path}" for door in DOORS}
+
+
+# Replicas
+
+
+def test_replicas_that_are_gone_are_shown_for_ten_minutes_and_then_forgotten(stage: Stage) -> None:
+    ages = {"r-live": 0, "r-silent": 60, "r-stopped": 60, "r-long-silent": 660, "r-long-stopped": 660}
+    for id_, age in ages.items():
+        stage.do(stage.store.fleet.join(id_, 1, "here", "http://127.0.0.1:1", "0"))
+        if "stopped" in id_:
+            stage.do(stage.store.fleet.leave(id_))
+        shift = (
+            "UPDATE holdfast.replica SET seen_at = seen_at - make_interval(secs => $2), "
+            "stopped_at = stopped_at - make_interval(secs => $2) WHERE id = $1"
+        )
+        stage.do(stage.store.db.rows(shift, id_, float(age)))
+    shown = {replica["id"]: replica["state"] for replica in stage.ask("GET", "/v1/replicas").json["items"]}
+    assert shown == {"r-live": "live", "r-silent": "silent", "r-stopped": "stopped"}
 
 
 # The generated docs

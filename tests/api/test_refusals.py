@@ -219,7 +219,9 @@ OTHERS = [
     Bad("POST", "/v1/tokens", {"name": "x", "role": "admin", "expiresIn": "9999999h"}, field="expiresIn"),
     Bad("DELETE", "/v1/tokens/t-none", status=404),
     Bad("DELETE", "/v1/tokens/t-admin", status=409),
-    Bad("GET", "/healthz?x=1", field="x", token=None),
+    Bad("GET", "/healthz?x=1", field="x"),
+    Bad("GET", "/healthz", status=401, token=None),
+    Bad("GET", "/v1/nowhere", status=401, token=None),
     Bad("GET", "/v1/nowhere", status=404, says="/openapi.json"),
     Bad("PATCH", "/v1/pools/direct", {}, 405),
 ]

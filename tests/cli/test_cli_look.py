@@ -4,11 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from cli_said import Cli
-from fake_holdfast import TOKEN, FakeHoldfast
+from fake_holdfast import TOKEN, FakeHoldfast, problem
 
 NOUNS = ("pools", "workers", "claims", "tenants", "duties", "replicas", "events")
 
@@ -58,12 +59,47 @@ def test_tables_have_headers_and_whole_ids(cli: Cli, busy: FakeHoldfast) -> None
     assert cli("explain", "claim", "c-1").out == "claim c-1 is well.\n"
 
 
+def test_replicas_that_are_not_there_any_more_say_since_when_and_come_last(cli: Cli, server: FakeHoldfast) -> None:
+    now = datetime.now(UTC)
+
+    def seen(seconds: int) -> str:
+        return (now - timedelta(seconds=seconds)).isoformat()
+
+    server.replicas = [
+        {"id": "r-old", "state": "stopped", "url": "http://a:1", "pid": 1, "started_at": seen(900), "seen_at": seen(300)},
+        {"id": "r-dead", "state": "silent", "url": "http://a:2", "pid": 2, "started_at": seen(900), "seen_at": seen(120)},
+        {"id": "r-new", "state": "live", "url": "http://a:1", "pid": 3, "started_at": seen(60), "seen_at": seen(0)},
+    ]
+    lines = cli("get", "replicas").out.splitlines()
+    assert [line.split()[0] for line in lines] == ["ID", "r-new", "r-old", "r-dead"]
+    assert [" ".join(line.split()[1:4]) for line in lines[1:]] == ["live http://a:1 3", "stopped 5m ago", "silent for 2m"]
+    assert lines[1].split()[-1] == "1m"
+
+
 def test_top_shows_one_frame(cli: Cli, busy: FakeHoldfast) -> None:
     shown = cli("top", "--once").out
     row = next(line for line in shown.splitlines() if line.startswith("linux"))
     assert row.split() == ["linux", "live", "3", "5", "0", "0", "0", "2", "1m1s"]
     assert "match 500ms" in shown
     assert "acknowledged" in shown
+
+
+def test_top_as_json_is_one_frame_and_says_what_a_token_may_not_see(cli: Cli, busy: FakeHoldfast) -> None:
+    frame = json.loads(cli("top", "--once", "-o", "json").out)
+    assert frame["pools"][0]["status"]["held"] == 5
+    assert [duty["duty"] for duty in frame["duties"]] == ["match"]
+    assert [event["reason"] for event in frame["events"]] == ["acknowledged"]
+    assert frame["waiting"] == []
+
+    async def forbidden(_: object) -> object:
+        return problem(403, "forbidden", "not for you")
+
+    busy.fail_next("GET", "/duties", forbidden, forbidden)  # type: ignore[arg-type]
+    assert json.loads(cli("top", "--once", "-o", "json").out)["duties"] is None
+    assert "duties  not shown to this token" in cli("top", "--once").out
+    said = cli("top", "-o", "json")
+    assert (said.code, said.out) == (2, "")
+    assert "--once" in said.err
 
 
 def test_watching_events_follows_them(busy: FakeHoldfast, tmp_path: Path) -> None:

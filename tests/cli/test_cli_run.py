@@ -1,6 +1,7 @@
 """`run` behaves as if the command ran here: its output, its exit code, its interruption."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,9 +10,10 @@ from typing import Any
 
 import pytest
 from cli_said import Cli
-from fake_holdfast import TOKEN, FakeHoldfast, problem
+from fake_holdfast import TOKEN, FakeHoldfast, problem, unavailable
 
 SLEEPY = ["-m", "holdfast.cli.main", "run", "--pool", "linux", "--", "sleep", "1000"]
+HOLD = ["-m", "holdfast.cli.main", "claim", "--pool", "notebook", "--hold"]
 
 
 @pytest.mark.parametrize("code", [0, 3, 143])
@@ -38,6 +40,18 @@ def test_other_ends_have_a_message_and_a_code(cli: Cli, server: FakeHoldfast, en
     said = cli("run", "--pool", "linux", "--", "true")
     assert said.code == code
     assert f"ended as {end['outcome']}: {end['reason']}" in said.err
+
+
+@pytest.mark.parametrize("keeps", [5, 6])
+def test_an_output_that_was_cut_off_is_told_plainly_and_once(cli: Cli, server: FakeHoldfast, keeps: int) -> None:
+    server.first_output, server.keeps = b"hello!", keeps
+    server.ends_at_once = {"outcome": "completed", "exit_code": 0}
+    ran = cli("run", "--pool", "linux", "--", "echo")
+    expected = "the output of claim c-1 was truncated: only its first 5 bytes were kept\n" if keeps == 5 else ""
+    assert (ran.code, ran.out, ran.err) == (0, "hello!"[:keeps], expected)
+    for options in ((), ("-f",)):
+        logged = cli("logs", "c-1", *options)
+        assert (logged.code, logged.out, logged.err) == (0, "hello!"[:keeps], expected)
 
 
 def test_it_resumes_when_its_replica_dies(server: FakeHoldfast, tmp_path: Path) -> None:
@@ -132,11 +146,44 @@ def _start(server: FakeHoldfast, home: Path, command: list[str] = SLEEPY) -> "su
 
 def test_hold_renews_until_ctrl_c_and_then_releases(server: FakeHoldfast, tmp_path: Path) -> None:
     server.lease = 1.0
-    command = ["-m", "holdfast.cli.main", "claim", "--pool", "notebook", "--hold"]
-    process = _start(server, tmp_path, command)
+    process = _start(server, tmp_path, HOLD)
     server.until(lambda _: server.asked("POST", "/renew"))
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert b"credential-1" in out
     assert server.claims["c-1"]["outcome"] == "released"
+    assert b"claim c-1 released" in err
+
+
+def test_a_release_that_was_not_stored_is_not_called_one(server: FakeHoldfast, tmp_path: Path) -> None:
+    process = _start(server, tmp_path, HOLD)
+    assert process.stderr is not None
+    assert b"Ctrl-C releases it" in process.stderr.readline()
+    server.fail_next("POST", "/release", *[unavailable(60)] * 10)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    said = err.decode().splitlines()[-1]
+    assert re.fullmatch(
+        r"holdfast: claim c-1: the release was not stored \(the database is away\); "
+        r"its lease ends it, not before \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC",
+        said,
+    )
+    assert b"c-1 released" not in err
+    assert server.claims["c-1"]["state"] == "active"
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("completed", 0), ("failed", 1), ("expired", 1)])
+def test_a_claim_that_had_ended_before_its_release_is_told_as_it_ended(
+    server: FakeHoldfast, tmp_path: Path, outcome: str, code: int
+) -> None:
+    process = _start(server, tmp_path, HOLD)
+    assert process.stderr is not None
+    process.stderr.readline()
+    server.change("c-1", state="ended", outcome=outcome, reason="so it was")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert f"had already ended as {outcome}".encode() in err
+    assert b"released" not in err

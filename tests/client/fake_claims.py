@@ -34,6 +34,7 @@ class FakeClaims:
         self.serves = True  # whether claims become active at once
         self.ends_at_once: dict[str, Any] | None = None  # how a job ends as soon as it is active
         self.first_output = b""
+        self.keeps = 1 << 30  # bytes of an output; the rest is swallowed
         self.lease = 60.0
         self._changed = asyncio.Condition()
 
@@ -130,22 +131,28 @@ class FakeClaims:
         name, at = request.match_info["id"], int(request.query["offset"])
         if name not in self.claims:
             return problem(404, "not-found", "no such claim")
-        size = str(len(self.outputs[name]))
-        response = web.StreamResponse(headers={"Holdfast-Offset": str(at), "Holdfast-Size": size})
+        response = web.StreamResponse(headers=self.output_headers(name, at))
         response.content_type = "application/octet-stream"
         response.enable_chunked_encoding()
         await response.prepare(request)
         while True:
             ended = request.query["follow"] == "false" or self.claims[name]["state"] == "ended"
-            if piece := self.outputs[name][at:]:
+            if piece := self.outputs[name][at : self.keeps]:
                 at += len(piece)
                 await response.write(piece)
             if ended:
                 break
             async with self._changed:
-                await self._changed.wait_for(lambda at=at: len(self.outputs[name]) > at or self.claims[name]["state"] == "ended")
+                await self._changed.wait_for(
+                    lambda at=at: self.outputs[name][at : self.keeps] or self.claims[name]["state"] == "ended"
+                )
         await response.write_eof()
         return response
+
+    def output_headers(self, name: str, at: int) -> dict[str, str]:
+        wrote = len(self.outputs[name])
+        truncated = "true" if wrote > self.keeps else "false"
+        return {"Holdfast-Offset": str(at), "Holdfast-Size": str(min(wrote, self.keeps)), "Holdfast-Truncated": truncated}
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         after = int(request.headers.get("Last-Event-ID") or request.query.get("after") or 0)

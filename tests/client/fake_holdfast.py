@@ -27,6 +27,7 @@ class FakeHoldfast(FakeClaims):
         self.pools: dict[str, dict[str, Any]] = {}
         self.tenants: dict[str, dict[str, Any]] = {}
         self.checks: list[dict[str, Any]] = [{"name": "database", "promise": "P6", "ok": True, "detail": "fine", "advice": ""}]
+        self.replicas: list[dict[str, Any]] = [{"id": "r-1", "state": "live", "url": "http://127.0.0.1:7070"}]
         self.log: list[tuple[int, str, str]] = []  # (replica, method, path with query)
         self.faults: dict[tuple[str, str], deque[Fault]] = {}
         self._loop = asyncio.new_event_loop()
@@ -153,7 +154,7 @@ class FakeHoldfast(FakeClaims):
         router.add_get("/v1/tokens", self._listing(tuple))
         duty = {"duty": "match", "holder": "r-1", "number": 4, "age": 0.5, "seconds": 0.01, "actions": 3}
         router.add_get("/v1/duties", self._listing(lambda: (duty,)))
-        router.add_get("/v1/replicas", self._listing(lambda: ({"id": "r-1", "state": "live", "url": self.url},)))
+        router.add_get("/v1/replicas", self._listing(lambda: self.replicas))
         router.add_get("/v1/doctor", self._doctor)
         router.add_get("/v1/explain/{kind}/{id}", self._explain)
         router.add_get("/v1/me", self._whoami)

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from fake_holdfast import TOKEN, FakeHoldfast, lose_answer, unavailable
 
-from holdfast.client import ClaimEnded, Client, LeaseLost, claim, sync
+from holdfast.client import ClaimEnded, Client, HeldWorker, LeaseLost, claim, sync
 
 
 def hold(server: FakeHoldfast, **options: str) -> claim:
@@ -137,6 +137,32 @@ def test_a_loss_that_comes_to_light_at_the_release_is_told(server: FakeHoldfast)
 
     with pytest.raises(LeaseLost, match="ended as expired"):
         asyncio.run(story())
+
+
+def test_a_release_that_could_not_be_stored_is_noted_on_the_worker(server: FakeHoldfast) -> None:
+    server.lease = 1.0
+    server.fail_next("POST", "/release", unavailable(60), unavailable(60))
+
+    async def story() -> HeldWorker:
+        async with hold(server) as worker:
+            first = worker.lease_until
+            await asyncio.to_thread(server.until, lambda _: len(server.asked("POST", "/renew")) >= 2)
+            assert worker.lease_until != first  # the second was asked after the first was answered
+        return worker
+
+    worker = asyncio.run(story())
+    assert worker.unreleased == "the database is away"
+    assert worker.outcome is None
+    assert worker.lease_until is not None
+    assert server.claims["c-1"]["state"] == "active"
+
+    async def again() -> HeldWorker:
+        async with hold(server) as worker:
+            pass
+        return worker
+
+    after = asyncio.run(again())
+    assert (after.unreleased, after.outcome) == (None, "released")
 
 
 def test_an_error_of_the_body_is_not_hidden(server: FakeHoldfast) -> None:

@@ -99,6 +99,37 @@ def test_an_offset_skips_and_without_follow_it_ends(server: FakeHoldfast) -> Non
     assert read(server, offset=4, follow=False) == b"456789"
 
 
+def test_an_output_that_was_cut_off_is_told_once_however_often_it_is_read(server: FakeHoldfast) -> None:
+    server.first_output, server.keeps = b"0123", 8
+    server.fail_next("GET", "/output", cut_after(server, 2, politely=False), cut_after(server, 1, politely=True))
+    told: list[int] = []
+
+    async def run() -> bytes:
+        async with Client(server.urls, TOKEN) as client:
+            claim = await client.claim("linux")
+
+            async def everything() -> bytes:
+                return b"".join([piece async for piece in client.output(claim.id, truncated=told.append)])
+
+            reading = asyncio.create_task(everything())
+            await asyncio.to_thread(server.until, lambda _: len(server.asked("GET", "/output")) >= 3)
+            assert told == []  # so far all of it was kept
+            server.write(claim.id, b"4567and more")
+            server.change(claim.id, state="ended", **JOB)
+            return await reading
+
+    assert asyncio.run(run()) == b"01234567"
+    assert told == [8]
+    again: list[int] = []
+
+    async def whole() -> None:
+        async with Client(server.urls, TOKEN) as client:
+            assert [piece async for piece in client.output("c-1", truncated=again.append)] == [b"01234567"]
+
+    asyncio.run(whole())
+    assert again == [8]
+
+
 def test_events_resume_after_the_last_one_seen(server: FakeHoldfast) -> None:
     for number in range(3):
         server.happen("claim.created", claim=f"c-{number}")

@@ -11,7 +11,7 @@ from holdfast.duties.match import MatchDuty
 from holdfast.duties.pools import Pools
 from holdfast.duties.prune import KEEP_DAYS, Prune
 from holdfast.engine import handover
-from holdfast.engine.replica import DUE_PERIOD
+from holdfast.engine.hints import DUE_PERIOD
 from holdfast.engine.terms import BEAT, TERM, TRUST, stale_after
 from holdfast.model.claim import KEY_HOURS, MAX_LOST_RETRIES
 from holdfast.model.duration import seconds

@@ -104,9 +104,28 @@ def test_the_operators_token_is_private_and_nothing_is_answered_without_one(mach
     mode = (machine.data / "token").stat().st_mode
     assert stat.S_IMODE(mode) == 0o600
     for token in ("", "wrong"):
-        for path in ("/v1/pools", "/v1/claims", "/v1/replicas", "/metrics"):
+        for path in ("/v1/pools", "/v1/claims", "/v1/replicas", "/metrics", "/healthz", "/readyz", "/openapi.json", "/"):
             assert machine.api("GET", path, token=token)[0] == 401, path
     assert machine.api("GET", "/v1/pools")[0] == 200
+
+
+def test_everything_in_the_data_directory_is_documented(machine: Machine) -> None:
+    machine.up()
+    table = (Path(__file__).parents[2] / "docs" / "operations.md").read_text().split("## The data directory")[1].split("\n## ")[0]
+    there = {path.name + ("/" if path.is_dir() else "") for path in machine.data.iterdir()}
+    assert there >= {"key", "up.lock", "workers/"}
+    assert [name for name in there if f"`{name}`" not in table and not name.endswith(".draft")] == []
+
+
+def test_a_second_up_on_the_same_folder_is_refused_in_one_line(machine: Machine) -> None:
+    machine.up()
+    arguments = ["up", "--data-dir", str(machine.data), "--port", str(free_ports(1)[0])]
+    done = subprocess.run([sys.executable, "-m", "holdfast", *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert machine.process is not None
+    said = f"holdfast: another `holdfast up` (pid {machine.process.pid}) runs on {machine.data}\n"
+    assert done.stderr == said
+    assert machine.api("GET", "/v1/pools")[0] == 200, "the first one goes on"
 
 
 def test_a_replica_that_dies_is_started_again_and_shown(machine: Machine) -> None:

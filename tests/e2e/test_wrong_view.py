@@ -1,4 +1,4 @@
-"""A replica that sees the wrong pods, or none, ends nothing: another data directory, an unmounted one."""
+"""A replica that sees the wrong pods, or none, ends nothing: another data directory, an unmounted one, an unreadable mark."""
 
 import os
 import subprocess
@@ -42,3 +42,21 @@ def test_workers_whose_folder_is_not_mounted_at_the_start_are_not_taken_for_dead
     eventually(lambda: fleet.api("GET", "/readyz").status == 200, 20)
     assert fleet.see(claim["id"])["state"] == "active"
     assert fleet.processes(claim["worker"])
+
+
+def test_a_replica_that_cannot_read_the_mark_does_nothing_and_says_why(make_fleet: Make) -> None:
+    fleet = make_fleet(replicas=1, pools={"linux": JOB})
+    claim = fleet.claim("linux", command=["sleep", "200"], wait="30s")
+    fleet.warm(1)
+    fleet.kill(0)
+    kept = fleet.layout.highwater.read_bytes()
+    fleet.layout.highwater.write_bytes(kept[:-5])
+    fleet.start(0)
+    refused = eventually(lambda: (a := fleet.api("GET", "/readyz")).status == 503 and b"marks not yet" in a.raw and a, 20)
+    assert f"marks not yet compared: cannot read {fleet.layout.highwater}" in refused.json["detail"]
+    waiting = fleet.claim("linux", command=["true"], wait="2s")
+    assert waiting["state"] == "waiting", "a worker is free, and this may be the wrong database"
+    fleet.layout.highwater.write_bytes(kept)
+    eventually(lambda: fleet.api("GET", "/readyz").status == 200, 20)
+    assert fleet.see(waiting["id"], wait="20s")["outcome"] == "completed"
+    assert fleet.see(claim["id"])["state"] == "active"

@@ -1,7 +1,6 @@
 """One pass of a duty, as its replica tells the store of it."""
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -9,18 +8,18 @@ import pytest
 from holdfast.duties.actions import Action
 from holdfast.duties.duty import Ports
 from holdfast.engine.metrics import Metrics
-from holdfast.engine.replica import Replica
+from holdfast.engine.passes import Passes
+from holdfast.engine.terms import Terms
 from holdfast.ports.cluster import ClusterUnavailable
 from holdfast.ports.store import Beat, StoreUnavailable, TermState
 
 NOBODY = cast(Any, None)
 
 
-def a_replica() -> Replica:
-    store: Any = SimpleNamespace(saw=lambda _mark: None)
-    replica = Replica("r-1", Ports(store, NOBODY), NOBODY, NOBODY, NOBODY, Metrics(), "http://x", 1, "host", "0")
-    replica.terms.took("sweep", 1, 0.0)
-    return replica
+def holding() -> Terms:
+    terms = Terms("r-1")
+    terms.took("sweep", 1, 0.0)
+    return terms
 
 
 class Sweep:
@@ -29,14 +28,14 @@ class Sweep:
     name = "sweep"
     period = 1.0
 
-    def __init__(self, replica: Replica, error: Exception | None = None, beats: int = 1) -> None:
-        self._replica, self._error, self._beats = replica, error, beats
+    def __init__(self, terms: Terms, error: Exception | None = None, beats: int = 1) -> None:
+        self._terms, self._error, self._beats = terms, error, beats
 
     async def observe(self, _ports: Ports) -> None:
         for sent in range(self._beats):
-            self._replica.terms.reports()
+            self._terms.reports()
             mine = TermState(duty="sweep", holder="r-1", number=1, expired=False, idle=0.0)
-            self._replica.terms.stored(Beat(1, 1, False, [mine]), float(sent))
+            self._terms.stored(Beat(1, 1, False, [mine]), float(sent))
         if self._error:
             raise self._error
 
@@ -44,20 +43,25 @@ class Sweep:
         return []
 
 
+def swept(terms: Terms, error: Exception | None, beats: int) -> list[Action]:
+    passes = Passes(Ports(NOBODY, NOBODY), NOBODY, terms, Metrics(), lambda _names: None)
+    return asyncio.run(passes.run_once(Sweep(terms, error, beats)))
+
+
 @pytest.mark.parametrize("beats", [0, 1, 3])
 @pytest.mark.parametrize("error", [ClusterUnavailable("the cluster is away"), StoreUnavailable("the store is away")], ids=repr)
 def test_a_pass_that_could_not_read_is_told_as_a_skip_with_its_reason_also_if_it_took_long(error: Exception, beats: int) -> None:
-    replica = a_replica()
-    assert asyncio.run(replica.run_once(Sweep(replica, error, beats))) == []
-    (report,) = replica.terms.reports()
+    terms = holding()
+    assert swept(terms, error, beats) == []
+    (report,) = terms.reports()
     assert (report.skips, report.failure, report.succeeded) == (1, str(error), False)
 
 
 @pytest.mark.parametrize("beats", [0, 1, 3])
 def test_a_pass_that_could_read_is_told_as_a_success_also_if_it_took_long(beats: int) -> None:
-    replica = a_replica()
-    replica.terms.tally("sweep").failure = "before"
-    asyncio.run(replica.run_once(Sweep(replica, None, beats)))
-    (report,) = replica.terms.reports()
+    terms = holding()
+    terms.tally("sweep").failure = "before"
+    swept(terms, None, beats)
+    (report,) = terms.reports()
     assert (report.skips, report.failure, report.succeeded, report.progressed) == (0, None, True, True)
     assert report.seconds is not None

@@ -13,8 +13,9 @@ from local_stage import LocalStage, pool
 from contracts.cluster import play, running, stamp
 from holdfast.local.folder import Folder
 from holdfast.local.process import BOOT, look
+from holdfast.local.survey import MARKER
 from holdfast.model.pool import HeadroomSpec, NetworkSpec, Pool, PoolSpec, WorkerSpec
-from holdfast.ports.cluster import Cluster, ClusterUnavailable, Refused
+from holdfast.ports.cluster import Cluster, ClusterUnavailable, Refused, Remembered
 
 
 def test_a_root_that_cannot_be_listed_is_not_an_empty_one(stage: LocalStage) -> None:
@@ -31,6 +32,21 @@ def test_a_root_that_cannot_be_listed_is_not_an_empty_one(stage: LocalStage) -> 
             await cluster.read("w-1")
         with pytest.raises(ClusterUnavailable, match="another folder"):
             await cluster.delete("w-1", "uid", 0)
+
+    play(stage, story)
+
+
+def test_a_root_without_its_marker_proves_nothing_though_a_worker_of_ours_lies_in_it(stage: LocalStage) -> None:
+    async def story(cluster: Cluster) -> None:
+        pod = await running(cluster, stage.order("w-1"))
+        await cluster.remember(Remembered("one", 1, 1))  # at work since long: nobody marks the root anew
+        (stage.root / MARKER).unlink()
+        for view in (cluster, stage.open()):
+            for call in (view.pods(), view.read("w-1"), view.read("w-2"), view.delete("w-1", pod.uid, 0)):
+                with pytest.raises(ClusterUnavailable, match="not the folder of this installation's workers"):
+                    await call
+        (stage.root / MARKER).touch()
+        assert await cluster.pods() == [pod], "and nobody was ended meanwhile"
 
     play(stage, story)
 

@@ -4,16 +4,18 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 import asyncpg
 
 from holdfast.model.pool import Pool, PoolSpec, ProtectionSpec, WorkerSpec
 from holdfast.model.tenant import TenantSpec
-from holdfast.ports.store import NewClaim, Pair, Word
+from holdfast.ports.store import Assignment, NewClaim, Pair, Word
 from holdfast.postgres.database import Database
 from holdfast.postgres.store import PostgresStore
+
+OnStore = Callable[..., None]  # the fixture `on_store`: runs a story
 
 PATIENCE = 20.0  # seconds until a condition that never comes fails its test
 DAY = 86_400.0
@@ -97,12 +99,35 @@ async def active(store: PostgresStore, pool: Pool, new: NewClaim | None = None) 
     return pair
 
 
+async def lone_assigned(store: PostgresStore, spec: PoolSpec, new: NewClaim | None = None) -> Pair:
+    """A new pool's only worker, which is being handed over."""
+    pool = await make_pool(store, spec)
+    await make_warm(store, pool)
+    return await assigned(store, pool, new)
+
+
+async def lone_active(store: PostgresStore, spec: PoolSpec, new: NewClaim | None = None) -> Pair:
+    """A new pool's only worker, which serves a claim."""
+    pool = await make_pool(store, spec)
+    await make_warm(store, pool)
+    return await active(store, pool, new)
+
+
 async def hand_over(store: PostgresStore, pool: Pool, pair: Pair) -> None:
-    assert await store.claims.offer([(pair.claim, pair.fence, True)]) == [pair.claim]
     if pool.spec.worker.agent:
-        assert pair.uid is not None
-        assert await store.claims.deliver(pair.worker, pair.uid) is not None
+        await tell(store, pair)
         assert await store.claims.acknowledge(pair.worker, pair.fence, None) == pair.claim
+    else:
+        assert await store.claims.offer([(pair.claim, pair.fence, True)]) == [pair.claim]
+
+
+async def tell(store: PostgresStore, pair: Pair) -> Assignment:
+    """The worker is offered the claim, and its agent fetches it; it has not acknowledged."""
+    assert await store.claims.offer([(pair.claim, pair.fence, True)]) == [pair.claim]
+    assert pair.uid is not None
+    told = await store.claims.deliver(pair.worker, pair.uid)
+    assert told is not None
+    return told
 
 
 async def end(store: PostgresStore, claim: str, how: str = "release", **other: Any) -> Any:
@@ -169,7 +194,8 @@ async def broken(store: PostgresStore) -> list[str]:
 @contextlib.asynccontextmanager
 async def replicas(store: PostgresStore, count: int, label: str = "replica") -> AsyncIterator[list[PostgresStore]]:
     """Other replicas on the same database, each with connections of its own."""
-    made = [PostgresStore(await Database.connect(f"{store.db.dsn}&application_name={label}", size=8)) for _ in range(count)]
+    dsn = f"{store.db.dsn}&application_name={label}"
+    made = [PostgresStore(await Database.connect(dsn, size=8, pooled=store.db.pooled)) for _ in range(count)]
     try:
         yield made
     finally:
@@ -180,7 +206,7 @@ async def replicas(store: PostgresStore, count: int, label: str = "replica") -> 
 @contextlib.asynccontextmanager
 async def another(store: PostgresStore) -> AsyncIterator[asyncpg.Connection]:
     """A connection that may keep a transaction open."""
-    connection = await asyncpg.connect(store.db.dsn, timeout=10)
+    connection = await asyncpg.connect(store.db.dsn, timeout=10, statement_cache_size=0)
     try:
         yield connection
     finally:
@@ -199,6 +225,11 @@ async def queued(store: PostgresStore, lock: str, *calls: Coroutine[Any, Any, An
             await waiting(store, len(tasks), tasks[-1])
         await transaction.commit()
     return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def in_order(store: PostgresStore, claim: str, first: bool, *calls: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Two changes of one claim, in this order or in the other."""
+    return await queued(store, row_lock("claim", claim), *(calls if first else reversed(calls)))
 
 
 async def waiting(store: PostgresStore, count: int, task: asyncio.Task[Any]) -> None:

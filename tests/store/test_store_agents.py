@@ -1,19 +1,28 @@
 """What agents are told: never to end what we do not know, and nobody is given a worker that served somebody else (P1, P7)."""
 
-from collections.abc import Callable
-
 import pytest
 
 from holdfast.duties.actions import AdoptFree
 from holdfast.duties.recover import compare
 from holdfast.model.outcome import Done
-from holdfast.model.pod import Pod
-from holdfast.ports.cluster import Remembered
 from holdfast.postgres.store import PostgresStore
-from holdfast.wiring import wire
-from store.makes import DIRECT, JOB, SESSION, Clock, active, ask, end, make_pool, make_warm, match, replicas, state_of, word
-
-OnStore = Callable[..., None]
+from store.makes import (
+    DIRECT,
+    JOB,
+    SESSION,
+    Clock,
+    OnStore,
+    active,
+    ask,
+    end,
+    make_pool,
+    make_warm,
+    match,
+    replicas,
+    state_of,
+    word,
+)
+from store.shelf import Shelf, pod_of, replica_on
 
 
 def test_an_agent_that_knows_more_than_the_database_says_so(on_store: OnStore) -> None:
@@ -108,12 +117,8 @@ def test_a_pod_without_a_row_whose_agent_was_reset_is_not_taken_for_new(on_store
         await store.workers.hear(forgotten)
         await store.workers.beat([forgotten])
         # Parked: its stamp was cleared when its claim ended, as from every free worker.
-        pod = Pod(
-            name="w-lost", uid="uid-w-lost", worker="w-lost", install="i-test", pool_id=pool.id, pool=pool.name,
-            revision=pool.revision, phase="running", version="1", created_at=0.0,
-        )  # fmt: skip
         [pulse] = await store.workers.pulses(["w-lost"])
-        for action in compare(None, pod, pulse):
+        for action in compare(None, pod_of("w-lost", pool), pulse):
             assert isinstance(action, AdoptFree)
             await store.fleet.adopt_free(
                 action.worker, action.uid, action.pool_id, action.pool, action.revision, spent=action.spent
@@ -125,24 +130,9 @@ def test_a_pod_without_a_row_whose_agent_was_reset_is_not_taken_for_new(on_store
     on_store(story)
 
 
-class Nowhere:
-    """A cluster without pods, that remembers what it was told."""
-
-    install = "i-test"
-
-    def __init__(self, kept: Remembered | None = None) -> None:
-        self.kept = kept
-
-    async def remember(self, mark: Remembered) -> None:
-        self.kept = mark
-
-    async def remembered(self) -> Remembered | None:
-        return self.kept
-
-
 def test_a_restore_to_before_an_earlier_recovery_gives_no_fence_twice(on_store: OnStore) -> None:
     async def story(store: PostgresStore) -> None:
-        cluster = Nowhere()
+        cluster = Shelf()
         pool = await make_pool(store, DIRECT)
         await make_warm(store, pool)
         backup = await store.db.row(
@@ -155,7 +145,7 @@ def test_a_restore_to_before_an_earlier_recovery_gives_no_fence_twice(on_store: 
         await make_warm(store, pool)  # the first has nobody who could speak for it: only an operator gives it out again
         given = (await active(store, pool)).fence
         async with replicas(store, 2) as (one, two):
-            before = wire(one, cluster, key=b"key", url="http://here").replica
+            before = replica_on(one, cluster)
             for _ in range(3):
                 await before.beat()
             # Then the backup from before all of that is restored.
@@ -165,7 +155,7 @@ def test_a_restore_to_before_an_earlier_recovery_gives_no_fence_twice(on_store: 
             await store.db.rows("DELETE FROM holdfast.claim")
             await store.db.rows("UPDATE holdfast.worker SET state = 'warm', claim_id = NULL, tenant = NULL, fence = NULL")
             assert await match(one, pool, ask()) == [], "who knows a later mark gives nothing out"
-            after = wire(two, cluster, key=b"key", url="http://there").replica
+            after = replica_on(two, cluster)
             assert await match(two, pool) == [], "nor does who has not compared yet"
             await after.beat()
             assert (await store.fleet.state()).recovering, "the mark outside is higher"

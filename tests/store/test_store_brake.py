@@ -1,7 +1,6 @@
 """The brake bounds what we end by ourselves, whoever races; a person lets it go (P7)."""
 
 import asyncio
-from collections.abc import Callable
 
 from holdfast.model.outcome import Done, Skipped, Stale
 from holdfast.model.pool import Pool
@@ -10,6 +9,7 @@ from store.makes import (
     DIRECT,
     JOB,
     Clock,
+    OnStore,
     active,
     ask,
     column,
@@ -21,7 +21,6 @@ from store.makes import (
     replicas,
 )
 
-OnStore = Callable[..., None]
 BRAKED = Skipped("braked")
 
 

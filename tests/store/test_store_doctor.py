@@ -1,12 +1,10 @@
 """Each of doctor's checks, shown failing on a planted violation, and quiet without one."""
 
-from collections.abc import Callable
-
 import pytest
 
 from holdfast.postgres.report import CHECKS
 from holdfast.postgres.store import PostgresStore
-from store.makes import ask, make_pool, make_warm
+from store.makes import OnStore, ask, make_pool, make_warm
 
 HOUR = "interval '1 hour'"
 
@@ -38,6 +36,7 @@ PLANTED: dict[str, list[str]] = {
         "INSERT INTO holdfast.replica (id, pid, host, url, version, functions, started_at, seen_at) "
         f"VALUES ('r-1', 1, 'h', 'u:1', 'v', 'f', now() - {HOUR}, now())"
     ],
+    "no statement may stand still for ever": ["SELECT set_config('lock_timeout', '0', false)"],
     "the brake is released": ["UPDATE holdfast.installation SET brake_tripped_at = now(), brake_reason = 'planted'"],
     "no recovery is under way": ["UPDATE holdfast.installation SET recovering_since = now(), recovery_reason = 'planted'"],
     "an acknowledged commit survives": ["SELECT set_config('synchronous_commit', 'off', false)"],
@@ -52,7 +51,7 @@ def test_every_check_is_planted_here() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PLANTED))
-def test_a_planted_violation_is_found_and_nothing_else(name: str, on_store: Callable[..., None]) -> None:
+def test_a_planted_violation_is_found_and_nothing_else(name: str, on_store: OnStore) -> None:
     async def story(store: PostgresStore) -> None:
         store.db._pool._maxsize = 1  # one connection, so that a planted session setting is the one that is checked
         pool = await make_pool(store)

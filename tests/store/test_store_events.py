@@ -1,14 +1,12 @@
 """The history: who follows it by cursor sees every event exactly once, whatever order transactions end in."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
 from holdfast.postgres.store import PostgresStore
-from store.makes import DAY, JOB, Clock, active, another, ask, column, end, make_pool, make_warm, replicas
+from store.makes import DAY, JOB, Clock, OnStore, active, another, ask, column, end, make_pool, make_warm, replicas
 
-OnStore = Callable[..., None]
 INSERT = "INSERT INTO holdfast.event (at, kind, reason) VALUES (holdfast.now(), 'test.slow', $1)"
 
 

@@ -1,7 +1,5 @@
 """Deadlines run only while we could hear: neither an outage nor a jump of the clock ends a claim (P7)."""
 
-from collections.abc import Callable
-
 import pytest
 
 from holdfast.model.outcome import Done, Stale
@@ -11,17 +9,19 @@ from store.makes import (
     JOB,
     SESSION,
     Clock,
+    OnStore,
     active,
     ask,
     due,
     end,
+    hand_over,
+    lone_active,
     make_pool,
     make_warm,
     match,
     word,
 )
 
-OnStore = Callable[..., None]
 HOUR = 3600.0
 
 
@@ -67,9 +67,7 @@ def test_an_outage_takes_no_time_from_a_lease(on_store: OnStore, silence: float)
 def test_an_outage_takes_no_time_from_a_short_lease(on_store: OnStore, beaten: bool) -> None:
     async def story(store: PostgresStore) -> None:
         clock = await Clock.of(store)
-        pool = await make_pool(store, DIRECT)
-        await make_warm(store, pool)
-        pair = await active(store, pool, ask(lease=4.0))
+        pair = await lone_active(store, DIRECT, ask(lease=4.0))
         await clock.live(2)
         assert await store.claims.renew(pair.claim, pair.fence), "its holder renews in time"
         await clock.jump(300)
@@ -218,9 +216,7 @@ def test_a_retried_claim_gets_its_waiting_time_anew(on_store: OnStore, deaf: flo
     async def story(store: PostgresStore) -> None:
         clock = await Clock.of(store)
         await clock.outage(deaf)
-        pool = await make_pool(store, JOB)
-        await make_warm(store, pool)
-        pair = await active(store, pool, ask(retry="lost", deadline=30.0))
+        pair = await lone_active(store, JOB, ask(retry="lost", deadline=30.0))
         await clock.live(40)
         again = await store.claims.requeue(pair.claim, pair.fence, dead=True, reason="its pod is gone")
         assert again == Done()
@@ -242,10 +238,7 @@ def test_a_claim_retried_twice_waits_no_longer_than_it_asked(on_store: OnStore) 
         for _ in range(2):
             await make_warm(store, pool)
             [pair] = await match(store, pool)
-            await store.claims.offer([(pair.claim, pair.fence, True)])
-            assert pair.uid is not None
-            await store.claims.deliver(pair.worker, pair.uid)
-            await store.claims.acknowledge(pair.worker, pair.fence, None)
+            await hand_over(store, pool, pair)
             await clock.live(40)
             await store.claims.requeue(pair.claim, pair.fence, dead=True, reason="its pod is gone")
         await clock.live(30)

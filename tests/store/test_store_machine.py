@@ -12,9 +12,8 @@ from holdfast.model.pool import Pool
 from holdfast.model.worker import WORKER
 from holdfast.ports.store import Adoption
 from holdfast.postgres.store import PostgresStore
-from store.makes import BARE, JOB, SESSION, ask, broken, make_pool, match, name, word
+from store.makes import BARE, JOB, SESSION, OnStore, ask, broken, make_pool, match, name, word
 
-OnStore = Callable[..., None]
 FENCE = 1 << 40
 
 Call = Callable[[PostgresStore, Pool, str], Awaitable[bool]]

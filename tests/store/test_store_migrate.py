@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import asyncpg
@@ -14,9 +14,24 @@ from holdfast.ports.store import WrongInstallation
 from holdfast.postgres import database, migrate
 from holdfast.postgres.embedded import EmbeddedPostgres, PostgresMissing, find_binaries
 from holdfast.postgres.store import PostgresStore
-from store.makes import DIRECT, JOB, SESSION, Clock, active, ask, broken, clear_away, due, end, make_pool, make_warm, match, word
+from store.makes import (
+    DIRECT,
+    JOB,
+    SESSION,
+    Clock,
+    OnStore,
+    active,
+    ask,
+    broken,
+    clear_away,
+    due,
+    end,
+    make_pool,
+    make_warm,
+    match,
+    word,
+)
 
-OnStore = Callable[..., None]
 OLDEST = 15  # what the docs promise
 # Where Debian, Red Hat and Homebrew put the programs of one major version.
 PLACES = ("/usr/lib/postgresql/{}/bin", "/usr/pgsql-{}/bin", "/opt/homebrew/opt/postgresql@{}/bin")

@@ -1,7 +1,5 @@
 """Two changes of one claim, in both orders: the first that was stored wins, the other finds it so, and the worker moves once."""
 
-from collections.abc import Callable
-
 import pytest
 
 from holdfast.model.outcome import Done, Stale
@@ -12,13 +10,17 @@ from store.makes import (
     JOB,
     SESSION,
     Clock,
+    OnStore,
     active,
     ask,
     assigned,
     broken,
     end,
     hand_over,
+    in_order,
     kinds,
+    lone_active,
+    lone_assigned,
     make_pool,
     make_warm,
     match,
@@ -26,9 +28,9 @@ from store.makes import (
     replicas,
     row_lock,
     state_of,
+    tell,
 )
 
-OnStore = Callable[..., None]
 both_orders = pytest.mark.parametrize("first", [True, False], ids=["first", "second"])
 
 
@@ -36,13 +38,10 @@ both_orders = pytest.mark.parametrize("first", [True, False], ids=["first", "sec
 def test_a_stored_renewal_wins_over_the_leases_end(on_store: OnStore, first: bool) -> None:
     async def story(store: PostgresStore) -> None:
         clock = await Clock.of(store)
-        pool = await make_pool(store, SESSION)
-        await make_warm(store, pool)
-        pair = await active(store, pool, ask(lease=10.0))
+        pair = await lone_active(store, SESSION, ask(lease=10.0))
         await clock.live(11)
         renew, expire = store.claims.renew(pair.claim, pair.fence), end(store, pair.claim, "lease", fence=pair.fence)
-        calls = [renew, expire] if first else [expire, renew]
-        answers = await queued(store, row_lock("claim", pair.claim), *calls)
+        answers = await in_order(store, pair.claim, first, renew, expire)
         assert answers == ([True, Stale()] if first else [Done(), False])
         assert await state_of(store, "claim", pair.claim) == ("active" if first else "ended")
         assert await broken(store) == []
@@ -54,12 +53,10 @@ def test_a_stored_renewal_wins_over_the_leases_end(on_store: OnStore, first: boo
 def test_release_and_lease_end_a_claim_once(on_store: OnStore, first: bool) -> None:
     async def story(store: PostgresStore) -> None:
         clock = await Clock.of(store)
-        pool = await make_pool(store, SESSION)
-        await make_warm(store, pool)
-        pair = await active(store, pool, ask(lease=10.0))
+        pair = await lone_active(store, SESSION, ask(lease=10.0))
         await clock.live(11)
         release, expire = end(store, pair.claim, "release"), end(store, pair.claim, "lease")
-        answers = await queued(store, row_lock("claim", pair.claim), *([release, expire] if first else [expire, release]))
+        answers = await in_order(store, pair.claim, first, release, expire)
         assert answers == [Done(), Stale()]
         [claim] = await store.claims.get([pair.claim])
         assert claim.outcome == ("released" if first else "expired")
@@ -74,13 +71,11 @@ def test_release_and_lease_end_a_claim_once(on_store: OnStore, first: bool) -> N
 def test_result_and_longest_duration_end_a_claim_once(on_store: OnStore, first: bool) -> None:
     async def story(store: PostgresStore) -> None:
         clock = await Clock.of(store)
-        pool = await make_pool(store, JOB)
-        await make_warm(store, pool)
-        pair = await active(store, pool, ask(max_duration=10.0))
+        pair = await lone_active(store, JOB, ask(max_duration=10.0))
         await clock.live(11)
         result = end(store, pair.claim, "result", fence=pair.fence, exit_code=0)
         stop = end(store, pair.claim, "max_duration", fence=pair.fence)
-        answers = await queued(store, row_lock("claim", pair.claim), *([result, stop] if first else [stop, result]))
+        answers = await in_order(store, pair.claim, first, result, stop)
         assert answers == [Done(), Stale()]
         [claim] = await store.claims.get([pair.claim])
         assert (claim.outcome, claim.exit_code) == (("completed", 0) if first else ("expired", None))
@@ -98,7 +93,7 @@ def test_cancel_and_assign(on_store: OnStore, first: bool) -> None:
         await match(store, pool, new)
         [worker] = await make_warm(store, pool)
         cancel, assign = end(store, new.id, "cancel"), store.claims.match(pool.id, (), 9)
-        answers = await queued(store, row_lock("claim", new.id), *([cancel, assign] if first else [assign, cancel]))
+        answers = await in_order(store, new.id, first, cancel, assign)
         batch = next(answer for answer in answers if isinstance(answer, Batch))
         assert Done() in answers
         assert len(batch.pairs) == (0 if first else 1)
@@ -114,15 +109,11 @@ def test_cancel_and_assign(on_store: OnStore, first: bool) -> None:
 @both_orders
 def test_acknowledge_and_requeue(on_store: OnStore, first: bool) -> None:
     async def story(store: PostgresStore) -> None:
-        pool = await make_pool(store, JOB)
-        await make_warm(store, pool)
-        pair = await assigned(store, pool)
-        await store.claims.offer([(pair.claim, pair.fence, True)])
-        assert pair.uid is not None
-        await store.claims.deliver(pair.worker, pair.uid)
+        pair = await lone_assigned(store, JOB)
+        await tell(store, pair)
         accept = store.claims.acknowledge(pair.worker, pair.fence, None)
         requeue = store.claims.requeue(pair.claim, pair.fence, reason="stalled")
-        answers = await queued(store, row_lock("claim", pair.claim), *([accept, requeue] if first else [requeue, accept]))
+        answers = await in_order(store, pair.claim, first, accept, requeue)
         assert answers == ([pair.claim, Stale()] if first else [Done(), None])
         assert await state_of(store, "claim", pair.claim) == ("active" if first else "waiting")
         assert await state_of(store, "worker", pair.worker) == ("held" if first else "retiring"), "it may have seen the tenant"
@@ -134,14 +125,12 @@ def test_acknowledge_and_requeue(on_store: OnStore, first: bool) -> None:
 @both_orders
 def test_deliver_and_cancel(on_store: OnStore, first: bool) -> None:
     async def story(store: PostgresStore) -> None:
-        pool = await make_pool(store, JOB)
-        await make_warm(store, pool)
-        pair = await assigned(store, pool, ask(secrets={"token": "hunter2"}))
+        pair = await lone_assigned(store, JOB, ask(secrets={"token": "hunter2"}))
         await store.claims.offer([(pair.claim, pair.fence, True)])
         assert pair.uid is not None
         deliver, cancel = store.claims.deliver(pair.worker, pair.uid), end(store, pair.claim, "cancel")
-        told, ended = await queued(store, row_lock("claim", pair.claim), *([deliver, cancel] if first else [cancel, deliver]))
-        told, ended = (told, ended) if first else (ended, told)
+        answers = await in_order(store, pair.claim, first, deliver, cancel)
+        told, ended = answers if first else reversed(answers)
         assert ended == Done()
         assert (told is not None) == first
         assert await state_of(store, "worker", pair.worker) == ("retiring" if first else "warm")
@@ -151,12 +140,8 @@ def test_deliver_and_cancel(on_store: OnStore, first: bool) -> None:
 
 def test_an_acknowledgement_sent_twice_at_once_is_accepted_twice(on_store: OnStore) -> None:
     async def story(store: PostgresStore) -> None:
-        pool = await make_pool(store, JOB)
-        await make_warm(store, pool)
-        pair = await assigned(store, pool)
-        await store.claims.offer([(pair.claim, pair.fence, True)])
-        assert pair.uid is not None
-        await store.claims.deliver(pair.worker, pair.uid)
+        pair = await lone_assigned(store, JOB)
+        await tell(store, pair)
         async with replicas(store, 1) as (other,):
             # The agent's first call timed out and is still under way when it asks again, elsewhere.
             calls = [door.claims.acknowledge(pair.worker, pair.fence, None) for door in (store, other)]
@@ -169,13 +154,9 @@ def test_an_acknowledgement_sent_twice_at_once_is_accepted_twice(on_store: OnSto
 
 def test_a_late_offer_takes_nothing_back_from_a_worker_that_was_told(on_store: OnStore) -> None:
     async def story(store: PostgresStore) -> None:
-        pool = await make_pool(store, JOB)
-        await make_warm(store, pool)
-        pair = await assigned(store, pool)
+        pair = await lone_assigned(store, JOB)
         # A slow hand-over was taken up by another replica, which offered and delivered; then the slow one offers as well.
-        await store.claims.offer([(pair.claim, pair.fence, True)])
-        assert pair.uid is not None
-        assert await store.claims.deliver(pair.worker, pair.uid) is not None
+        await tell(store, pair)
         await store.claims.offer([(pair.claim, pair.fence, True)])
         assert await store.db.value("SELECT delivered FROM holdfast.claim WHERE id = $1", pair.claim)
         assert await store.claims.acknowledge(pair.worker, pair.fence, None) == pair.claim

@@ -1,84 +1,35 @@
 """Protection: a late clear never takes it from a new claim, and a pool that requires it refuses without it (P3)."""
 
 import asyncio
-from collections.abc import Callable
 
 import msgspec
 import pytest
 
 from holdfast.duties.actions import Clear
-from holdfast.engine.apply import Apply
-from holdfast.engine.desk import Desk
 from holdfast.engine.handover import HandOvers
-from holdfast.engine.ids import Ids
 from holdfast.engine.metrics import Metrics
-from holdfast.engine.wakes import Wakes
 from holdfast.model.outcome import Done, Stale
-from holdfast.model.pod import Pod, Stamp
+from holdfast.model.pod import Stamp
 from holdfast.model.pool import Pool, ProtectionSpec
-from holdfast.ports.cluster import ClusterUnavailable
 from holdfast.postgres.store import PostgresStore
 from store.makes import (
     BARE,
     JOB,
     PATIENCE,
     SESSION,
-    active,
+    OnStore,
     ask,
     assigned,
     broken,
     end,
+    lone_active,
     make_pool,
     make_warm,
     match,
     state_of,
     word,
 )
-
-OnStore = Callable[..., None]
-
-
-class Shelf:
-    """Pods as an API server keeps them: every write is a new version, and a clear must carry the one it has seen."""
-
-    install = "i-test"
-
-    def __init__(self, pool: Pool, workers: list[str]) -> None:
-        self.pods = {
-            w: Pod(name=w, uid=f"uid-{w}", worker=w, install="i-test", pool_id=pool.id, pool=pool.name, revision=pool.revision,
-                   phase="running", version="1", created_at=0.0)
-            for w in workers
-        }  # fmt: skip
-        self.clearing, self.may_clear = asyncio.Event(), asyncio.Event()
-        self.may_clear.set()
-        self.down = False
-
-    async def read(self, name: str) -> Pod | None:
-        return self.pods.get(name)
-
-    async def protect(self, name: str, uid: str, stamp: Stamp) -> Pod | None:
-        if self.down:
-            raise ClusterUnavailable("the API server is down")
-        return self._write(name, stamp, True)
-
-    async def clear(self, name: str, uid: str, version: str) -> bool:
-        self.clearing.set()
-        await self.may_clear.wait()
-        if self.pods[name].version != version:
-            return False
-        self._write(name, None, False)
-        return True
-
-    def _write(self, name: str, stamp: Stamp | None, protected: bool) -> Pod:
-        version = str(int(self.pods[name].version) + 1)
-        self.pods[name] = msgspec.structs.replace(self.pods[name], stamp=stamp, protected=protected, version=version)
-        return self.pods[name]
-
-
-def applier(store: PostgresStore, shelf: Shelf) -> Apply:
-    metrics = Metrics()
-    hand_overs = HandOvers(store, shelf, metrics)
-    return Apply(store, shelf, Desk(store, hand_overs, Wakes(), metrics), Ids(), metrics)
+from store.shelf import Shelf, applier
 
 
 async def left_over(store: PostgresStore, pool: Pool, shelf: Shelf) -> Clear:
@@ -123,9 +74,9 @@ def test_a_late_clear_never_takes_a_new_claims_protection(on_store: OnStore, mom
             assert await clearing == Stale()
         else:
             assert await apply(plan) == Done()
-            assert not shelf.pods[worker].protected
+            assert not shelf.kept[worker].protected
             fence = await claim()
-        pod = shelf.pods[worker]
+        pod = shelf.kept[worker]
         assert pod.protected
         assert pod.stamp is not None
         assert pod.stamp.fence == fence
@@ -156,7 +107,7 @@ def test_clears_racing_claims_leave_every_holder_protected(on_store: OnStore) ->
         held = await store.db.rows("SELECT worker_id, fence FROM holdfast.claim WHERE state = 'active'")
         assert len(held) == 15
         for row in held:
-            stamp = shelf.pods[row["worker_id"]].stamp
+            stamp = shelf.kept[row["worker_id"]].stamp
             assert stamp is not None
             assert stamp.fence == row["fence"]
         assert await broken(store) == []
@@ -166,9 +117,7 @@ def test_clears_racing_claims_leave_every_holder_protected(on_store: OnStore) ->
 
 def test_only_a_free_worker_that_is_as_seen_is_unprotected(on_store: OnStore) -> None:
     async def story(store: PostgresStore) -> None:
-        pool = await make_pool(store, SESSION)
-        await make_warm(store, pool)
-        pair = await active(store, pool, ask("a", lease=60.0))
+        pair = await lone_active(store, SESSION, ask("a", lease=60.0))
 
         async def version() -> int:
             row = await store.workers.get(pair.worker)

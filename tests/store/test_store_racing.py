@@ -1,7 +1,6 @@
 """Many ask at once: each worker, key, cap, slot and term is given exactly once (P1)."""
 
 import asyncio
-from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -16,6 +15,7 @@ from store.makes import (
     DIRECT,
     JOB,
     SESSION,
+    OnStore,
     active,
     another,
     ask,
@@ -23,6 +23,7 @@ from store.makes import (
     clear_away,
     column,
     end,
+    lone_active,
     make_pool,
     make_tenant,
     make_warm,
@@ -31,8 +32,6 @@ from store.makes import (
     waiting,
     word,
 )
-
-OnStore = Callable[..., None]
 
 
 def encode(value: object) -> str:
@@ -205,9 +204,7 @@ def test_a_condemn_that_waited_for_a_claim_finds_the_worker_held(on_store: OnSto
 @pytest.mark.parametrize("spec", [DIRECT, BARE, JOB, SESSION], ids=["direct", "bare", "job", "session"])
 def test_a_held_worker_is_never_condemned(on_store: OnStore, spec: PoolSpec) -> None:
     async def story(store: PostgresStore) -> None:
-        pool = await make_pool(store, spec)
-        await make_warm(store, pool)
-        pair = await active(store, pool)
+        pair = await lone_active(store, spec)
         worker = await store.workers.get(pair.worker)
         assert worker is not None
         for version in (worker.version, None):

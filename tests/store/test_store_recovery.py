@@ -1,6 +1,5 @@
 """After lost commits: fences grow past all that were given, everything waits, and what pods and agents say is adopted (P7)."""
 
-from collections.abc import Callable
 from typing import Any
 
 from holdfast.model.claim import epoch_of
@@ -13,6 +12,7 @@ from store.makes import (
     JOB,
     SESSION,
     Clock,
+    OnStore,
     active,
     ask,
     assigned,
@@ -20,6 +20,7 @@ from store.makes import (
     due,
     end,
     kinds,
+    lone_active,
     make_pool,
     make_warm,
     match,
@@ -29,7 +30,6 @@ from store.makes import (
     word,
 )
 
-OnStore = Callable[..., None]
 RECOVERING = Skipped("recovering")
 
 
@@ -105,9 +105,7 @@ def test_while_recovering_nothing_is_given_out_ended_or_made(on_store: OnStore) 
 def test_leases_start_anew_with_recovery(on_store: OnStore) -> None:
     async def story(store: PostgresStore) -> None:
         clock = await Clock.of(store)
-        pool = await make_pool(store, DIRECT)
-        await make_warm(store, pool)
-        pair = await active(store, pool, ask(lease=10.0))
+        pair = await lone_active(store, DIRECT, ask(lease=10.0))
         await clock.live(12)
         await store.fleet.begin_recovery("restored", 0)
         await store.fleet.end_recovery()
@@ -137,9 +135,7 @@ def test_an_ending_that_waited_for_the_brake_sees_that_recovery_began(on_store: 
 def test_recovery_begins_beside_an_ending_lease(on_store: OnStore) -> None:
     async def story(store: PostgresStore) -> None:
         clock = await Clock.of(store)
-        pool = await make_pool(store, DIRECT)
-        await make_warm(store, pool)
-        pair = await active(store, pool, ask(lease=5.0))
+        pair = await lone_active(store, DIRECT, ask(lease=5.0))
         await clock.live(6)
         begun, ended = await queued(
             store,

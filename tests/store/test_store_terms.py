@@ -1,13 +1,10 @@
 """Terms: of many who want a duty, one has it; and a replica that was slow takes nothing from one that was not (P6)."""
 
 import asyncio
-from collections.abc import Callable
 
 from holdfast.ports.store import DutyReport
 from holdfast.postgres.store import PostgresStore
-from store.makes import Clock, another, replicas, until_waiting_or_done, waiting
-
-OnStore = Callable[..., None]
+from store.makes import Clock, OnStore, another, replicas, until_waiting_or_done, waiting
 
 
 async def join(store: PostgresStore, replica: str) -> None:

@@ -64,6 +64,8 @@ class Peer:
         ]
         if status == 401:
             headers.append((b"WWW-Authenticate", b'Bearer realm="holdfast"'))
+        if status == 503:
+            headers.append((b"Retry-After", b"5"))
         for event in (
             h11.Response(status_code=status, headers=headers),
             h11.Data(data=body),

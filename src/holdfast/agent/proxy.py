@@ -19,6 +19,7 @@ from .tasks import first_of, settle
 
 MOST_CONNECTIONS = 480  # 2 descriptors each, below the usual limit of 1024
 HEAD_SECONDS = 60.0  # for a request's head, and between requests
+DECIDED_SECONDS = 60.0  # a holder waits so long for the answer to our acknowledgement, then hears when to ask again
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 1024 * 1024
 CONNECT_SECONDS = 5.0
@@ -114,10 +115,9 @@ class Proxy:
         if not isinstance(event, h11.Request):
             return False  # the client is done
         shown = presented(event)
-        if self._expected is not None and any(hmac.compare_digest(_digest(each), self._expected) for each in shown.credentials):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HEAD_SECONDS):
-                    await self._decided.wait()
+        if not await self._decided_about(shown):
+            await client.refuse(503, "undecided", "whether this claim is this worker's is not known yet: ask again")
+            return False
         if not self._known(shown):
             await client.refuse(401, "unauthorized", "the credential is not that of the active claim")
             return False
@@ -145,6 +145,19 @@ class Proxy:
             raise
         finally:
             self._writers.discard(writer)
+
+    async def _decided_about(self, shown: Presented) -> bool:
+        """Wait for the word on our acknowledgement, for whom it is about. False: there is none yet, so the credential is neither
+        right nor wrong."""
+        expected = self._expected
+        if expected is None or not any(hmac.compare_digest(_digest(each), expected) for each in shown.credentials):
+            return True
+        try:
+            async with asyncio.timeout(DECIDED_SECONDS):
+                await self._decided.wait()
+        except TimeoutError:
+            return self._expected is not expected
+        return True
 
     def _known(self, shown: Presented) -> bool:
         """Each credential that was shown is compared, in constant time; matching ones are to be stripped."""

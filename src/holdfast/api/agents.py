@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import hmac
-from typing import Annotated, Any, Literal
 
 import msgspec
 from starlette.responses import Response
@@ -12,98 +11,30 @@ from ..engine.crash import crash_point
 from ..model.claim import epoch_of
 from ..model.duration import seconds
 from ..model.outcome import Done, Skipped
-from ..model.pool import WorkerSpec
+from ..model.pool import Pool
 from ..ports.store import Directive, Word
+from .agent_shapes import (
+    POLL_SECONDS,
+    Accepted,
+    Acknowledge,
+    AssignmentView,
+    DirectiveView,
+    Failure,
+    Fenced,
+    Poll,
+    Refusal,
+    Register,
+    Registered,
+    Result,
+)
 from .auth import AGENT_TOKEN_SECONDS, CHALLENGE, Agent, bearer
 from .context import Context
-from .doors import Call, Door, answer, empty
-from .problems import Problem, unavailable
+from .doors import AGENT, BOOTSTRAP, Call, Door, answer, empty
+from .problems import Problem, not_now, unavailable
 
-POLL_SECONDS = 20
 LOOK_AGAIN = 3.0  # a poll looks by itself this often: notices are hints, and a hand-over is given up after 9 s
 OUTPUT_LIMIT = 64 * 1024 * 1024
 REASON_LIMIT = 500
-Fence = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-
-
-class Register(msgspec.Struct, frozen=True):
-    worker: Annotated[str, msgspec.Meta(max_length=128)]
-    uid: Annotated[str, msgspec.Meta(max_length=128)]
-    version: Annotated[str, msgspec.Meta(max_length=64)] = ""
-    protocol: int = 1
-
-
-class Registered(msgspec.Struct, frozen=True, kw_only=True):
-    token: str
-    expires_in: int
-    install: str
-    poll_seconds: int
-    mode: Literal["job", "session"]
-    worker: WorkerSpec
-    grace: float
-    output_limit: int
-
-
-class Poll(msgspec.Struct, frozen=True, kw_only=True):
-    doing: Literal["idle", "activating", "running", "resetting", "draining"]
-    claim: Annotated[str, msgspec.Meta(max_length=128)] | None = None
-    fence: Fence | None = None
-    tenant: Annotated[str, msgspec.Meta(max_length=128)] | None = None
-    reset_fence: Fence | None = None
-    endpoint: Annotated[str, msgspec.Meta(max_length=512)] | None = None
-    credential: Annotated[str, msgspec.Meta(max_length=128)] | None = None  # of the claim it holds: proves its word
-    wait: Annotated[float, msgspec.Meta(ge=0, le=60)] = POLL_SECONDS
-
-
-class AssignmentView(msgspec.Struct, frozen=True, kw_only=True):
-    claim: str
-    fence: int
-    tenant: str
-    command: list[str]
-    payload: Any
-    env: dict[str, str]
-    secrets: dict[str, str]
-    credential: str
-    protected: bool
-    max_seconds: float
-
-
-class DirectiveView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    do: Literal["nothing", "hold", "end", "exit"]
-    fence: int | None = None
-    reason: str = ""
-    park: bool = False
-    assignment: AssignmentView | None = None
-
-
-class Fenced(msgspec.Struct, frozen=True):
-    fence: Fence
-
-
-class Acknowledge(msgspec.Struct, frozen=True):
-    fence: Fence
-    endpoint: Annotated[str, msgspec.Meta(max_length=512)] | None = None
-
-
-class Result(msgspec.Struct, frozen=True):
-    fence: Fence
-    exit_code: Annotated[int, msgspec.Meta(ge=-1024, le=1024)]
-    reason: str = ""
-
-
-class Refusal(msgspec.Struct, frozen=True):
-    fence: Fence
-    reason: str = ""
-
-
-class Failure(msgspec.Struct, frozen=True):
-    reason: str = ""
-
-
-class Accepted(msgspec.Struct, frozen=True):
-    claim: str
-
-
 UNKNOWN = Problem(409, "unknown-worker", "there is no such worker here; a free agent may try again, a busy one goes on")
 STALE = Problem(409, "stale", "this claim is no longer this worker's")
 
@@ -120,11 +51,18 @@ async def register(context: Context, call: Call) -> Response:
         raise Problem(401, "unauthenticated", "the token is forged, expired or another pod's", headers=CHALLENGE)
     known = await context.store.workers.identity(body.worker)
     # A reviewed token may outlive its pod by seconds: the UID must be the one in our own row.
-    if known is None or known[0] not in (None, body.uid):
+    if known is not None and known[0] not in (None, body.uid):
         raise UNKNOWN
-    if known[0] is None and not isinstance(await context.store.workers.spawned(body.worker, body.uid), Done):
+    if (
+        known is not None
+        and known[0] is None
+        and not isinstance(await context.store.workers.spawned(body.worker, body.uid), Done)
+    ):
         raise UNKNOWN
-    spec = known[1].spec
+    pool = known[1] if known is not None else await _forgotten(context, body.worker)
+    if pool is None:
+        raise UNKNOWN
+    spec = pool.spec
     return answer(
         Registered(
             token=context.auth.sign_agent(Agent(body.worker, body.uid)),
@@ -137,6 +75,16 @@ async def register(context: Context, call: Call) -> Response:
             output_limit=OUTPUT_LIMIT,
         )
     )
+
+
+async def _forgotten(context: Context, worker: str) -> Pool | None:
+    """The pool of a pod whose row was in commits that the database lost. Its agent may speak: else nobody could ever tell
+    whether it is free, and it would neither be adopted nor ended."""
+    pod, state = await context.cluster.read(worker), await context.store.fleet.state()
+    if pod is None or (pod.epoch >= state.epoch and not state.recovering) or await context.store.workers.get(worker) is not None:
+        return None
+    pools = await context.store.pools.all()
+    return next((p for p in pools if p.id == pod.pool_id), None) or next((p for p in pools if p.name == pod.pool), None)
 
 
 async def poll(context: Context, call: Call) -> Response:
@@ -277,7 +225,7 @@ async def result(context: Context, call: Call) -> Response:
     )
     crash_point("result.stored")
     if isinstance(ended, Skipped):
-        raise Problem(503, ended.by, f"not now: {ended.by}", headers={"Retry-After": "2"})
+        raise Problem(503, ended.by, not_now(ended.by, worker.pool), headers={"Retry-After": "2"})
     if not isinstance(ended, Done):
         return await _result_again(context, call, body)
     context.wakes.wake_claim(claim)
@@ -314,14 +262,14 @@ async def _held(context: Context, call: Call) -> str:
 
 
 DOORS = [
-    Door("POST", "/v1/worker/register", "An agent starts", register, roles=("bootstrap",), body=Register,
+    Door("POST", "/v1/worker/register", "An agent starts", register, roles=BOOTSTRAP, body=Register,
          answers={200: Registered}, errors=(409,)),
-    Door("POST", "/v1/worker/poll", "What an agent does, and what it should do", poll, roles=("agent",), body=Poll,
+    Door("POST", "/v1/worker/poll", "What an agent does, and what it should do", poll, roles=AGENT, body=Poll,
          answers={200: DirectiveView}, errors=(409,)),
-    Door("POST", "/v1/worker/progress", "Activation lives", progress, roles=("agent",), body=Fenced, answers={204: None}, errors=(409,)),
-    Door("POST", "/v1/worker/ack", "Activated: may it start?", acknowledge, roles=("agent",), body=Acknowledge,
+    Door("POST", "/v1/worker/progress", "Activation lives", progress, roles=AGENT, body=Fenced, answers={204: None}, errors=(409,)),
+    Door("POST", "/v1/worker/ack", "Activated: may it start?", acknowledge, roles=AGENT, body=Acknowledge,
          answers={200: Accepted}, errors=(409,)),
-    Door("POST", "/v1/worker/refuse", "Activation failed", refuse, roles=("agent",), body=Refusal, answers={204: None}, errors=(409,)),
-    Door("POST", "/v1/worker/result", "A job's result", result, roles=("agent",), body=Result, answers={200: Accepted}, errors=(409,)),
-    Door("POST", "/v1/worker/failed", "Boot or reset failed", failed, roles=("agent",), body=Failure, answers={204: None}, errors=(409,)),
+    Door("POST", "/v1/worker/refuse", "Activation failed", refuse, roles=AGENT, body=Refusal, answers={204: None}, errors=(409,)),
+    Door("POST", "/v1/worker/result", "A job's result", result, roles=AGENT, body=Result, answers={200: Accepted}, errors=(409,)),
+    Door("POST", "/v1/worker/failed", "Boot or reset failed", failed, roles=AGENT, body=Failure, answers={204: None}, errors=(409,)),
 ]  # fmt: skip

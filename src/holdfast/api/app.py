@@ -1,5 +1,6 @@
 """The ASGI application: the table of doors, served."""
 
+import functools
 from collections.abc import Awaitable, Callable
 
 from starlette.applications import Starlette
@@ -8,14 +9,40 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from . import agents, claims, history, output, pools, system, tokens
+from . import agents, claims, history, output, pools, system, tenants, tokens, workers
 from .context import Context
-from .doors import Door, serve
+from .doors import ANYONE, Call, Door, answered, serve
 from .openapi import document
 from .problems import Problem, encode
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-DOORS: list[Door] = [*claims.DOORS, *output.DOORS, *pools.DOORS, *history.DOORS, *system.DOORS, *tokens.DOORS, *agents.DOORS]
+REFUSED = {
+    404: ("not-found", "there is no such path; see /openapi.json"),
+    405: ("method-not-allowed", "this path has other methods"),
+}
+
+
+async def described(context: Context, _call: Call) -> Response:
+    return Response(_document(context.version), media_type="application/json")
+
+
+@functools.cache
+def _document(version: str) -> bytes:
+    return encode(document(DOORS, version))
+
+
+DOORS: list[Door] = [
+    *claims.DOORS,
+    *output.DOORS,
+    *pools.DOORS,
+    *workers.DOORS,
+    *tenants.DOORS,
+    *history.DOORS,
+    *system.DOORS,
+    *tokens.DOORS,
+    *agents.DOORS,
+    Door("GET", "/openapi.json", "This document", described, roles=ANYONE),
+]
 
 
 def application(context: Context) -> Starlette:
@@ -23,13 +50,7 @@ def application(context: Context) -> Starlette:
     for door in DOORS:
         ways.setdefault(door.path, {})[door.method] = serve(door, context)
     routes = [Route(path, _one_of(endpoints), methods=list(endpoints)) for path, endpoints in ways.items()]
-    described = encode(document(DOORS, context.version))
-
-    async def openapi(_request: Request) -> Response:
-        return Response(described, media_type="application/json")
-
-    routes.append(Route("/openapi.json", openapi, methods=["GET"]))
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _http})  # type: ignore[dict-item]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_door(context)})  # type: ignore[dict-item]
     app.router.redirect_slashes = False  # a redirect would name whatever host the caller wrote
     return app
 
@@ -43,9 +64,15 @@ def _one_of(endpoints: dict[str, Endpoint]) -> Endpoint:
     return endpoint
 
 
-async def _http(_request: Request, error: HTTPException) -> Response:
-    code = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "error")
-    detail = {404: "there is no such path; see /openapi.json", 405: "this path has other methods"}.get(
-        error.status_code, str(error.detail)
-    )
-    return Problem(error.status_code, code, detail, headers=dict(error.headers or {})).response()
+def _no_such_door(context: Context) -> Callable[[Request, HTTPException], Awaitable[Response]]:
+    """Which paths there are is told to those who have a token."""
+
+    async def refuse(request: Request, error: HTTPException) -> Response:
+        await context.auth.anyone(request.headers.get("authorization"))
+        code, detail = REFUSED.get(error.status_code, ("error", str(error.detail)))
+        return Problem(error.status_code, code, detail, headers=dict(error.headers or {})).response()
+
+    async def answer(request: Request, error: HTTPException) -> Response:
+        return await answered(context, "no door", refuse(request, error))
+
+    return answer

@@ -17,7 +17,7 @@ from ..ports.store import NewClaim, Pair
 from .claim_shapes import Cancel, ClaimList, ClaimRequest, ClaimView, GetQuery, ListQuery, Release, Renew, Timings, view, when
 from .context import Context
 from .doors import OPERATORS, Call, Door, answer
-from .problems import Problem, not_found, refused, unavailable
+from .problems import Problem, not_found, not_now, refused, unavailable
 
 LONGEST_WAIT = 60.0
 
@@ -206,7 +206,7 @@ async def end(context: Context, claim: Claim, outcome: str, how: str, reason: st
             context.replica.hint({claim.worker})
         return
     if isinstance(result, Skipped):
-        raise Problem(503, result.by, f"not now: {result.by}", headers={"Retry-After": "5"})
+        raise Problem(503, result.by, not_now(result.by, claim.pool), headers={"Retry-After": "5"})
     now = (await context.store.claims.get([claim.id]))[0]
     if now.state == "ended" and now.outcome == outcome and (fence is None or now.fence == fence):
         return

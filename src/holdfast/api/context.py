@@ -18,6 +18,7 @@ from .auth import Auth
 from .problems import Problem, not_found
 
 POOL_CACHE_SECONDS = 1.0
+READY_SECONDS = 5.0  # without a stored beat: by then others take this replica for silent
 
 
 @dataclass
@@ -36,6 +37,12 @@ class Context:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     polls: dict[str, object] = field(default_factory=dict)  # the newest poll of each agent
     _pools: dict[str, tuple[float, Pool]] = field(default_factory=dict)
+
+    def ready(self) -> bool:
+        """Whether this replica can serve: the store heard it lately, and it is not leaving."""
+        heard = self.replica.beat_at
+        late = heard is None or asyncio.get_running_loop().time() - heard > READY_SECONDS
+        return not late and not self.stopping.is_set()
 
     async def pool(self, name: str) -> Pool:
         """The live pool of this name; an unknown one suggests the nearest."""

@@ -28,6 +28,9 @@ QUERY_LIMIT = 1000  # characters of a query's value: cursors are the longest
 ALL = ("admin", "operator", "tenant")
 OPERATORS = ("admin", "operator")
 ADMINS = ("admin",)
+AGENT = ("agent",)  # a signed agent token
+BOOTSTRAP = ("bootstrap",)  # the cluster's token, which its handler has reviewed
+ANYONE = ("anyone",)  # any token of ours, an agent's too: for what says nothing of anybody
 # What people read in lists, logs and terminals is one line: a newline could forge another, an escape rewrite the screen.
 PRINTED = r"^[^\x00-\x1f\x7f-\x9f]*$(?!\n)"
 Line = Annotated[str, msgspec.Meta(max_length=500, pattern=PRINTED)]
@@ -41,6 +44,12 @@ class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     cursor: str | None = None
+
+
+class Because(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of what an operator does: why, kept in the history."""
+
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500, pattern=PRINTED)]
 
 
 def page(items: list[T], query: PageQuery, name: Callable[[T], str]) -> tuple[list[T], str | None]:
@@ -71,7 +80,7 @@ class Door:
     path: str
     summary: str
     handler: Callable[["Context", Call], Awaitable[Response]]
-    roles: tuple[str, ...] = ALL  # empty: open · ("agent",): a signed agent token · ("bootstrap",): the cluster's token
+    roles: tuple[str, ...] = ALL  # never empty: no request is answered without a token
     names: Any = str  # what the first name in its path may be, where not any; for the document
     query: type[msgspec.Struct] = NoQuery
     body: Any = None
@@ -104,29 +113,20 @@ def serve(door: Door, context: "Context") -> Callable[[Request], Awaitable[Respo
     counter = context.metrics.requests
 
     async def endpoint(request: Request) -> Response:
-        try:
-            response = await handle(request)
-        except Problem as problem:
-            response = problem.response()
-        except StoreUnavailable:
-            context.metrics.store_errors.inc()
-            response = unavailable("the store is not available").response()
-        except ClusterUnavailable:
-            response = unavailable("the cluster is not available").response()
-        except Exception:
-            log.exception("a request failed", route=door.path)
-            response = Problem(500, "internal", "this is a defect of Holdfast; the log says more").response()
+        response = await answered(context, door.path, handle(request))
         counter.labels(f"{door.method} {door.path}", response.status_code).inc()
         return response
 
     async def handle(request: Request) -> Response:
         caller, agent = NOBODY, NO_AGENT
         header = request.headers.get("authorization")
-        if door.roles == ("agent",):
+        if door.roles == AGENT:
             agent = context.auth.agent(header)
-        elif door.roles == ("bootstrap",):
+        elif door.roles == BOOTSTRAP:
             bearer(header)  # some token; its handler asks the cluster whose
-        elif door.roles:
+        elif door.roles == ANYONE:
+            await context.auth.anyone(header)
+        else:
             caller = await context.auth.caller(header)
             if caller.role not in door.roles:
                 raise Problem(403, "forbidden", f"this needs the role {' or '.join(door.roles)}; yours is {caller.role}")
@@ -138,6 +138,22 @@ def serve(door: Door, context: "Context") -> Callable[[Request], Awaitable[Respo
         return await door.handler(context, Call(request, query, body, caller, agent))
 
     return endpoint
+
+
+async def answered(context: "Context", route: str, work: Awaitable[Response]) -> Response:
+    """Its answer, or the problem that it ran into."""
+    try:
+        return await work
+    except Problem as problem:
+        return problem.response()
+    except StoreUnavailable:
+        context.metrics.store_errors.inc()
+        return unavailable("the store is not available").response()
+    except ClusterUnavailable:
+        return unavailable("the cluster is not available").response()
+    except Exception:
+        log.exception("a request failed", route=route)
+        return Problem(500, "internal", "this is a defect of Holdfast; the log says more").response()
 
 
 def decode_query(request: Request, kind: type[msgspec.Struct]) -> Any:

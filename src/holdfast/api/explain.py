@@ -35,7 +35,7 @@ async def explain_claim(context: Context, caller: Caller, id_: str) -> tuple[lis
         if load := loads.get(claim.pool_id):
             sentences += pool_sentences(load)
         if claim.deadline_at is not None:
-            sentences.append(f"Without a worker it is refused in {text(max(0, claim.deadline_at - now))}.")
+            sentences.append(f"Without a worker it is refused {_ahead(claim.deadline_at, now)}.")
     if claim.assigned_at is not None:
         waited = claim.assigned_at - claim.created_at
         sentences.append(f"It waited {text(waited)} for a worker.")
@@ -61,17 +61,18 @@ def _state_of(claim: Claim, now: float) -> str:
     if claim.state == "ended":
         assert claim.ended_at is not None
         code = "" if claim.exit_code is None else f", exit code {claim.exit_code}"
-        return f"{who} ended {text(now - claim.ended_at)} ago: {claim.outcome}{code} ({claim.reason})."
+        when = f"{text(max(0, now - claim.ended_at))} ago, at {_utc(claim.ended_at)}"
+        return f"{who} ended {when}: {claim.outcome}{code} ({claim.reason})."
     since = {"waiting": claim.created_at, "assigned": claim.assigned_at, "active": claim.active_at}[claim.state]
-    return f"{who} is {claim.state} since {text(now - (since or now))}."
+    return f"{who} has been {claim.state} {_since(since or now, now)}."
 
 
 def _active(claim: Claim, now: float) -> list[str]:
     sentences = []
     if claim.lease_until is not None:
-        sentences.append(f"Its lease ends in {text(max(0, claim.lease_until - now))} unless its holder renews it.")
+        sentences.append(f"Its lease ends {_ahead(claim.lease_until, now)} unless its holder renews it.")
     if claim.max_until is not None:
-        sentences.append(f"Its longest duration ends it in {text(max(0, claim.max_until - now))}.")
+        sentences.append(f"Its longest duration ends it {_ahead(claim.max_until, now)}.")
     if claim.protected is False:
         sentences.append("Its worker is not protected from disruption.")
     return sentences
@@ -83,18 +84,19 @@ async def explain_worker(context: Context, id_: str) -> tuple[list[str], dict[st
         raise not_found("worker", id_)
     now = await context.store.now()
     events, _ = await context.store.history.events(after=None, limit=200, worker=id_)
-    sentences = [f"Worker {id_} of pool {worker.pool} is {worker.state} since {text(now - worker.state_since)}."]
+    sentences = [f"Worker {id_} of pool {worker.pool} has been {worker.state} {_since(worker.state_since, now)}."]
     if worker.claim:
         sentences.append(f"It is held by claim {worker.claim} of tenant {worker.tenant}: nothing that Holdfast does ends it.")
     if worker.state == "parked" and worker.park_ttl is not None and worker.parked_since is not None:
         left = max(0, worker.parked_since + worker.park_ttl - now)
-        sentences.append(f"It is kept for tenant {worker.tenant} for another {text(left)}.")
+        sentences.append(f"It is kept for tenant {worker.tenant} for another {text(left)}, unless that tenant claims it before.")
         if not worker.ready:
             sentences.append("Its agent has not reported its reset yet, so it cannot be given out.")
     if worker.reason:
         sentences.append(f"It retires because {worker.reason}.")
     if worker.suspect_since is not None:
-        sentences.append(f"It is suspect since {text(now - worker.suspect_since)}: its agent is silent, so it gets no new claim.")
+        since = _since(worker.suspect_since, now)
+        sentences.append(f"It has been suspect {since}: its agent is silent, so it gets no new claim.")
     if worker.terminating:
         sentences.append("Its pod is being ended from outside.")
     if not worker.schedulable:
@@ -109,18 +111,29 @@ async def explain_worker(context: Context, id_: str) -> tuple[list[str], dict[st
 
 
 async def explain_pool(context: Context, name: str) -> tuple[list[str], dict[str, Any]]:
-    load = next((load for load in await context.store.pools.loads() if load.pool.name == name), None)
-    if load is None:
+    # A name is free as soon as its pool is being deleted: the live one is meant, if there is one.
+    found = sorted((load for load in await context.store.pools.loads() if load.pool.name == name), key=_live_first)
+    if not found:
         raise not_found("pool", name)
+    load, *earlier = found
     events, _ = await context.store.history.events(after=None, limit=15, pool=name, newest=True)
     pool = load.pool
     sentences = [
         f"Pool {name} ({pool.spec.mode}) is {pool.state}: {load.free_ready} of {pool.spec.max} workers free, "
         f"{load.spawning} starting, {load.held} held, {load.parked} parked, {load.retiring} retiring; it keeps {pool.spec.warm} warm."
     ]
+    recovery = await context.store.fleet.state()
+    if recovery.recovering:
+        why = f" ({recovery.reason})" if recovery.reason else ""
+        sentences.append(f"The database lost commits{why}: nothing is given out, spawned or ended until pods have been compared.")
     sentences += pool_sentences(load)
+    for old in earlier:
+        held = "1 of its workers is held" if old.held == 1 else f"{old.held} of its workers are held"
+        sentences.append(f"An earlier pool of this name ({old.pool.id}) is still draining: {held}.")
     sentences += [_sentence(event) for event in events]
     facts = {
+        "state": pool.state,
+        "stopping": load.stopping,
         "waiting": load.waiting,
         "servable": load.servable,
         "free": load.free_ready,
@@ -129,32 +142,62 @@ async def explain_pool(context: Context, name: str) -> tuple[list[str], dict[str
     return sentences, facts
 
 
+def _live_first(load: PoolLoad) -> tuple[bool, float]:
+    return load.pool.state != "live", -load.pool.created_at
+
+
 def pool_sentences(load: PoolLoad) -> list[str]:
     pool, sentences = load.pool, []
     present = load.spawning + load.warm + load.held + load.parked + load.retiring
+    gives = pool.state == "live" and not load.stopping
+    if load.stopping:
+        sentences.append(
+            "This installation is being stopped with its workers: nothing is given out or spawned, free workers go, busy ones finish."
+        )
+    if pool.state == "draining":
+        sentences.append("The pool is being deleted: free workers go, busy ones finish, and claims that wait are refused.")
     if load.waiting:
-        sentences.append(f"{load.waiting} claims wait, the oldest since {text(load.oldest_wait)}.")
-    if load.waiting > load.servable:
-        sentences.append(f"{load.waiting - load.servable} of them belong to tenants that hold their cap.")
-    if load.servable and load.free_ready and load.oldest_wait > 2:
+        waits = "1 claim waits" if load.waiting == 1 else f"{load.waiting} claims wait"
+        sentences.append(f"{waits}, the oldest {_since(load.now - load.oldest_wait, load.now)}.")
+    if (capped := load.waiting - load.servable) > 0:
+        whose = (
+            "1 of them belongs to a tenant that holds its"
+            if capped == 1
+            else f"{capped} of them belong to tenants that hold their"
+        )
+        sentences.append(f"{whose} cap.")
+    if gives and load.servable and load.free_ready and load.oldest_wait > 2:
         sentences.append("Workers are free although claims wait: matching is at fault, see `holdfast get duties`.")
-    if load.waiting and present >= pool.spec.max:
+    if gives and load.waiting and present >= pool.spec.max:
         sentences.append(f"The pool is at its max of {pool.spec.max} workers, counting those that are still ending.")
     if pool.frozen is not None:
-        sentences.append(f"The pool is frozen ({pool.frozen}): nothing is spawned and nothing is ended.")
+        thaw = f"`holdfast thaw {pool.name}` ends that"
+        sentences.append(f"The pool is frozen ({pool.frozen}): nothing is spawned and nothing is ended; {thaw}.")
     if pool.trouble is not None:
-        sentences.append(f"The last {pool.failures} starts failed: {pool.trouble}.")
+        failed = "The last start" if pool.failures == 1 else f"The last {pool.failures} starts"
+        sentences.append(f"{failed} failed: {pool.trouble}.")
     if pool.backoff_until is not None and pool.backoff_until > load.now:
-        sentences.append(f"The next start is tried in {text(pool.backoff_until - load.now)}.")
+        sentences.append(f"The next start is tried {_ahead(pool.backoff_until, load.now)}.")
     if load.stale_warm:
         sentences.append(f"A rollout to revision {pool.revision} is under way; busy workers finish first.")
     return sentences
 
 
 def _sentence(event: Event) -> str:
-    at = datetime.fromtimestamp(event.at, UTC).strftime("%H:%M:%S.%f")[:-3]
     also = f" → {event.also}" if event.also else ""
     about = " ".join(part for part in (event.worker, event.claim) if part)
     outcome = f" [{event.data['outcome']}]" if event.data and event.data.get("outcome") else ""
     reason = f": {event.reason}" if event.reason else ""
-    return f"{at}  {event.kind}{also}{outcome} {about}{reason}".rstrip()
+    return f"{_utc(event.at, 'milliseconds')}  {event.kind}{also}{outcome} {about}{reason}".rstrip()
+
+
+def _since(then: float, now: float) -> str:
+    return f"for {text(max(0, now - then))}, since {_utc(then)}"
+
+
+def _ahead(then: float, now: float) -> str:
+    return f"in {text(max(0, then - now))}, at {_utc(then)}"
+
+
+def _utc(at: float, precision: str = "seconds") -> str:
+    return datetime.fromtimestamp(at, UTC).replace(tzinfo=None).isoformat(" ", precision) + " UTC"

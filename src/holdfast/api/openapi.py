@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from .doors import PATH_LIMIT, Door
+from .doors import AGENT, ANYONE, BOOTSTRAP, PATH_LIMIT, Door
 from .problems import ProblemBody
 
 TEMPLATE = "#/components/schemas/{name}"
@@ -48,9 +48,7 @@ def _operation(door: Door, schema_of: dict[int, Any]) -> dict[str, Any]:
         responses[str(status)] = {"description": "done", **({"content": content} if content else {})}
         if door.path == "/v1/events":
             responses[str(status)]["content"]["text/event-stream"] = {}
-    errors = set(door.errors) | {422}
-    if door.roles:
-        errors |= {401, 503} | ({403} if door.roles not in (("agent",), ("bootstrap",)) else set())
+    errors = set(door.errors) | {401, 422, 503} | ({403} if door.roles not in (AGENT, BOOTSTRAP, ANYONE) else set())
     if door.body is not None:
         errors |= {400, 413}
     if "{" in door.path:
@@ -70,7 +68,7 @@ def _operation(door: Door, schema_of: dict[int, Any]) -> dict[str, Any]:
             for n, name in enumerate(re.findall(r"{(\w+)}", door.path))
         ],
         "responses": responses,
-        "security": [{"bearer": []}] if door.roles else [],
+        "security": [{"bearer": []}],
     }
     operation["parameters"] += _query(door)
     if door.body is not None:

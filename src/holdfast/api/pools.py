@@ -1,4 +1,4 @@
-"""Pools, workers and tenants over HTTP."""
+"""Pools over HTTP."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -6,15 +6,11 @@ from typing import Annotated, Literal
 import msgspec
 from starlette.responses import Response
 
-from ..model.duration import seconds
-from ..model.outcome import Done, Skipped
 from ..model.pool import Name, Pool, PoolSpec, problems
-from ..model.tenant import Tenant, TenantName, TenantSpec
-from ..model.worker import Worker
 from ..ports.store import PoolLoad
 from .claim_shapes import when
 from .context import Context, suggest
-from .doors import ADMINS, OPERATORS, PRINTED, Call, Door, PageQuery, answer, page
+from .doors import OPERATORS, Because, Call, Door, PageQuery, answer, page
 from .problems import Problem, field_problems, not_found, refused
 
 POOL_NAME = r"^[a-z]([-a-z0-9]{0,51}[a-z0-9])?$(?!\n)"
@@ -52,52 +48,6 @@ class PoolList(msgspec.Struct, frozen=True):
     next: str | None = None
 
 
-class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    pool: str
-    state: Literal["spawning", "warm", "held", "parked", "retiring", "gone"]
-    revision: str
-    created_at: datetime
-    state_since: datetime
-    claim: str | None
-    tenant: str | None
-    reason: str | None
-    node: str | None
-    uid: str | None
-    ready: bool
-    terminating: bool
-    suspect: bool
-    parked_since: datetime | None
-
-
-class WorkerList(msgspec.Struct, frozen=True):
-    items: list[WorkerView]
-    next: str | None
-
-
-class WorkerQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    pool: str | None = None
-    state: Literal["spawning", "warm", "held", "parked", "retiring", "gone"] | None = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
-    cursor: str | None = None
-
-
-class TenantView(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    spec: TenantSpec
-    live: int
-    waiting: int
-
-
-class TenantList(msgspec.Struct, frozen=True):
-    items: list[TenantView]
-    next: str | None = None
-
-
-class Because(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500, pattern=PRINTED)]
-
-
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
@@ -131,29 +81,6 @@ def pool_view(pool: Pool, load: PoolLoad | None) -> PoolView:
         created_at=created,
         spec=pool.spec,
         status=status,
-    )
-
-
-def worker_view(worker: Worker) -> WorkerView:
-    created, since = when(worker.created_at), when(worker.state_since)
-    assert created is not None
-    assert since is not None
-    return WorkerView(
-        id=worker.id,
-        pool=worker.pool,
-        state=worker.state,
-        revision=worker.revision,
-        created_at=created,
-        state_since=since,
-        claim=worker.claim,
-        tenant=worker.tenant,
-        reason=worker.reason,
-        node=worker.node,
-        uid=worker.pod_uid,
-        ready=worker.ready,
-        terminating=worker.terminating,
-        suspect=worker.suspect_since is not None,
-        parked_since=when(worker.parked_since),
     )
 
 
@@ -224,65 +151,6 @@ async def _freeze(context: Context, name: str, reason: str | None) -> Response:
     return answer(pool_view(found, None))
 
 
-async def workers(context: Context, call: Call) -> Response:
-    query: WorkerQuery = call.query
-    if query.cursor is not None and await context.store.workers.get(query.cursor) is None:
-        raise refused("cursor", "is not one of this list, or its worker was pruned: begin again")
-    found, after = await context.store.workers.find(pool=query.pool, state=query.state, limit=query.limit, cursor=query.cursor)
-    return answer(WorkerList([worker_view(worker) for worker in found], after))
-
-
-async def worker(context: Context, call: Call) -> Response:
-    found = await context.store.workers.get(call.path("id"))
-    if found is None:
-        raise not_found("worker", call.path("id"))
-    return answer(worker_view(found))
-
-
-async def retire(context: Context, call: Call) -> Response:
-    found = await context.store.workers.get(call.path("id"))
-    if found is None:
-        raise not_found("worker", call.path("id"))
-    result = await context.store.workers.condemn(found.id, None, f"retired by an operator: {call.body.reason}", counted=False)
-    if isinstance(result, Skipped):
-        raise Problem(409, result.by, f"not now: {result.by}")
-    if not isinstance(result, Done):
-        detail = f"worker {found.id} is {found.state}: only a free worker can be retired; end its claim first"
-        raise Problem(409, "busy", detail)
-    context.replica.hint({found.id})
-    return answer(worker_view(await context.store.workers.get(found.id) or found))
-
-
-async def tenants(context: Context, call: Call) -> Response:
-    views = [_tenant(tenant) for tenant in await context.store.pools.tenants()]
-    return answer(TenantList(*page(views, call.query, lambda view: view.name)))
-
-
-async def tenant(context: Context, call: Call) -> Response:
-    name = call.path("name")
-    found = next((t for t in await context.store.pools.tenants() if t.name == name), None)
-    if found is None:
-        raise not_found("tenant", name)
-    return answer(_tenant(found))
-
-
-async def put_tenant(context: Context, call: Call) -> Response:
-    name = call.path("name")
-    try:
-        msgspec.convert(name, TenantName)
-    except msgspec.ValidationError:
-        raise refused("name", "must fit a label value: letters, digits, '-', '_' and '.', at most 63") from None
-    try:
-        seconds(call.body.park_ttl or "0s")
-    except ValueError as error:
-        raise refused("parkTTL", str(error)) from None
-    return answer(_tenant(await context.store.pools.put_tenant(name, call.body)))
-
-
-def _tenant(found: Tenant) -> TenantView:
-    return TenantView(name=found.name, spec=found.spec, live=found.live, waiting=found.waiting)
-
-
 DOORS = [
     Door("GET", "/v1/pools", "All pools with their counts", pools, query=PageQuery, answers={200: PoolList}),
     Door("GET", "/v1/pools/{name}", "One pool", pool, answers={200: PoolView}, errors=(404,)),
@@ -293,11 +161,4 @@ DOORS = [
     Door("POST", "/v1/pools/{name}/freeze", "Nothing in it is ended or spawned", freeze, roles=OPERATORS, body=Because,
          answers={200: PoolView}, errors=(404,)),
     Door("POST", "/v1/pools/{name}/thaw", "End the freeze", thaw, roles=OPERATORS, body=Nothing, answers={200: PoolView}, errors=(404,)),
-    Door("GET", "/v1/workers", "Workers, newest first", workers, roles=OPERATORS, query=WorkerQuery, answers={200: WorkerList}),
-    Door("GET", "/v1/workers/{id}", "One worker", worker, roles=OPERATORS, answers={200: WorkerView}, errors=(404,)),
-    Door("POST", "/v1/workers/{id}/retire", "End a free worker", retire, roles=OPERATORS, body=Because,
-         answers={200: WorkerView}, errors=(404, 409)),
-    Door("GET", "/v1/tenants", "All tenants", tenants, roles=OPERATORS, query=PageQuery, answers={200: TenantList}),
-    Door("GET", "/v1/tenants/{name}", "One tenant", tenant, roles=OPERATORS, answers={200: TenantView}, errors=(404,)),
-    Door("PUT", "/v1/tenants/{name}", "Set a tenant's limits", put_tenant, roles=ADMINS, names=TenantName, body=TenantSpec, answers={200: TenantView}),
 ]  # fmt: skip

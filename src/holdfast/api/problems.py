@@ -92,6 +92,15 @@ def unavailable(what: str) -> Problem:
     return Problem(503, "unavailable", f"{what}; nothing was lost, try again", headers={"Retry-After": "2"})
 
 
+def not_now(by: str, pool: str) -> str:
+    """What forbids it for now, and what to do about that."""
+    return {
+        "frozen": f"pool {pool!r} is frozen, so nothing in it is ended; `holdfast thaw {pool}` ends that",
+        "braked": "the brake holds; `holdfast brake` says why, and `holdfast brake release --reason …` lets go of it",
+        "recovering": "the database lost commits, and pods are being compared; that ends by itself, try again in a minute",
+    }.get(by, f"not now: {by}")
+
+
 def field_problems(found: list[FieldProblem], prefix: str = "") -> Problem:
     errors = [FieldProblem(f"{prefix}{p.field}", p.reason) for p in found]
     return Problem(422, "invalid", "; ".join(f"{e.field}: {e.reason}" for e in errors), errors)

@@ -1,6 +1,5 @@
 """The system itself over HTTP: duties, replicas, brake, doctor, health, metrics."""
 
-import asyncio
 from datetime import datetime
 from typing import Literal
 
@@ -9,10 +8,9 @@ from prometheus_client import generate_latest
 from starlette.responses import Response
 
 from ..ports.cluster import ClusterUnavailable
-from .context import Context
-from .doors import ALL, OPERATORS, Call, Door, PageQuery, answer, page
+from .context import READY_SECONDS, Context
+from .doors import ALL, ANYONE, OPERATORS, Because, Call, Door, PageQuery, answer, page
 from .observe import refresh
-from .pools import Because
 from .problems import Problem
 
 
@@ -139,13 +137,12 @@ async def healthz(context: Context, call: Call) -> Response:
 
 
 async def readyz(context: Context, call: Call) -> Response:
-    now = asyncio.get_running_loop().time()
-    heard = context.replica.beat_at
-    if context.stopping.is_set() or heard is None or now - heard > 5:
+    if not context.ready():
+        reason = f": {context.replica.waits_for}" if context.replica.waits_for else ""
         raise Problem(
             503,
             "not-ready",
-            "no beat of this replica was stored in the last 5 s",
+            f"no beat of this replica was stored in the last {READY_SECONDS:.0f} s{reason}",
             headers={"Retry-After": "2"},
         )
     return answer({"ok": True})
@@ -164,7 +161,7 @@ DOORS = [
          answers={200: BrakeView}, errors=(409,)),
     Door("GET", "/v1/doctor", "Check the promises on the running system", doctor, roles=OPERATORS, answers={200: Doctor}),
     Door("GET", "/v1/me", "Who am I", me, roles=ALL, answers={200: Me}),
-    Door("GET", "/healthz", "Alive", healthz, roles=()),
-    Door("GET", "/readyz", "Ready for requests", readyz, roles=(), errors=(503,)),
+    Door("GET", "/healthz", "Alive", healthz, roles=ANYONE),
+    Door("GET", "/readyz", "Ready for requests", readyz, roles=ANYONE),
     Door("GET", "/metrics", "Prometheus", metrics, roles=OPERATORS, raw="text/plain"),
 ]  # fmt: skip

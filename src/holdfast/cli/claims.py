@@ -3,16 +3,17 @@
 import asyncio
 import signal
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
 
 import typer
 
-from .session import Failed, Output, say, speak
+from .session import Cut, Failed, Output, say, speak
 from .show import print_json
 
 if TYPE_CHECKING:
-    from holdfast.client import Client
+    from holdfast.client import Client, HeldWorker
 
 ClaimId = Annotated[str, typer.Argument(help="The claim's id.")]
 
@@ -64,7 +65,22 @@ async def _hold(client: "Client", pool: str, tenant: str | None, key: str | None
             await stop.wait()
     except asyncio.CancelledError:
         raise Failed("gave up waiting; the claim is cancelled", 130) from None
-    say(f"claim {worker.claim_id} released")
+    _say_how_it_ended(worker)
+
+
+def _say_how_it_ended(worker: "HeldWorker") -> None:
+    """What is known, and no more: a release that nobody stored is none."""
+    if worker.unreleased is not None:
+        ends = [("its lease", worker.lease_until), ("its longest duration", worker.max_until)]
+        by = next((f"{what} ends it, not before {_utc(at)}" for what, at in ends if at), "nothing else is known to end it")
+        raise Failed(f"claim {worker.claim_id}: the release was not stored ({worker.unreleased}); {by}")
+    if worker.outcome == "failed":
+        raise Failed(f"claim {worker.claim_id} had already ended as failed")
+    say(f"claim {worker.claim_id} " + ("released" if worker.outcome == "released" else f"had already ended as {worker.outcome}"))
+
+
+def _utc(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 async def _print_claim(client: "Client", claim_id: str, output: str) -> None:
@@ -130,9 +146,11 @@ def logs(
     """
 
     async def talk(client: "Client") -> None:
-        async for piece in client.output(claim, offset=offset, follow=follow):
+        cut = Cut(claim)
+        async for piece in client.output(claim, offset=offset, follow=follow, truncated=cut):
             sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
+        cut.say()
 
     try:
         speak(context, talk)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .session import Failed, Output, hide, say, speak
+from .session import Cut, Failed, Output, hide, say, speak
 from .show import print_json
 
 if TYPE_CHECKING:
@@ -136,13 +136,15 @@ class _Job:
         claim = await self._client.until(claim, "active", poll="10s", news=self._explain)
         if self._told and not claim.ended:
             say(f"claim {claim.id} runs on {claim.worker}")
-        async for piece in self._client.output(claim.id, follow=True):
+        cut = Cut(claim.id)
+        async for piece in self._client.output(claim.id, follow=True, truncated=cut):
             try:
                 sys.stdout.buffer.write(piece)
                 sys.stdout.buffer.flush()
             except BrokenPipeError:
                 sys.stdout = None  # nothing to flush at exit
                 raise Failed(f"nobody reads the output any more; claim {claim.id} goes on", 141) from None
+        cut.say()
         claim = await self._client.until(claim, "ended")
         if self._cancelling is not None:
             await asyncio.wait([self._cancelling])

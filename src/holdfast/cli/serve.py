@@ -8,8 +8,7 @@ import typer
 from .session import Failed
 
 if TYPE_CHECKING:
-    from holdfast.ports.store import WrongInstallation
-    from holdfast.up import AlreadyUp, Plan
+    from holdfast.up import Plan
     from holdfast.wiring import Layout
 
     from .manifest import Manifest
@@ -49,7 +48,9 @@ def up(
     """
     import asyncio
 
-    from holdfast.up import Plan
+    from holdfast.ports.store import WrongInstallation
+    from holdfast.postgres.embedded import PostgresFailed
+    from holdfast.up import AlreadyUp, Plan
     from holdfast.up import up as run_up
 
     from . import manifest
@@ -66,7 +67,7 @@ def up(
 
     try:
         asyncio.run(run_up(Plan(data_dir, port, replicas, dsn, stop_workers, host), then))
-    except (AlreadyUp, WrongInstallation) as wrong:
+    except (AlreadyUp, WrongInstallation, PostgresFailed) as wrong:
         raise Failed(str(wrong)) from None
 
 
@@ -74,7 +75,7 @@ async def _greet(plan: "Plan", layout: "Layout", found: "list[Manifest]") -> Non
     """Wait for a replica, apply the file, and say what to try next."""
     import asyncio
 
-    from holdfast.client import Client, Unreachable
+    from holdfast.client import Client, Unavailable, Unreachable
     from holdfast.up import say
 
     from .apply import _put
@@ -84,9 +85,7 @@ async def _greet(plan: "Plan", layout: "Layout", found: "list[Manifest]") -> Non
             try:
                 await client.raw("GET", "/readyz")
                 break
-            except Exception as error:
-                if not isinstance(error, Unreachable) and "503" not in repr(error) and "not-ready" not in repr(error):
-                    raise
+            except (Unreachable, Unavailable):
                 await asyncio.sleep(0.2)
         for each in found:
             verdict, _ = await _put(client, each)
@@ -127,6 +126,10 @@ def serve(
     host: Host = "127.0.0.1",
     dsn: Dsn = None,
     pooled: Annotated[bool, typer.Option(help="The DSN leads through PgBouncer in transaction mode.")] = False,
+    probe_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Another port, which says /healthz and /readyz to kubelets without a token."),
+    ] = None,
 ) -> None:
     """One replica, on a Postgres that is already there. `up` starts these.
 
@@ -139,7 +142,7 @@ def serve(
     if dsn is None:
         raise Failed("serve needs a Postgres: set HOLDFAST_DSN or --dsn (or use `holdfast up`)")
     try:
-        run(Settings(dsn=dsn, data_dir=data_dir.absolute(), host=host, port=port, pooled=pooled))
+        run(Settings(dsn=dsn, data_dir=data_dir.absolute(), host=host, port=port, pooled=pooled, probe_port=probe_port))
     except WrongInstallation as wrong:
         raise Failed(f"{wrong}; use the data directory that this database was made with") from None
 

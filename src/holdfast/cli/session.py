@@ -71,6 +71,21 @@ def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
+class Cut:
+    """Whether an output was cut off: heard while it is read, and said once at its end, where it is seen."""
+
+    def __init__(self, claim: str) -> None:
+        self._claim = claim
+        self._size: int | None = None
+
+    def __call__(self, size: int) -> None:
+        self._size = size
+
+    def say(self) -> None:
+        if self._size is not None:
+            say(f"the output of claim {self._claim} was truncated: only its first {self._size} bytes were kept")
+
+
 def complain(error: Exception) -> int:
     """One line that says what is wrong; the exit code. What is no expected error is a bug, and says so."""
     from holdfast.client.errors import HoldfastError

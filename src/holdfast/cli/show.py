@@ -61,6 +61,14 @@ def pool_state(pool: Row) -> str:
     return str(pool.get("state") or "")
 
 
+def replica_state(replica: Row) -> str:
+    """One that is not live says since when: the server forgets it after ten minutes."""
+    state, seen = str(replica.get("state") or ""), age(replica.get("seen_at"))
+    if state == "live" or not seen:
+        return state
+    return f"stopped {seen} ago" if state == "stopped" else f"{state} for {seen}"
+
+
 def _subject(event: Row) -> str:
     return " ".join(str(event[name]) for name in ("pool", "worker", "claim") if event.get(name))
 
@@ -121,12 +129,12 @@ COLUMNS: dict[str, Sequence[Column]] = {
     ),
     "replicas": (
         ("ID", field("id")),
-        ("STATE", field("state")),
+        ("STATE", replica_state),
         ("URL", field("url")),
         ("PID", field("pid")),
         ("VERSION", field("version")),
+        ("UP", lambda row: age(row.get("started_at")) if row.get("state") == "live" else None),
         ("DUTIES", lambda row: ", ".join(map(str, row.get("duties") or ()))),
-        ("SEEN", since("seen_at")),
     ),
     "events": (
         ("AT", field("at")),
@@ -182,6 +190,8 @@ def console() -> Console:
 
 
 def print_table(kind: str, rows: Sequence[Row]) -> None:
+    if kind == "replicas":
+        rows = sorted(rows, key=lambda row: row.get("state") != "live")  # who is there, then who was
     if not rows:
         print(f"no {kind}", file=sys.stderr)
         return

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .session import speak
-from .show import age, cell, console, lasting, pool_state, status, table
+from .session import Failed, Format, speak
+from .show import age, cell, console, lasting, pool_state, print_json, status, table
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -28,19 +28,26 @@ def register(app: typer.Typer) -> None:
 def top(
     context: typer.Context,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and leave.")] = False,
+    output: Annotated[Format, typer.Option("--output", "-o", help="With --once: a table, or what it is made of.")] = "table",
 ) -> None:
     """Watch pools, duties and the last events.
 
     Example: holdfast top
     """
+    if output == "json" and not once:
+        raise Failed("-o json is for one frame: add --once, or follow changes with `holdfast get pools -w -o json`", 2)
     try:
-        speak(context, _once if once else _live)
+        speak(context, (_json if output == "json" else _once) if once else _live)
     except KeyboardInterrupt:
         raise typer.Exit() from None
 
 
 async def _once(client: Client) -> None:
     console().print(_frame(await _look(client)))
+
+
+async def _json(client: Client) -> None:
+    print_json(await _look(client))
 
 
 async def _live(client: Client) -> None:
@@ -61,21 +68,24 @@ async def _live(client: Client) -> None:
 
 
 async def _look(client: Client) -> dict[str, Any]:
-    """Everything at once; a door that is closed to this token is left out."""
+    """Everything at once. None: a door that is closed to this token."""
     from holdfast.client import Denied
 
     async def items(path: str, **params: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(await client.raw("GET", path, params=params))["items"]
+        return found
+
+    async def allowed(path: str) -> list[dict[str, Any]] | None:
         try:
-            found: list[dict[str, Any]] = json.loads(await client.raw("GET", path, params=params))["items"]
+            return await items(path)
         except Denied as error:
             if error.status == 401:
                 raise
-            return []
-        return found
+            return None
 
     pools, duties, waiting, events = await asyncio.gather(
         items("/v1/pools", limit=1000),
-        items("/v1/duties"),
+        allowed("/v1/duties"),
         items("/v1/claims", state="waiting", limit=1000),
         items("/v1/events", limit=LAST_EVENTS, newest=True),
     )
@@ -101,13 +111,13 @@ def _frame(seen: dict[str, Any]) -> Group:
             cell(len(queue) if waiting is None else waiting),
             lasting(oldest) if oldest is not None else age(min((c.get("created_at") or "" for c in queue), default="")),
         )
-    duties = "  ".join(_duty(duty) for duty in seen["duties"])
+    duties = "not shown to this token" if seen["duties"] is None else "  ".join(_duty(duty) for duty in seen["duties"])
     trouble = [Text(f"not current: {seen['trouble']}", style="bold red")] if seen.get("trouble") else []
     return Group(
         *trouble,
         pools,
         Text(),
-        Text(f"duties  {duties or 'not shown to this token'}"),
+        Text(f"duties  {duties}"),
         Text(),
         table("events", seen["events"]),
     )

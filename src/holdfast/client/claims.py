@@ -8,7 +8,7 @@ from holdfast.model.duration import seconds
 
 from .answers import Claim, Page
 from .doors import Doors, at
-from .output import read_output
+from .output import read_output, unheard
 from .requests import ClaimOptions, ClaimRequest
 
 LONG_POLL = "30s"
@@ -72,6 +72,9 @@ class ClaimDoors(Doors):
         """End it wherever it is. Safe to ask again, like `release`."""
         return await self.ask(Claim, "POST", at("claims", claim, "cancel"), body={"reason": reason}, safe=True)
 
-    def output(self, claim: str, *, offset: int = 0, follow: bool = True) -> AsyncGenerator[bytes, None]:
-        """What the job wrote, from `offset`; with `follow` until the claim has ended, whatever breaks."""
-        return read_output(self, claim, offset, follow)
+    def output(
+        self, claim: str, *, offset: int = 0, follow: bool = True, truncated: Callable[[int], object] = unheard
+    ) -> AsyncGenerator[bytes, None]:
+        """What the job wrote, from `offset`; with `follow` until the claim has ended, whatever breaks. Where it wrote more than
+        is kept, `truncated` is called once with the number of bytes that are."""
+        return read_output(self, claim, offset, follow, truncated)

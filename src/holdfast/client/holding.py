@@ -52,6 +52,10 @@ class HeldWorker:
         self.protected = bool(claim.protected)
         self.tenant = claim.tenant
         self.pool = claim.pool
+        self.lease_until = claim.lease_until  # moves with each renewal
+        self.max_until = claim.max_until
+        self.outcome: str | None = None  # after the block: how the claim ended, if that is known
+        self.unreleased: str | None = None  # after the block: why nobody can say that the release was stored
 
     @property
     def headers(self) -> dict[str, str]:
@@ -86,13 +90,13 @@ class Holding:
             raise ClaimEnded(claim)
         return claim
 
-    def keep(self, claim: Claim, on_lost: Callable[[LeaseLost], object]) -> None:
+    def keep(self, claim: Claim, worker: HeldWorker, on_lost: Callable[[LeaseLost], object]) -> None:
         """Renew in the background; `on_lost` is called at most once, and never after `let_go` began."""
         if claim.lease_until is not None:
-            self._keeper = asyncio.create_task(self._renew(claim, on_lost), name=f"renew {claim.id}")
+            self._keeper = asyncio.create_task(self._renew(claim, worker, on_lost), name=f"renew {claim.id}")
 
     async def let_go(self, worker: HeldWorker) -> None:
-        """Stop renewing and release. A release that cannot be stored is logged: the lease ends the claim."""
+        """Stop renewing and release. A release that could not be stored is noted on the worker: the lease ends the claim."""
         self._closing = True
         if self._keeper is not None:
             self._keeper.cancel()
@@ -101,13 +105,14 @@ class Holding:
             return
         try:
             async with asyncio.timeout(RELEASE_WITHIN):
-                await self._client.release(worker.claim_id, fence=worker.fence)
-        except (Conflict, NotFound):
-            await self._learn_its_end(worker.claim_id)
+                worker.outcome = (await self._client.release(worker.claim_id, fence=worker.fence)).outcome
+        except (Conflict, NotFound) as error:
+            await self._learn_its_end(worker, error)
         except (HoldfastError, TimeoutError) as error:
-            log.warning("claim %s could not be released, its lease will end it: %s", worker.claim_id, error)
+            worker.unreleased = str(error) or f"no answer within {RELEASE_WITHIN:g} s"
+            log.warning("claim %s could not be released, its lease will end it: %s", worker.claim_id, worker.unreleased)
 
-    async def _renew(self, claim: Claim, on_lost: Callable[[LeaseLost], object]) -> None:
+    async def _renew(self, claim: Claim, worker: HeldWorker, on_lost: Callable[[LeaseLost], object]) -> None:
         assert claim.fence is not None
         clock, sleep = self._client.transport.clock, self._client.transport.sleep
         runs_out_at = clock() + self._left(claim)
@@ -119,6 +124,7 @@ class Holding:
                 renewed = await self._client.renew(claim.id, claim.fence)
                 if renewed.lease_until is not None:
                     runs_out_at = sent_at + self._left(renewed)
+                    worker.lease_until = renewed.lease_until
                 continue
             except (Conflict, NotFound) as error:
                 why = str(error)
@@ -139,14 +145,18 @@ class Holding:
         assert claim.lease_until is not None
         return max(0.0, self._client.seconds_until(claim.lease_until))
 
-    async def _learn_its_end(self, claim_id: str) -> None:
+    async def _learn_its_end(self, worker: HeldWorker, refusal: HoldfastError) -> None:
         """The release came too late: was it taken from us, or had it ended as it should?"""
         try:
-            claim = await self._client.get_claim(claim_id)
-        except HoldfastError:
+            claim = await self._client.get_claim(worker.claim_id)
+        except HoldfastError as error:
+            worker.unreleased = f"{refusal}; and how it stands could not be asked: {error}"
             return
+        worker.outcome = claim.outcome
         if claim.outcome in TAKEN:
-            self.lost = LeaseLost(claim_id, f"it had already ended as {claim.outcome}: {claim.reason or ''}")
+            self.lost = LeaseLost(claim.id, f"it had already ended as {claim.outcome}: {claim.reason or ''}")
+        elif not claim.ended:
+            worker.unreleased = str(refusal)
 
     async def _abandon(self, asking: asyncio.Future[Claim]) -> None:
         async def cancel() -> None:
@@ -194,7 +204,7 @@ class claim:
             await self._close()
             raise
         self._worker = HeldWorker(taken)
-        self._holding.keep(taken, self._interrupt)
+        self._holding.keep(taken, self._worker, self._interrupt)
         return self._worker
 
     def _interrupt(self, _: LeaseLost) -> None:

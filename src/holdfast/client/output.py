@@ -2,10 +2,11 @@
 
 The offset is ours: after any break we ask another replica for what we have not yet seen. A stream that ends
 in good order proves nothing while the claim lives, since a replica that shuts down ends its streams like that
-too; so one more read follows once the claim is known to have ended, and only that one is the last.
+too; so one more read follows once the claim is known to have ended, and only that one is the last. Its head also
+says for good whether all that was printed was kept: while a job runs, its output may still grow beyond the bound.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -21,8 +22,16 @@ QUIET = 60.0  # seconds; a job may be silent for hours, but a dead host must be 
 PIECE = 64 * 1024
 
 
-async def read_output(doors: "Doors", claim: str, offset: int, follow: bool) -> AsyncGenerator[bytes, None]:
+def unheard(_size: int) -> None:
+    """For those who do not ask whether an output was cut off."""
+
+
+async def read_output(
+    doors: "Doors", claim: str, offset: int, follow: bool, truncated: Callable[[int], object] = unheard
+) -> AsyncGenerator[bytes, None]:
+    """`truncated` hears, once, after how many bytes the job's output was cut off."""
     transport = doors.transport
+    told = False
     over = not follow  # whether this read is the last one
     while True:
         path = at("claims", claim, "output")
@@ -35,6 +44,9 @@ async def read_output(doors: "Doors", claim: str, offset: int, follow: bool) -> 
             raise
         served_by = str(response.url.origin())
         async with response:
+            if not told and response.headers.get("Holdfast-Truncated") == "true":
+                told = True
+                truncated(int(response.headers.get("Holdfast-Size", "0")))
             skip = offset - int(response.headers.get("Holdfast-Offset", offset))
             if skip < 0:  # the beginning is no longer kept: go on from what there is
                 offset, skip = offset - skip, 0

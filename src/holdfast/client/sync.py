@@ -18,6 +18,7 @@ from .client import Client
 from .context import resolve
 from .errors import LeaseLost
 from .holding import HeldWorker, Holding
+from .output import unheard
 from .requests import ClaimOptions
 
 P = ParamSpec("P")
@@ -109,8 +110,10 @@ class SyncClient:
     revoke_token = _twin(Client.revoke_token)
     whoami = _twin(Client.whoami)
 
-    def output(self, claim: str, *, offset: int = 0, follow: bool = True) -> Iterator[bytes]:
-        pieces = self.client.output(claim, offset=offset, follow=follow)
+    def output(
+        self, claim: str, *, offset: int = 0, follow: bool = True, truncated: Callable[[int], object] = unheard
+    ) -> Iterator[bytes]:
+        pieces = self.client.output(claim, offset=offset, follow=follow, truncated=truncated)
 
         async def following() -> bytes | None:
             return await anext(pieces, None)
@@ -178,7 +181,7 @@ class claim:
     async def _take(self) -> SyncWorker:
         taken = await self._holding.take()
         worker = SyncWorker(taken)
-        self._holding.keep(taken, worker.lose)
+        self._holding.keep(taken, worker, worker.lose)
         return worker
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -1,16 +1,39 @@
 """Everything that is counted here, in one place; docs/metrics.md is generated from it."""
 
+from collections.abc import Iterator, Sequence
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from ..model.claim import How
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
 
 
+class StoredTotal(Collector):
+    """A counter that is kept in the database: every replica exports the same, and no restart of one makes it smaller."""
+
+    def __init__(self, name: str, documentation: str, labels: Sequence[str] = (), *, registry: CollectorRegistry) -> None:
+        self.name, self.documentation, self.labels = name, documentation, tuple(labels)
+        self._values: dict[tuple[str, ...], float] = {}
+        registry.register(self)
+
+    def set(self, value: float, *labels: str) -> None:
+        assert len(labels) == len(self.labels)
+        self._values[labels] = value
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        family = CounterMetricFamily(self.name, self.documentation, labels=self.labels)
+        for labels, value in self._values.items():
+            family.add_metric(labels, value)
+        yield family
+
+
 class Metrics:
-    """One registry a replica. Counters are this replica's own; gauges are read from the database, so replicas agree."""
+    """One registry a replica. Gauges and stored totals are read from the database, so replicas agree; counters and histograms
+    are this replica's own."""
 
     def __init__(self) -> None:
         r = self.registry = CollectorRegistry()
@@ -29,10 +52,10 @@ class Metrics:
             registry=r,
         )
         self.duty_seconds = Gauge("holdfast_duty_last_duration_seconds", "How long its last pass took.", ["duty"], registry=r)
-        self.duty_actions = Gauge("holdfast_duty_actions", "Actions of all passes so far.", ["duty"], registry=r)
-        self.duty_skips = Gauge(
+        self.duty_actions = StoredTotal("holdfast_duty_actions", "Actions of all passes.", ["duty"], registry=r)
+        self.duty_skips = StoredTotal(
             "holdfast_duty_skips",
-            "Actions skipped: frozen, braked, recovering, unsure.",
+            "Passes that could not read, and actions skipped: frozen, braked, recovering, unsure.",
             ["duty"],
             registry=r,
         )
@@ -42,11 +65,11 @@ class Metrics:
             ["duty"],
             registry=r,
         )
-        self.takeovers = Gauge("holdfast_duty_takeovers", "Terms taken from another replica.", ["duty"], registry=r)
+        self.takeovers = StoredTotal("holdfast_duty_takeovers", "Terms taken from another replica.", ["duty"], registry=r)
         self.duty_held = Gauge("holdfast_duty_term_held", "1: some replica holds its term.", ["duty"], registry=r)
         self.brake = Gauge("holdfast_brake_tripped", "1: the brake holds; a person must release it.", registry=r)
         self.recovering = Gauge("holdfast_recovering", "1: comparing pods with a database that lost commits.", registry=r)
-        self.recoveries = Gauge("holdfast_recoveries", "How often commits were found lost.", registry=r)
+        self.recoveries = StoredTotal("holdfast_recoveries", "How often commits were found lost.", registry=r)
         self.epoch = Gauge("holdfast_epoch", "The database's epoch.", registry=r)
         self.replicas = Gauge("holdfast_replicas", "Replicas by state.", ["state"], registry=r)
         # This replica's own

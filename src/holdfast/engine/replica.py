@@ -2,34 +2,33 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 import structlog
 
-from ..duties.actions import Action, Match
+from ..duties.actions import Match
 from ..duties.converge import Converge
 from ..duties.deadlines import Deadlines
-from ..duties.duty import Duty, Parted, Ports
+from ..duties.duty import Duty, Ports
 from ..duties.match import MatchDuty
 from ..duties.pools import Pools
 from ..duties.prune import Prune
 from ..duties.scale import Scale
-from ..model.outcome import Done, Failed, Skipped
-from ..ports.cluster import ClusterUnavailable, Remembered
-from ..ports.store import Beat, Row, StoreUnavailable, Word
+from ..ports.cluster import ClusterUnavailable
+from ..ports.store import Beat, StoreUnavailable, Word
 from .apply import Apply
 from .desk import Desk
+from .hints import Hints
+from .marks import Marks
 from .metrics import Metrics
+from .passes import Passes
 from .terms import BEAT, TERM, Terms, stale_after
 from .wakes import Wakes
 
 log = structlog.get_logger()
 
-UNCOMPARED = 2**62  # a mark above all: nothing is done before the database was compared with what is kept outside
-DUE_PERIOD = 3.0  # seconds between two looks for workers that time alone made due
-SLICE = 200  # actions between two moments in which requests are served
 UNAVAILABLE = (StoreUnavailable, ClusterUnavailable)
 
 
@@ -60,21 +59,17 @@ class Replica:
         }
         self.terms = Terms(id_)
         self._pokes = {name: asyncio.Event() for name in self.duties}
-        self._hints: set[str] = set()
-        self._hinted = asyncio.Event()
+        self._passes = Passes(ports, apply, self.terms, metrics, self.hint)
+        self._hints = Hints(ports, self.converge, self.terms, self._passes)
+        self._marks = Marks(ports, metrics)
         self._words: dict[str, Word] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._freeing: set[asyncio.Task[None]] = set()
         self._last_beat: float | None = None
-        self._mark = 0
-        self._epoch = 0
         self._joined = False
-        self._compared = False
-        self._lost: str | None = None  # why we know that commits were lost, until recovery has begun
-        self._side: dict[str, asyncio.Task[None]] = {}
-        self._again: set[str] = set()
-        ports.store.saw(UNCOMPARED)
+        self._takeover: asyncio.Task[None] | None = None
         self.beat_at: float | None = None  # when the store last heard us, by our clock
+        self.waits_for: str | None = "it has only just started"  # why the last beat was not stored
 
     # Life
 
@@ -83,9 +78,9 @@ class Replica:
             self._beats,
             self._pulses,
             self._notices,
-            self._changes,
-            self._some,
-            self._dues,
+            self._hints.changes,
+            self._hints.looks,
+            self._hints.dues,
         ]
         for loop in loops:
             self._tasks.append(asyncio.create_task(self._for_ever(loop), name=loop.__name__))
@@ -94,10 +89,11 @@ class Replica:
 
     async def stop(self) -> None:
         """Our terms are free at once for others; workers and claims are not touched."""
-        tasks = [*self._tasks, *self._side.values()]
+        tasks = [*self._tasks, *([self._takeover] if self._takeover else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._marks.close()
         with contextlib.suppress(*UNAVAILABLE):
             await self._flush()
             await self.ports.store.fleet.leave(self.id)
@@ -130,69 +126,39 @@ class Replica:
 
     async def beat(self) -> None:
         """Once a second: alive, terms renewed, heard time moved, lost commits looked for."""
-        store = self.ports.store
+        try:
+            await self._beat()
+        except UNAVAILABLE as error:
+            self.waits_for = str(error)
+            self._marks.interrupted()
+            self._joined = False
+            raise
+        self.waits_for = None
+
+    async def _beat(self) -> None:
+        fleet, marks = self.ports.store.fleet, self._marks
+        await marks.look()
         if not self._joined:
-            await store.fleet.join(self.id, *self._about)
+            await fleet.join(self.id, *self._about)
             self._joined = True
-        await self._settle_loss()
-        if not self._compared:
-            await self._compare_mark()
         sent = _now()
         elapsed = None if self._last_beat is None else sent - self._last_beat
-        beat = await store.fleet.beat(self.id, elapsed, TERM, self.terms.reports())
+        beat = await fleet.beat(self.id, elapsed, TERM, self.terms.reports(), marks.mark, marks.epoch)
         self._last_beat = sent
         self.beat_at = _now()
         self.terms.stored(beat, sent)
-        if beat.mark <= self._mark or beat.epoch < self._epoch:
-            self._lost = f"the database shows mark {beat.mark}, and {self._mark} was seen"
-        await self._settle_loss()
-        self._mark, self._epoch = max(self._mark, beat.mark), max(self._epoch, beat.epoch)
-        store.saw(self._mark)
-        # Beside the beat: neither a slow file nor a duty's trial read may make us look dead.
-        self._beside("remember", self._remember, beat)
+        marks.stored(beat)
         await self._take_terms(beat, stale=False)
-        self._beside("takeover", partial(self._take_terms, stale=True), beat)
+        if self._takeover is None or self._takeover.done():
+            # Beside the beat: a duty's trial read must not make us look dead.
+            self._takeover = asyncio.create_task(self._take_stale(beat))
         if beat.recovering:
+            self._joined = False  # the database may be from before we came
             self._pokes["converge"].set()
 
-    async def _compare_mark(self) -> None:
-        """Before anything is done: does the database still know what was kept outside of it?"""
-        known = await self.ports.cluster.remembered()
-        state, ours = await self.ports.store.fleet.state(), self.ports.cluster.install
-        if state.install != ours:
-            raise ClusterUnavailable(f"this database is installation {state.install}'s, and these pods are {ours}'s")
-        mark = state.mark
-        if known is not None and known.install == self.ports.cluster.install and known.mark > mark:
-            self._mark, self._epoch = known.mark, known.epoch
-            self._lost = f"the database shows mark {mark}, and {known.mark} was kept outside"
-            await self._settle_loss()
-        self._compared = True
-        self.ports.store.saw(max(self._mark, mark))
-
-    async def _settle_loss(self) -> None:
-        """What was once seen is not forgotten: until recovery has begun, every beat tries again, and nothing is acted on."""
-        if self._lost is None:
-            return
-        self.ports.store.saw(UNCOMPARED)
-        log.error("the database lost commits: recovery begins", replica=self.id, reason=self._lost)
-        await self.ports.store.fleet.begin_recovery(self._lost, self._mark, self._epoch)
-        self._lost = None
-
-    def _beside(self, name: str, work: Callable[[Beat], Coroutine[Any, Any, None]], beat: Beat) -> None:
-        """Something that may take long, once at a time."""
-        running = self._side.get(name)
-        if running is None or running.done():
-            self._side[name] = asyncio.create_task(self._quietly(work, beat))
-
-    async def _quietly(self, work: Callable[[Beat], Coroutine[Any, Any, None]], beat: Beat) -> None:
+    async def _take_stale(self, beat: Beat) -> None:
         with contextlib.suppress(*UNAVAILABLE):
-            await work(beat)
-
-    async def _remember(self, beat: Beat) -> None:
-        try:
-            await self.ports.cluster.remember(Remembered(self.ports.cluster.install, beat.mark, beat.epoch))
-        except ClusterUnavailable:
-            self._metrics.cluster_errors.inc()
+            await self._take_terms(beat, stale=True)
 
     async def _take_terms(self, beat: Beat, *, stale: bool) -> None:
         periods = {duty.name: duty.period for duty in self.duties.values()}
@@ -229,71 +195,18 @@ class Replica:
         while True:
             started = _now()
             if self.terms.trusted(duty.name, started):
-                await self.run_once(duty)
+                await self._passes.run_once(duty)
             # At least 50 ms between two passes: hints may come faster than that.
             await asyncio.sleep(0.05)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(poke.wait(), max(0.05, duty.period - (_now() - started)))
             poke.clear()
 
-    async def run_once(self, duty: Duty) -> list[Action]:
-        """One pass: observe, plan, apply. It has succeeded only if its reads did, and not if all it tried failed. A pass that
-        stands still is given up, so that one call without an answer cannot darken a duty for ever."""
-        tally, started = self.terms.tally(duty.name), _now()
-        try:
-            async with asyncio.timeout(stale_after(duty.period)) as patience:
-                seen = await duty.observe(self.ports)
-                actions = []
-                for part in seen.parts() if isinstance(seen, Parted) else (seen,):
-                    actions += duty.plan(part)
-                    await asyncio.sleep(0)
-                tally.progressed = True
-                failed = await self.do(duty.name, actions, patience)
-        except (TimeoutError, *UNAVAILABLE) as error:
-            tally = self.terms.tally(duty.name)
-            tally.skips += 1
-            tally.failure = str(error) or "a pass stood still and was given up"
-            if isinstance(error, ClusterUnavailable):
-                self._metrics.cluster_errors.inc()
-            return []
-        tally = self.terms.tally(duty.name)
-        tally.succeeded = failed is None or failed[0] < len(actions)
-        tally.progressed, tally.failure = True, failed[1] if failed else None
-        tally.seconds = _now() - started
-        return actions
-
-    async def do(
-        self, duty: str, actions: list[Action], patience: asyncio.Timeout | None = None, done: list[Action] | None = None
-    ) -> tuple[int, str] | None:
-        """Apply a plan; how many actions failed, and why the last did. Running a plan twice at once is wasteful, never wrong:
-        every action is guarded."""
-        failures, why = 0, ""
-        for n, action in enumerate(actions):
-            outcome = await self.apply(action)
-            if patience is not None:
-                patience.reschedule(_now() + stale_after(self.duties[duty].period))
-            tally = self.terms.tally(duty)
-            tally.progressed = True
-            tally.actions += isinstance(outcome, Done)
-            if done is not None and isinstance(outcome, Done):
-                done.append(action)
-            tally.skips += isinstance(outcome, Skipped)
-            if isinstance(outcome, Failed):
-                failures, why = failures + 1, outcome.reason
-                log.warning("action failed", duty=duty, action=type(action).__name__, reason=outcome.reason)
-            name = getattr(action, "worker", None) or getattr(action, "name", None)
-            if isinstance(outcome, Done) and duty != "converge" and isinstance(name, str):
-                self.hint({name})  # what changed is looked at again at once, not by the next full pass
-            if n % SLICE == SLICE - 1:
-                await asyncio.sleep(0)
-        return (failures, why) if failures else None
-
     # Hints
 
     def hint(self, names: set[str]) -> None:
         """These workers may need something: look soon."""
-        self._hints |= names
-        self._hinted.set()
+        self._hints.hint(names)
 
     def freed(self, pool_id: str) -> None:
         """A worker became free here: pair what waits, without waiting for the backstop."""
@@ -307,41 +220,6 @@ class Replica:
 
     def poke(self, duty: str) -> None:
         self._pokes[duty].set()
-
-    async def _some(self) -> None:
-        while True:
-            await self._hinted.wait()
-            self._hinted.clear()
-            names, self._hints = self._hints, set()
-            if not names or not self.terms.trusted("converge", _now()):
-                continue
-            try:
-                seen = await self.converge.observe_some(self.ports, names)
-            except UNAVAILABLE:
-                self._hints |= names  # looked at again with the next hint, or in a few seconds
-                raise
-            done: list[Action] = []
-            await self.do("converge", self.converge.plan(seen), done=done)
-            again = {name for action in done for name in _workers_of(action, seen.rows)}
-            if again and not self._again:
-                # One step leads to the next (dead, ended, buried); but only where it was taken, and never faster than this.
-                asyncio.get_running_loop().call_later(0.2, self._hint_again)
-            self._again |= again
-
-    def _hint_again(self) -> None:
-        names, self._again = self._again, set()
-        self.hint(names)
-
-    async def _dues(self) -> None:
-        """Between two full passes: workers for whom time alone has made something due."""
-        while True:
-            await asyncio.sleep(DUE_PERIOD)
-            if self.terms.trusted("converge", _now()):
-                self.hint(set(await self.ports.store.workers.due()) | self._hints)
-
-    async def _changes(self) -> None:
-        async for names in self.ports.cluster.changes():
-            self.hint(names)
 
     async def _notices(self) -> None:
         notices = await self.ports.store.listen()
@@ -381,13 +259,6 @@ class Replica:
             except StoreUnavailable:
                 self._words = {**words, **self._words}
                 raise
-
-
-def _workers_of(action: Action, rows: Mapping[str, Row]) -> set[str]:
-    """Whom an action was about: by its own name, or through its claim."""
-    names = {name for name in (getattr(action, "worker", None), getattr(action, "name", None)) if isinstance(name, str)}
-    claim = getattr(action, "claim", None)
-    return names | {id_ for id_, row in rows.items() if claim is not None and row.worker.claim == claim}
 
 
 def _now() -> float:

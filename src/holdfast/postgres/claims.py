@@ -131,6 +131,7 @@ SELECT c.id, c.pool_id, p.name AS pool, c.tenant, c.state, c.priority, c.attempt
        CASE WHEN c.state <> 'waiting' THEN c.reason
             WHEN i.recovering_since IS NOT NULL THEN 'the database lost commits: everything waits until pods have been compared'
             WHEN p.state <> 'live' THEN 'its pool is being deleted'
+            WHEN i.stopping THEN 'the installation is being stopped with its workers: nothing is given out'
             WHEN caps.name IS NOT NULL THEN format('tenant %L holds its cap of %s claims', c.tenant, caps.max_claims)
             ELSE crowd.sentence || CASE WHEN c.reason <> '' THEN '; before: ' || c.reason ELSE '' END END AS reason,
        extract(epoch FROM c.created_at)::float8 AS created_at, extract(epoch FROM c.assigned_at)::float8 AS assigned_at,

@@ -19,6 +19,8 @@ MACHINES = {"claim": CLAIM, "worker": WORKER}
 # A statement that takes longer than this is a fault, not a load: the caller hears 503 and may ask again.
 STATEMENT_SECONDS = 10.0
 CONNECT_SECONDS = 5.0
+# lock_timeout below statement_timeout: who waits for a row hears so before it is cut off.
+SETTINGS = {"statement_timeout": "10s", "lock_timeout": "5s", "idle_in_transaction_session_timeout": "10s", "jit": "off"}
 
 UNAVAILABLE = (
     OSError,
@@ -40,6 +42,9 @@ MISSING = (
     asyncpg.exceptions.UndefinedFunctionError,
     asyncpg.exceptions.UndefinedTableError,
 )
+
+# Only a pooler in transaction mode says these: a statement was prepared on one server connection and used on another.
+NOT_PREPARED = (asyncpg.exceptions.InvalidSQLStatementNameError, asyncpg.exceptions.DuplicatePreparedStatementError)
 
 
 class Mark:
@@ -74,12 +79,24 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
         return ""
 
 
+class _Pooled(_Connection):
+    """Each statement may meet another server connection: what is set there stays for whoever comes next, so nothing is."""
+
+    _server_caps: Any
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        # asyncpg looks up array types once a connection, and turns jit off and on again around that: perhaps not on the same one.
+        self._server_caps = self._server_caps._replace(jit=False)
+
+
 class Database:
     """Runs statements, one at a time and each by itself: a transaction of several statements does not exist here."""
 
-    def __init__(self, pool: asyncpg.Pool, dsn: str, mark: Mark) -> None:
+    def __init__(self, pool: asyncpg.Pool, dsn: str, mark: Mark, pooled: bool = False) -> None:
         self._pool = pool
         self.mark = mark
+        self.pooled = pooled
         self.heal: Callable[[], Awaitable[object]] | None = None  # makes a missing schema again
         self.dsn = dsn
         self.functions = functions_schema()
@@ -88,29 +105,23 @@ class Database:
 
     @classmethod
     async def connect(cls, dsn: str, *, size: int = 8, pooled: bool = False, mark: Mark | None = None) -> "Database":
-        """`pooled`: behind PgBouncer in transaction mode, where statements cannot be kept prepared."""
-        # lock_timeout below statement_timeout: who waits for a row hears so before it is cut off.
-        settings = {
-            "statement_timeout": "10s",
-            "lock_timeout": "5s",
-            "idle_in_transaction_session_timeout": "10s",
-            "jit": "off",
-        }
+        """`pooled`: behind PgBouncer in transaction mode, where statements cannot be kept prepared, nobody can listen, and
+        these settings are the role's (docs/operations.md). The client's own limit holds there too: it cancels."""
         try:
             pool = await asyncpg.create_pool(
                 dsn,
                 min_size=1,
                 max_size=size,
-                connection_class=_Connection,
+                connection_class=_Pooled if pooled else _Connection,
                 command_timeout=STATEMENT_SECONDS,
                 timeout=CONNECT_SECONDS,
                 statement_cache_size=0 if pooled else 200,
-                server_settings={} if pooled else settings,
+                server_settings={} if pooled else SETTINGS,
                 max_inactive_connection_lifetime=300,
             )
         except UNAVAILABLE as error:
             raise StoreUnavailable(_say(error)) from error
-        return cls(pool, dsn, mark or Mark())
+        return cls(pool, dsn, mark or Mark(), pooled)
 
     def sql(self, text: str) -> str:
         rendered = self._rendered.get(text)
@@ -122,7 +133,7 @@ class Database:
         try:
             async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
                 return cast(list[asyncpg.Record], await connection.fetch(self.sql(text), *args))
-        except UNAVAILABLE as error:
+        except (*UNAVAILABLE, *NOT_PREPARED) as error:
             self.errors += 1
             raise StoreUnavailable(_say(error)) from error
         except MISSING as error:
@@ -147,5 +158,7 @@ class Database:
 
 
 def _say(error: BaseException) -> str:
+    if isinstance(error, NOT_PREPARED) or "unsupported startup parameter" in str(error):
+        return "the DSN leads through PgBouncer: start with --pooled"
     # By type: the text of an error may echo what users sent.
     return f"the store is not available ({type(error).__name__})"

@@ -1,11 +1,12 @@
 """Replicas, terms, heard time, recovery and the brake in Postgres."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from ..model.outcome import Outcome, outcome_of
+from ..model.pod import Pod
 from ..ports.store import Adoption, Beat, DutyReport, Recovery, TermState
 from .database import Database
 
@@ -18,7 +19,7 @@ LEAVE = """
 WITH r AS (UPDATE holdfast.replica SET stopped_at = holdfast.now() WHERE id = $1)
 UPDATE holdfast.term SET until = 'epoch', holder = NULL WHERE holder = $1
 """
-BEAT = "SELECT * FROM @fn.beat($1, $2, $3, $4::jsonb)"
+BEAT = "SELECT * FROM @fn.beat($1, $2, $3, $4::jsonb, $5, $6)"
 TAKE_TERM = "SELECT @fn.take_term($1, $2, $3, $4)"
 STATE = """
 SELECT i.install_id, i.epoch, h.mark, i.recovering_since IS NOT NULL, i.recovery_reason,
@@ -28,6 +29,7 @@ SELECT i.install_id, i.epoch, h.mark, i.recovering_since IS NOT NULL, i.recovery
 FROM holdfast.installation i, holdfast.hearing h
 """
 BEGIN_RECOVERY = "SELECT @fn.begin_recovery($1, $2, $3)"
+COMPARE_STAMPS = "SELECT @fn.compare_stamps($1::jsonb)"
 ADOPT = "SELECT @fn.adopt($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 ADOPT_FREE = "SELECT @fn.adopt_free($1, $2, $3, $4, $5, $6)"
 END_RECOVERY = "SELECT @fn.end_recovery()"
@@ -73,8 +75,16 @@ class PostgresFleet:
     async def leave(self, replica: str) -> None:
         await self._db.rows(LEAVE, replica)
 
-    async def beat(self, replica: str, elapsed: float | None, term: float, reports: Sequence[DutyReport]) -> Beat:
-        row = await self._db.row(BEAT, replica, elapsed, term, msgspec.json.encode(reports).decode())
+    async def beat(
+        self,
+        replica: str,
+        elapsed: float | None,
+        term: float,
+        reports: Sequence[DutyReport],
+        mark: int = 0,
+        epoch: int = 0,
+    ) -> Beat:
+        row = await self._db.row(BEAT, replica, elapsed, term, msgspec.json.encode(reports).decode(), mark, epoch)
         assert row is not None
         terms = msgspec.json.decode(row["o_terms"], type=list[TermState])
         return Beat(row["o_mark"], row["o_epoch"], row["o_recovering"], terms)
@@ -90,6 +100,14 @@ class PostgresFleet:
 
     async def begin_recovery(self, reason: str, mark: int, epoch: int = 0) -> bool:
         return bool(await self._db.value(BEGIN_RECOVERY, reason, mark, epoch))
+
+    async def compare_stamps(self, pods: Iterable[Pod]) -> bool:
+        stamps = [
+            {"worker": pod.worker, "uid": pod.uid, "claim": pod.stamp.claim, "fence": pod.stamp.fence}
+            for pod in pods
+            if pod.stamp is not None
+        ]
+        return bool(stamps and await self._db.value(COMPARE_STAMPS, msgspec.json.encode(stamps).decode()))
 
     async def adopt(self, adoption: Adoption) -> Outcome:
         a = adoption

@@ -6,20 +6,27 @@ from ..ports.store import StoreUnavailable, WrongInstallation
 from .database import HERE, UNAVAILABLE, functions_schema, functions_text, render
 
 LOCK = 7_413_000_001  # one advisory lock for all of Holdfast's schema changes
+LONGEST = 120  # seconds for one statement: who comes second may wait 60 for the first
 
 
 async def migrate(dsn: str, install: str | None) -> list[str]:
     """Apply what is missing; the names of what was applied. Whoever comes second waits, and finds it done. The first to name
     its installation owns the database: another one's replica would see its own (no) pods, and take every worker for dead."""
     try:
-        connection = await asyncpg.connect(dsn, timeout=10, statement_cache_size=0)
+        return await _migrate(dsn, install)
     except UNAVAILABLE as error:
-        raise StoreUnavailable(f"cannot connect to Postgres ({type(error).__name__})") from error
+        raise StoreUnavailable(f"Postgres was not there to be migrated ({type(error).__name__})") from error
+
+
+async def _migrate(dsn: str, install: str | None) -> list[str]:
+    # In one transaction and with a lock that ends with it: this also works behind PgBouncer in transaction mode.
+    connection = await asyncpg.connect(dsn, timeout=10, command_timeout=LONGEST, statement_cache_size=0)
     try:
         version = connection.get_server_version()
         if version.major < 15:
             raise StoreUnavailable(f"Postgres {version.major} is too old: Holdfast needs 15 or newer")
         async with connection.transaction():
+            await connection.execute(f"SET LOCAL statement_timeout = '{LONGEST}s'")  # the role's own limit is for short ones
             await connection.execute("SET LOCAL lock_timeout = '60s'")
             await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
             applied = await _tables(connection)
@@ -34,7 +41,7 @@ async def migrate(dsn: str, install: str | None) -> list[str]:
                     )
         return applied
     finally:
-        await connection.close()
+        await connection.close(timeout=5)
 
 
 async def _tables(connection: asyncpg.Connection) -> list[str]:

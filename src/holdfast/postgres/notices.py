@@ -1,13 +1,28 @@
 """Listening for other replicas' notifications. A hint only: every wait also looks again by itself."""
 
 import asyncio
+from collections import deque
 from typing import Literal
 
 import asyncpg
+import structlog
 
-from .database import CONNECT_SECONDS, UNAVAILABLE
+from .database import CONNECT_SECONDS, UNAVAILABLE, Database
 
+log = structlog.get_logger()
 Kind = Literal["c", "w", "p", "reset"]
+KINDS: tuple[Kind, ...] = ("c", "w", "p")
+
+LOOK_SECONDS = 0.25  # a claim's way leads to the worker's replica and back: half a second at most, and a quarter as a rule
+# What notices would have told: events that became visible since the last look, and offers, which write no event. From the
+# transaction that was the oldest running one on: those below it were over, and have been seen.
+LOOK = """
+WITH edge AS MATERIALIZED (SELECT pg_snapshot_xmin(pg_current_snapshot()) AS x)
+SELECT edge.x::text AS edge, e.id, e.claim_id AS c, e.worker_id AS w, e.pool_id AS p FROM edge LEFT JOIN LATERAL (
+    SELECT * FROM holdfast.event WHERE xid >= $1::text::xid8 ORDER BY xid DESC, id DESC LIMIT 2000) AS e ON true
+UNION ALL
+SELECT NULL, NULL, NULL, worker_id, NULL FROM holdfast.claim WHERE state = 'assigned' AND offered AND NOT delivered
+"""
 
 
 class PostgresNotices:
@@ -44,7 +59,10 @@ class PostgresNotices:
                         # A half-open connection hears nothing and says nothing: ask it.
                         await connection.execute("SELECT 1", timeout=5)
             except UNAVAILABLE:
-                pass
+                pass  # the beats say so
+            except asyncpg.PostgresError as error:
+                # A database that is being restored, a new password: nobody would notice that we had given up.
+                log.warning("notices are not heard", error=type(error).__name__)
             finally:
                 if connection is not None and not connection.is_closed():
                     connection.terminate()
@@ -52,8 +70,8 @@ class PostgresNotices:
 
     def _heard(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
         kind, _, ids = payload.partition(" ")
-        if kind in ("c", "w", "p"):
-            self._put(kind, ids.split(" "))  # type: ignore[arg-type]
+        if kind in KINDS:
+            self._put(kind, ids.split(" "))
 
     def _put(self, kind: Kind, ids: list[str]) -> None:
         try:
@@ -63,3 +81,38 @@ class PostgresNotices:
             while not self._queue.empty():
                 self._queue.get_nowait()
             self._queue.put_nowait(("reset", []))
+
+
+class PolledNotices:
+    """Where nobody can listen, as behind PgBouncer in transaction mode: one look at the history for everybody who waits. It ends
+    by an error when the store is away; whoever listens anew begins with `reset`."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._edge: str | None = None
+        self._seen: set[int] = set()
+        self._found: deque[tuple[Kind, list[str]]] = deque()
+
+    def __aiter__(self) -> "PolledNotices":
+        return self
+
+    async def __anext__(self) -> tuple[Kind, list[str]]:
+        if self._edge is None:
+            await self._look()  # before the word: what happens after it is seen by the next look
+            return "reset", []
+        while not self._found:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self._look()
+        return self._found.popleft()
+
+    async def close(self) -> None:
+        pass
+
+    async def _look(self) -> None:
+        rows = await self._db.rows(LOOK, self._edge)
+        self._edge = next(row["edge"] for row in rows if row["edge"] is not None)
+        new = [row for row in rows if row["id"] not in self._seen]
+        self._seen = {row["id"] for row in rows if row["id"] is not None}
+        for kind in KINDS:
+            if ids := {row[kind] for row in new} - {None}:
+                self._found.append((kind, list(ids)))

@@ -88,6 +88,12 @@ CHECKS: tuple[tuple[str, str, str, str], ...] = (
                   AND seen_at > holdfast.now() - interval '5 s') < holdfast.now() - interval '60 s'""",
     ),
     (
+        "P6",
+        "no statement may stand still for ever",
+        "behind PgBouncer these settings must be the role's: ALTER ROLE … IN DATABASE … SET …, as docs/operations.md says",
+        """SELECT format('%s is not set', name) FROM pg_settings WHERE name IN ('statement_timeout', 'lock_timeout') AND setting = '0'""",
+    ),
+    (
         "P7",
         "the brake is released",
         "look at what was ended (`holdfast get events`), then `holdfast brake release --reason …`",

@@ -8,7 +8,7 @@ from .claims import PostgresClaims
 from .database import Database
 from .fleet import PostgresFleet
 from .history import PostgresHistory
-from .notices import PostgresNotices
+from .notices import PolledNotices, PostgresNotices
 from .pools import PostgresPools
 from .workers import PostgresWorkers
 
@@ -29,8 +29,8 @@ class PostgresStore:
     def saw(self, mark: int) -> None:
         self.db.mark.value = mark
 
-    async def listen(self) -> PostgresNotices:
-        return PostgresNotices(self.db.dsn)
+    async def listen(self) -> PolledNotices | PostgresNotices:
+        return PolledNotices(self.db) if self.db.pooled else PostgresNotices(self.db.dsn)
 
     async def metrics(self) -> dict[str, Any]:
         return await report.metrics(self.db)

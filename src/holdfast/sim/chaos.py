@@ -272,7 +272,7 @@ class Chaos:
             self._run.world.kill(pod)
 
     def _pods_kill_many(self, fault: Fault) -> None:
-        source = random.Random(fault.pick)  # noqa: S311 - the seed decides
+        source = random.Random(fault.pick)
         for pod in self._run.world.living():
             if pod.install == self._run.install and source.random() < fault.amount:
                 self._run.world.kill(pod)

@@ -123,7 +123,7 @@ class SimCluster:
         self._source = source
         self._partitioned = partitioned
         self._cut = cut
-        self._hints = random.Random(source.getrandbits(64))  # noqa: S311 - the seed decides
+        self._hints = random.Random(source.getrandbits(64))
 
     # Reads
 

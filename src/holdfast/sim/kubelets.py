@@ -52,7 +52,7 @@ class Kubelets:
 
     def _born(self, name: str, install: str, spec: PoolSpec, pool_id: str, pool: str, revision: str, epoch: int) -> WorldPod:
         self._births[name] = self._births.get(name, 0) + 1
-        luck = random.Random(f"{self._salt}/{name}/{self._births[name]}")  # noqa: S311 - the seed decides
+        luck = random.Random(f"{self._salt}/{name}/{self._births[name]}")
         return WorldPod(
             name=name, uid=str(uuid.UUID(int=luck.getrandbits(128), version=4)), install=install, pool_id=pool_id, pool=pool,
             revision=revision, epoch=epoch, spec=spec, created_at=self.clock.wall(), luck=luck,

@@ -77,7 +77,7 @@ class Process:
     async def _run(self) -> None:
         mark = Mark()
         store, duties = SimStore(self._gate, self.line, mark, 8), SimStore(self._gate, self.line, mark, 4)
-        ids = Ids(random.Random(f"{self._source.random()}"))  # noqa: S311 - the seed decides
+        ids = Ids(random.Random(f"{self._source.random()}"))
         url = f"http://{self.name}"
         self.wired = wire(store, self._cluster(self), key=KEY, url=url, ids=ids, duties_store=duties, clock=self.clock)
         self.wired.replica.start()

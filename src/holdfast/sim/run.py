@@ -118,7 +118,7 @@ class Run:
 
     def stream(self, name: str) -> random.Random:
         """Chance for one part of the run, the same whatever the others draw."""
-        return random.Random(f"{self.seed}/{name}")  # noqa: S311 - the seed decides
+        return random.Random(f"{self.seed}/{name}")
 
     def run(self) -> Outcome:
         structlog.configure(processors=[self._logged], wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))

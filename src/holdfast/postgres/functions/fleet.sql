@@ -3,7 +3,9 @@
 -- One statement a second for each replica: it is alive, its duties' terms go on, and heard time moves.
 -- `p_elapsed` is the replica's own monotonic time since its last beat (NULL: none yet). Heard time moves by no more than
 -- that, so neither an outage nor a jump of the database's clock lets a deadline pass.
-CREATE FUNCTION @fn.beat(p_replica text, p_elapsed float, p_term float, p_duties jsonb)
+-- `p_mark` and `p_epoch` are the highest that the replica knows of, its own or kept outside. They are compared before this beat
+-- raises the mark: of a database that lost one mark, the next beat would make up for it, and nobody would notice.
+CREATE FUNCTION @fn.beat(p_replica text, p_elapsed float, p_term float, p_duties jsonb, p_mark bigint, p_epoch integer)
 RETURNS TABLE (o_mark bigint, o_epoch integer, o_recovering boolean, o_terms jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -15,6 +17,12 @@ DECLARE
     v_timeline integer;
 BEGIN
     SELECT * INTO i FROM holdfast.installation;
+    SELECT * INTO h FROM holdfast.hearing;
+    IF h.mark < p_mark OR i.epoch < p_epoch THEN
+        -- In the same change as the beat: whoever noticed may die now, and the next one would see nothing.
+        PERFORM @fn.begin_recovery(format('the database shows mark %s of epoch %s, and mark %s of epoch %s was seen',
+                                          h.mark, i.epoch, p_mark, p_epoch), p_mark, p_epoch);
+    END IF;
     SELECT system_identifier::text INTO v_system FROM pg_control_system();
     v_timeline := ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer;
     IF (i.system_identifier, i.timeline) IS DISTINCT FROM (v_system, v_timeline) THEN
@@ -46,6 +54,27 @@ BEGIN
              'expired', until < t OR renewed_at > t,
              'idle', extract(epoch FROM t - coalesce(progress_at, renewed_at)))) FROM holdfast.term)
     FROM holdfast.installation n;
+END $$;
+
+-- What pods are stamped with, compared with the rows: of commits that were lost since the last mark, a stamp is all that is left.
+-- A stamp is written after its rows, and fences only grow, so one that is ahead of both its worker and its claim was given by
+-- a database that we are not. (Above all that we gave is not enough to ask for: after a crash the sequence may be ahead itself.)
+CREATE FUNCTION @fn.compare_stamps(p_stamps jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    s record;
+BEGIN
+    SELECT t.* INTO s FROM jsonb_to_recordset(p_stamps) AS t(worker text, uid text, claim text, fence bigint)
+    WHERE t.fence > (SELECT (i.epoch::bigint << 40) + f.last_value FROM holdfast.installation i, holdfast.fence f)
+       OR (EXISTS (SELECT FROM holdfast.worker w WHERE w.id = t.worker AND w.pod_uid = t.uid
+                   AND w.state IN ('warm', 'parked', 'held') AND coalesce(w.fence, 0) < t.fence)
+           AND NOT EXISTS (SELECT FROM holdfast.claim c WHERE c.id = t.claim AND c.fence >= t.fence))
+    ORDER BY t.fence DESC LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    RETURN @fn.begin_recovery(
+        format('pod %s is stamped for claim %s with a fence that this database did not give it', s.worker, s.claim),
+        (SELECT mark FROM holdfast.hearing), (s.fence >> 40)::integer);
 END $$;
 
 -- Recovery is over. Who has not spoken since it began gets no claim until it does.
@@ -147,6 +176,8 @@ DECLARE
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.recovery', 0));
     IF NOT EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NULL OR epoch <= p_epoch) THEN
+        -- One loss, seen by several: who saw the highest mark must not see it as another loss once this recovery is over.
+        UPDATE holdfast.hearing SET mark = p_mark WHERE mark < p_mark;
         RETURN false;
     END IF;
     t := holdfast.now();

@@ -1,0 +1,88 @@
+"""What agents and the server say to each other, as the doors take and answer it (docs/worker-protocol.md)."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from ..model.pool import WorkerSpec
+
+POLL_SECONDS = 20
+Fence = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+
+
+class Register(msgspec.Struct, frozen=True):
+    worker: Annotated[str, msgspec.Meta(max_length=128)]
+    uid: Annotated[str, msgspec.Meta(max_length=128)]
+    version: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    protocol: int = 1
+
+
+class Registered(msgspec.Struct, frozen=True, kw_only=True):
+    token: str
+    expires_in: int
+    install: str
+    poll_seconds: int
+    mode: Literal["job", "session"]
+    worker: WorkerSpec
+    grace: float
+    output_limit: int
+
+
+class Poll(msgspec.Struct, frozen=True, kw_only=True):
+    doing: Literal["idle", "activating", "running", "resetting", "draining"]
+    claim: Annotated[str, msgspec.Meta(max_length=128)] | None = None
+    fence: Fence | None = None
+    tenant: Annotated[str, msgspec.Meta(max_length=128)] | None = None
+    reset_fence: Fence | None = None
+    endpoint: Annotated[str, msgspec.Meta(max_length=512)] | None = None
+    credential: Annotated[str, msgspec.Meta(max_length=128)] | None = None  # of the claim it holds: proves its word
+    wait: Annotated[float, msgspec.Meta(ge=0, le=60)] = POLL_SECONDS
+
+
+class AssignmentView(msgspec.Struct, frozen=True, kw_only=True):
+    claim: str
+    fence: int
+    tenant: str
+    command: list[str]
+    payload: Any
+    env: dict[str, str]
+    secrets: dict[str, str]
+    credential: str
+    protected: bool
+    max_seconds: float
+
+
+class DirectiveView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    do: Literal["nothing", "hold", "end", "exit"]
+    fence: int | None = None
+    reason: str = ""
+    park: bool = False
+    assignment: AssignmentView | None = None
+
+
+class Fenced(msgspec.Struct, frozen=True):
+    fence: Fence
+
+
+class Acknowledge(msgspec.Struct, frozen=True):
+    fence: Fence
+    endpoint: Annotated[str, msgspec.Meta(max_length=512)] | None = None
+
+
+class Result(msgspec.Struct, frozen=True):
+    fence: Fence
+    exit_code: Annotated[int, msgspec.Meta(ge=-1024, le=1024)]
+    reason: str = ""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    fence: Fence
+    reason: str = ""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    reason: str = ""
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    claim: str

@@ -1,0 +1,68 @@
+"""A port for kubelets, which cannot carry a token: two paths, a status code and nothing else (docs/decisions/0012)."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import h11
+
+HEAD_SECONDS = 5.0  # for a whole request: a kubelet sends it at once
+HEAD_BYTES = 8 * 1024
+MOST_CONNECTIONS = 64
+REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 503: "Service Unavailable"}
+
+
+class Probes:
+    """`GET /healthz`: the event loop turns. `GET /readyz`: `ready` says so. Everything else is not there."""
+
+    def __init__(self, ready: Callable[[], bool]) -> None:
+        self._ready = ready
+        self._server: asyncio.Server | None = None
+        self._open = 0
+
+    async def listen(self, host: str, port: int) -> int:
+        """The port that it got."""
+        self._server = await asyncio.start_server(self._attend, host, port)
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._open >= MOST_CONNECTIONS:
+            writer.transport.abort()
+            return
+        self._open += 1
+        try:
+            with contextlib.suppress(TimeoutError, OSError):
+                async with asyncio.timeout(HEAD_SECONDS):
+                    status = self._status(await _request(reader))
+                    head = f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                    writer.write(head.encode())
+                    await writer.drain()
+        finally:
+            self._open -= 1
+            writer.close()
+
+    def _status(self, request: h11.Request | None) -> int:
+        if request is None:
+            return 400
+        path = request.target.partition(b"?")[0]
+        if request.method != b"GET" or path not in (b"/healthz", b"/readyz"):
+            return 404
+        return 200 if path == b"/healthz" or self._ready() else 503
+
+
+async def _request(reader: asyncio.StreamReader) -> h11.Request | None:
+    """The head of one request; None: it is not one of HTTP."""
+    http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
+    while True:
+        try:
+            event = http.next_event()
+        except h11.RemoteProtocolError:
+            return None
+        if event is not h11.NEED_DATA:
+            return event if isinstance(event, h11.Request) else None
+        http.receive_data(await reader.read(HEAD_BYTES))

@@ -1,0 +1,59 @@
+"""Tenants over HTTP: their limits, and what they hold."""
+
+import msgspec
+from starlette.responses import Response
+
+from ..model.duration import seconds
+from ..model.tenant import Tenant, TenantName, TenantSpec
+from .context import Context
+from .doors import ADMINS, OPERATORS, Call, Door, PageQuery, answer, page
+from .problems import not_found, refused
+
+
+class TenantView(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    spec: TenantSpec
+    live: int
+    waiting: int
+
+
+class TenantList(msgspec.Struct, frozen=True):
+    items: list[TenantView]
+    next: str | None = None
+
+
+async def tenants(context: Context, call: Call) -> Response:
+    views = [_tenant(tenant) for tenant in await context.store.pools.tenants()]
+    return answer(TenantList(*page(views, call.query, lambda view: view.name)))
+
+
+async def tenant(context: Context, call: Call) -> Response:
+    name = call.path("name")
+    found = next((t for t in await context.store.pools.tenants() if t.name == name), None)
+    if found is None:
+        raise not_found("tenant", name)
+    return answer(_tenant(found))
+
+
+async def put_tenant(context: Context, call: Call) -> Response:
+    name = call.path("name")
+    try:
+        msgspec.convert(name, TenantName)
+    except msgspec.ValidationError:
+        raise refused("name", "must fit a label value: letters, digits, '-', '_' and '.', at most 63") from None
+    try:
+        seconds(call.body.park_ttl or "0s")
+    except ValueError as error:
+        raise refused("parkTTL", str(error)) from None
+    return answer(_tenant(await context.store.pools.put_tenant(name, call.body)))
+
+
+def _tenant(found: Tenant) -> TenantView:
+    return TenantView(name=found.name, spec=found.spec, live=found.live, waiting=found.waiting)
+
+
+DOORS = [
+    Door("GET", "/v1/tenants", "All tenants", tenants, roles=OPERATORS, query=PageQuery, answers={200: TenantList}),
+    Door("GET", "/v1/tenants/{name}", "One tenant", tenant, roles=OPERATORS, answers={200: TenantView}, errors=(404,)),
+    Door("PUT", "/v1/tenants/{name}", "Set a tenant's limits", put_tenant, roles=ADMINS, names=TenantName, body=TenantSpec, answers={200: TenantView}),
+]  # fmt: skip

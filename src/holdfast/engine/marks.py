@@ -1,0 +1,100 @@
+"""Notice lost commits: what anybody has ever seen of the database, it must still show."""
+
+import asyncio
+
+import structlog
+
+from ..duties.duty import Ports
+from ..ports.cluster import ClusterUnavailable, Remembered
+from ..ports.store import Beat
+from .metrics import Metrics
+
+log = structlog.get_logger()
+
+UNCOMPARED = 2**62  # a mark above all: nothing is done before the database was compared with what is kept outside
+LIST_SECONDS = 5.0  # after an interruption, for a list of all pods: longer than one of ten thousand takes
+LOOK_SECONDS = 0.5  # a beat waits no longer for what is kept outside, or a slow disk would make its replica look dead
+
+
+class Marks:
+    """The highest mark and epoch that this replica knows of: of its own beats, and of those that any replica kept outside. Every
+    beat carries them, and the database compares them with its own.
+
+    What is kept outside is read before each beat: the mark of a replica that has died since is known to nobody else. In calm
+    that is done as well as can be. After an interruption, as at the start, there may be another database: nothing goes on
+    before it was done, and before the stamps of all pods were compared, too."""
+
+    def __init__(self, ports: Ports, metrics: Metrics) -> None:
+        self.mark = 0
+        self.epoch = 0
+        self._ports = ports
+        self._metrics = metrics
+        self._calm = False
+        self._recovering = False
+        self._looking: asyncio.Task[str | None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        ports.store.saw(UNCOMPARED)
+
+    async def look(self) -> None:
+        """Before a beat: what do others know of this database, and is it ours at all?"""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._read())
+        await asyncio.wait((self._looking,), timeout=LOOK_SECONDS)
+        if self._calm:
+            return
+        unread = self._looking.result() if self._looking.done() else f"the mark was not read within {LOOK_SECONDS} s"
+        if unread is not None:
+            raise ClusterUnavailable(f"marks not yet compared: {unread}")
+        state, ours = await self._ports.store.fleet.state(), self._ports.cluster.install
+        if state.install != ours:
+            raise ClusterUnavailable(f"this database is installation {state.install}'s, and these pods are {ours}'s")
+        await self._compare_stamps()
+
+    def stored(self, beat: Beat) -> None:
+        """The database showed all that we knew, or it is recovering. Beside the beat, so that others will know as well."""
+        if beat.recovering and not self._recovering:
+            log.error("the database lost commits: everything waits until pods and agents are compared", epoch=beat.epoch)
+        self.mark, self.epoch = max(self.mark, beat.mark), max(self.epoch, beat.epoch)
+        self._calm, self._recovering = True, beat.recovering
+        self._ports.store.saw(self.mark)
+        if self._keeping is None or self._keeping.done():
+            self._keeping = asyncio.create_task(self._keep(Remembered(self._ports.cluster.install, beat.mark, beat.epoch)))
+
+    def interrupted(self) -> None:
+        """The store could not be asked. When it can be, it may be another: nothing is done before it was compared."""
+        if self._calm:
+            self._calm, self._looking = False, None  # what was read before does not count
+            self._ports.store.saw(UNCOMPARED)
+
+    async def close(self) -> None:
+        tasks = [task for task in (self._looking, self._keeping) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self) -> str | None:
+        """Why what is kept outside could not be read."""
+        try:
+            kept = await self._ports.cluster.remembered()
+        except ClusterUnavailable as error:
+            self._metrics.cluster_errors.inc()
+            return str(error)
+        if kept is not None and kept.install == self._ports.cluster.install:
+            self.mark, self.epoch = max(self.mark, kept.mark), max(self.epoch, kept.epoch)
+        return None
+
+    async def _compare_stamps(self) -> None:
+        """What was lost since the last mark shows on pods alone. Without their list we go on: `converge` compares it later, and a
+        single damaged pod must not stop the whole fleet."""
+        try:
+            pods = await asyncio.wait_for(self._ports.cluster.pods(), LIST_SECONDS)
+        except (TimeoutError, ClusterUnavailable):
+            self._metrics.cluster_errors.inc()
+        else:
+            await self._ports.store.fleet.compare_stamps(pods)
+
+    async def _keep(self, mark: Remembered) -> None:
+        try:
+            await self._ports.cluster.remember(mark)
+        except ClusterUnavailable:
+            self._metrics.cluster_errors.inc()

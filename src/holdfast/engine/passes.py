@@ -1,0 +1,91 @@
+"""One pass of a duty: observe, plan, apply; and what the store is told of it."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from ..duties.actions import Action
+from ..duties.duty import Duty, Parted, Ports
+from ..model.outcome import Done, Failed, Skipped
+from ..ports.cluster import ClusterUnavailable
+from ..ports.store import StoreUnavailable
+from .apply import Apply
+from .metrics import Metrics
+from .terms import Terms, stale_after
+
+log = structlog.get_logger()
+
+SLICE = 200  # actions between two moments in which requests are served
+
+
+@dataclass
+class Applied:
+    """What became of a plan."""
+
+    done: list[Action] = field(default_factory=list)  # what took effect
+    failures: int = 0
+    why: str | None = None  # the last one failed
+
+
+class Passes:
+    def __init__(self, ports: Ports, apply: Apply, terms: Terms, metrics: Metrics, hint: Callable[[set[str]], None]) -> None:
+        self._ports = ports
+        self._apply = apply
+        self._terms = terms
+        self._metrics = metrics
+        self._hint = hint
+
+    async def run_once(self, duty: Duty) -> list[Action]:
+        """One pass. It has succeeded only if its reads did, and not if all it tried failed. A pass that stands still is given
+        up, so that one call without an answer cannot darken a duty for ever."""
+        tally, started = self._terms.tally(duty.name), _now()
+        try:
+            async with asyncio.timeout(stale_after(duty.period)) as patience:
+                seen = await duty.observe(self._ports)
+                actions = []
+                for part in seen.parts() if isinstance(seen, Parted) else (seen,):
+                    actions += duty.plan(part)
+                    await asyncio.sleep(0)
+                tally.progressed = True
+                applied = await self.do(duty, actions, patience)
+        except (TimeoutError, StoreUnavailable, ClusterUnavailable) as error:
+            tally = self._terms.tally(duty.name)
+            tally.skips += 1
+            tally.failure = str(error) or "a pass stood still and was given up"
+            if isinstance(error, ClusterUnavailable):
+                self._metrics.cluster_errors.inc()
+            return []
+        tally = self._terms.tally(duty.name)
+        tally.succeeded = not applied.failures or applied.failures < len(actions)
+        tally.progressed, tally.failure = True, applied.why
+        tally.seconds = _now() - started
+        return actions
+
+    async def do(self, duty: Duty, actions: list[Action], patience: asyncio.Timeout | None = None) -> Applied:
+        """Apply a plan. Running it twice at once is wasteful, never wrong: every action is guarded."""
+        applied = Applied()
+        for n, action in enumerate(actions):
+            outcome = await self._apply(action)
+            if patience is not None:
+                patience.reschedule(_now() + stale_after(duty.period))
+            tally = self._terms.tally(duty.name)
+            tally.progressed = True
+            tally.skips += isinstance(outcome, Skipped)
+            if isinstance(outcome, Done):
+                tally.actions += 1
+                applied.done.append(action)
+                name = getattr(action, "worker", None) or getattr(action, "name", None)
+                if duty.name != "converge" and isinstance(name, str):
+                    self._hint({name})  # what changed is looked at again at once, not by the next full pass
+            if isinstance(outcome, Failed):
+                applied.failures, applied.why = applied.failures + 1, outcome.reason
+                log.warning("action failed", duty=duty.name, action=type(action).__name__, reason=outcome.reason)
+            if n % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
+        return applied
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,93 @@
+"""What the store keeps of the installation as a whole: replicas and terms, recovery and brake, history, tokens."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from ..model.outcome import Outcome
+from ..model.pod import Pod
+from .records import Adoption, Beat, DutyReport, Event, Recovery
+
+
+class Fleet(Protocol):
+    async def join(self, replica: str, pid: int, host: str, url: str, version: str) -> None: ...
+
+    async def leave(self, replica: str) -> None:
+        """A replica stops: its terms are free at once."""
+
+    async def beat(
+        self,
+        replica: str,
+        elapsed: float | None,
+        term: float,
+        reports: Sequence[DutyReport],
+        mark: int = 0,
+        epoch: int = 0,
+    ) -> Beat:
+        """The replica lives; its terms go on; heard time moves by no more than `elapsed`; the mark grows. `mark` and `epoch`
+        are the highest that it knows of: a store that shows less has lost commits, and recovery begins with this very beat."""
+
+    async def take_term(self, duty: str, replica: str, term: float, stale: float) -> int | None:
+        """The term's new number, if it was to be had."""
+
+    async def state(self) -> Recovery: ...
+
+    async def begin_recovery(self, reason: str, mark: int, epoch: int = 0) -> bool:
+        """Commits were lost: the epoch grows above `epoch` and its own. False: it is being recovered already. Either way its mark
+        is at least `mark` afterwards, so that one loss, seen by several, is one recovery."""
+
+    async def compare_stamps(self, pods: Iterable[Pod]) -> bool:
+        """Whether a pod is stamped with what this store does not know, though it should: commits were lost, and recovery has
+        begun. The pods must have been listed before."""
+
+    async def adopt(self, adoption: Adoption) -> Outcome: ...
+
+    async def adopt_free(self, worker: str, uid: str, pool_id: str, pool: str, revision: str, *, spent: bool) -> Outcome: ...
+
+    async def end_recovery(self) -> Outcome: ...
+
+    async def release_brake(self, reason: str) -> bool: ...
+
+    async def duties(self) -> list[dict[str, Any]]: ...
+
+    async def replicas(self) -> list[dict[str, Any]]: ...
+
+    async def brake(self) -> dict[str, Any]: ...
+
+    async def stop_workers(self, stopping: bool) -> None:
+        """Free workers go, busy ones finish, nothing is spawned or given out; or the end of that."""
+
+    async def set_brake(self, limit: int, share: float) -> None: ...
+
+
+class History(Protocol):
+    async def events(
+        self,
+        *,
+        after: str | None,
+        limit: int,
+        claim: str | None = None,
+        worker: str | None = None,
+        pool: str | None = None,
+        tenant: str | None = None,
+        newest: bool = False,
+    ) -> tuple[list[Event], str]:
+        """Events in commit order, none skipped, none twice; and the cursor to go on from."""
+
+    async def note(self, kind: str, reason: str, **about: str | None) -> None:
+        """An event that no transition made."""
+
+    async def prune(self, days: int) -> dict[str, int]: ...
+
+    async def live_outputs(self) -> set[str]:
+        """Claims whose output is still to be kept."""
+
+
+class Access(Protocol):
+    async def token(self, hash_: str) -> tuple[str, str, str | None] | None:
+        """A token's id, role and tenant, if it is known and has not expired."""
+
+    async def tokens(self) -> list[dict[str, Any]]: ...
+
+    async def make_token(self, id_: str, hash_: str, name: str, role: str, tenant: str | None, expires: float | None) -> None: ...
+
+    async def revoke(self, id_: str) -> bool: ...

@@ -1,0 +1,72 @@
+"""A replica's log: one line an event, libraries' too, and a traceback only for what nobody expects."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+import structlog
+
+from holdfast.serve import configure_logging
+
+Said = Callable[[Callable[[], None]], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def logged(capfd: pytest.CaptureFixture[str]) -> Iterator[Said]:
+    """What a replica logs while something happens."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+
+    def during(happening: Callable[[], None]) -> list[dict[str, Any]]:
+        configure_logging()
+        happening()
+        return [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+
+    yield during
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def failing(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        try:
+            raise error
+        except Exception:
+            logging.getLogger("asyncpg.pool").warning("Failed to restore the pool connection floor; retrying", exc_info=True)
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError("secret"),
+        asyncpg.CannotConnectNowError("secret"),
+        TimeoutError("secret"),
+        FileNotFoundError("secret"),
+    ],
+)
+def test_that_the_store_is_away_is_one_line_without_a_traceback(logged: Said, error: Exception) -> None:
+    (line,) = logged(failing(error))
+    assert (line["event"], line["level"]) == ("Failed to restore the pool connection floor; retrying", "warning")
+    assert (line["logger"], line["error"]) == ("asyncpg.pool", type(error).__name__)
+    assert "exception" not in line
+    assert "secret" not in json.dumps(line)
+
+
+def test_what_nobody_expects_keeps_its_traceback_in_the_same_line(logged: Said) -> None:
+    (line,) = logged(failing(KeyError("x")))
+    assert "Traceback" in line["exception"]
+    assert line["error"] == "KeyError"
+
+
+def test_what_a_library_only_mentions_is_not_told(logged: Said) -> None:
+    def happening() -> None:
+        logging.getLogger("asyncio").info("using selector")
+        logging.getLogger("aiohttp.access").warning("Invalid %s received", "HTTP request")
+
+    assert [line["event"] for line in logged(happening)] == ["Invalid HTTP request received"]

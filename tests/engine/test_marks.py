@@ -1,0 +1,195 @@
+"""Lost commits are noticed by the first beat, however few they are and whoever beats; and before that nothing is done (P7)."""
+
+import asyncio
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.engine.marks import LOOK_SECONDS
+from holdfast.local.cluster import LocalCluster
+from holdfast.local.keeping import LOCK_SECONDS
+from holdfast.ports.cluster import ClusterUnavailable, Remembered
+from holdfast.ports.store import StoreUnavailable
+from holdfast.postgres.store import PostgresStore
+from store.makes import DIRECT, OnStore, ask, make_pool, make_warm, match, replicas
+from store.shelf import Shelf, replica_on
+
+MARK = "SELECT mark FROM holdfast.hearing"
+RECOVERIES = "SELECT recoveries FROM holdfast.installation"
+
+
+async def restore(store: PostgresStore, mark: int) -> None:
+    """As a plain copy of older files shows itself: the same server, the same timeline, an earlier mark."""
+    await store.db.rows("UPDATE holdfast.hearing SET mark = $1", mark)
+
+
+async def refuse(*_: object, **__: object) -> Any:
+    raise StoreUnavailable("the store is not available (ConnectionRefusedError)")
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_whoever_beats_first_notices_that_even_one_mark_was_lost(on_store: OnStore, lost: int, first: int) -> None:
+    """Of three replicas each has seen another mark. The others may be dead: only what they kept outside is left of them."""
+
+    async def story(store: PostgresStore) -> None:
+        outside = Shelf()
+        async with replicas(store, 3) as doors:
+            beating = [replica_on(door, outside) for door in doors]
+            for replica in beating:
+                await replica.beat()
+            assert await store.db.value(MARK) == 3
+            await restore(store, 3 - lost)
+            await beating[first].beat()
+            state = await store.fleet.state()
+            assert (state.recovering, state.epoch) == (True, 2)
+            assert state.mark > 3, "no mark is given twice"
+            assert "mark 3 of epoch 1 was seen" in (state.reason or "")
+
+    on_store(story)
+
+
+@pytest.mark.parametrize("server", ["the same server", "another server"])
+def test_a_loss_that_all_replicas_see_is_one_recovery(on_store: OnStore, server: str) -> None:
+    async def story(store: PostgresStore) -> None:
+        outside = Shelf()
+        async with replicas(store, 3) as doors:
+            beating = [replica_on(door, outside) for door in doors]
+            for replica in beating:
+                await replica.beat()
+            outside.down = True  # so that each knows its own mark, and no other
+            for _ in range(20):
+                await beating[2].beat()
+            await restore(store, 0)
+            if server == "another server":
+                await store.db.rows("UPDATE holdfast.installation SET system_identifier = 'another'")
+            for _ in range(2):
+                for replica in beating:
+                    await replica.beat()
+                assert (await store.fleet.state()).recovering
+            await store.fleet.end_recovery()
+            for _ in range(2):
+                for replica in beating:
+                    await replica.beat()
+            assert await store.db.value(RECOVERIES) == 1
+
+    on_store(story)
+
+
+def test_a_replica_that_lost_its_store_does_nothing_before_it_has_compared(
+    on_store: OnStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, DIRECT)
+        await make_warm(store, pool, 2)
+        outside = Shelf()
+        async with replicas(store, 1) as (door,):
+            replica = replica_on(door, outside)
+            assert replica.waits_for is not None
+            await replica.beat()
+            assert replica.waits_for is None
+            assert len(await match(door, pool, ask())) == 1
+
+            with monkeypatch.context() as away:
+                away.setattr(door.fleet, "beat", refuse)
+                with pytest.raises(StoreUnavailable):
+                    await replica.beat()
+            assert replica.waits_for == "the store is not available (ConnectionRefusedError)"
+            assert await match(door, pool, ask()) == [], "what answers now may be another database"
+
+            outside.down = True
+            for _ in range(2):
+                with pytest.raises(ClusterUnavailable):
+                    await replica.beat()
+            assert replica.waits_for == "marks not yet compared: the API server is down"
+            assert await match(door, pool) == []
+
+            outside.down = False
+            await replica.beat()
+            assert replica.waits_for is None
+            assert len(await match(door, pool)) == 1
+
+    on_store(story)
+
+
+def test_a_mark_that_is_slow_to_read_holds_up_no_beat_but_the_first(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        outside = Shelf()
+        outside.may_read.clear()
+        replica = replica_on(store, outside)
+        with pytest.raises(ClusterUnavailable, match="marks not yet compared: the mark was not read within"):
+            await replica.beat()
+        assert await store.db.value(MARK) == 0
+        outside.may_read.set()
+        await replica.beat()
+
+        outside.may_read.clear()
+        for _ in range(3):
+            begun = time.monotonic()
+            await replica.beat()
+            assert time.monotonic() - begun < LOOK_SECONDS + 1
+        assert await store.db.value(MARK) == 4
+
+    on_store(story)
+
+
+def test_the_marks_lock_held_by_another_replica_stops_no_beat(on_store: OnStore, tmp_path: Path) -> None:
+    async def story(store: PostgresStore) -> None:
+        highwater = tmp_path / "highwater.json"
+        cluster = LocalCluster(tmp_path / "workers", tmp_path / "output", highwater, tmp_path / "servers", "i-test", b"key")
+        replica = replica_on(store, cluster)
+        with open(tmp_path / ".highwater.json.lock", "w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)  # another replica stands still with it
+            begun = time.monotonic()
+            while time.monotonic() - begun < 2.5 * LOCK_SECONDS:
+                sent = time.monotonic()
+                await replica.beat()
+                assert time.monotonic() - sent < LOCK_SECONDS
+            assert replica.waits_for is None
+            assert await store.db.value(MARK) > 3
+            assert not highwater.exists(), "its lock was really held"
+        async with asyncio.timeout(10):
+            while (kept := await cluster.remembered()) is None or kept.mark < await store.db.value(MARK):
+                await replica.beat()
+                await asyncio.sleep(0.05)
+        await replica.stop()
+        await cluster.close()
+
+    on_store(story)
+
+
+def test_a_replica_that_the_restored_database_does_not_know_joins_it_again(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        replica = replica_on(store, Shelf())
+        await replica.beat()
+        await store.db.rows("DELETE FROM holdfast.replica")
+        await restore(store, 0)
+        for _ in range(2):
+            await replica.beat()
+        [known] = await store.fleet.replicas()
+        assert (known["id"], known["pid"]) == (replica.id, os.getpid())
+
+    on_store(story)
+
+
+def test_another_installations_mark_says_nothing_and_its_database_is_left_alone(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        outside = Shelf()
+        outside.mark = Remembered("i-other", 99, 9)
+        replica = replica_on(store, outside)
+        await store.db.rows("UPDATE holdfast.installation SET install_id = 'i-other'")
+        with pytest.raises(ClusterUnavailable, match="installation i-other's"):
+            await replica.beat()
+        assert replica.waits_for is not None
+        assert "installation i-other's" in replica.waits_for
+        assert await store.db.value(MARK) == 0
+        assert await store.fleet.replicas() == []
+        await store.db.rows("UPDATE holdfast.installation SET install_id = 'i-test'")
+        await replica.beat()
+        assert not (await store.fleet.state()).recovering
+
+    on_store(story)

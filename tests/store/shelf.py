@@ -1,0 +1,116 @@
+"""A cluster whose pods are only written down, as an API server keeps them; and passes of the real duties over it."""
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+
+from holdfast.duties.actions import Action
+from holdfast.duties.duty import Duty, Ports
+from holdfast.engine.apply import Apply
+from holdfast.engine.desk import Desk
+from holdfast.engine.handover import HandOvers
+from holdfast.engine.ids import Ids
+from holdfast.engine.metrics import Metrics
+from holdfast.engine.replica import Replica
+from holdfast.engine.wakes import Wakes
+from holdfast.model.outcome import Outcome
+from holdfast.model.pod import Pod, Stamp
+from holdfast.model.pool import Pool
+from holdfast.ports.cluster import ClusterUnavailable, Remembered
+from holdfast.postgres.store import PostgresStore
+from holdfast.wiring import wire
+
+
+def pod_of(worker: str, pool: Pool) -> Pod:
+    return Pod(
+        name=worker,
+        uid=f"uid-{worker}",
+        worker=worker,
+        install="i-test",
+        pool_id=pool.id,
+        pool=pool.name,
+        revision=pool.revision,
+        phase="running",
+        version="1",
+        created_at=0.0,
+    )
+
+
+class Shelf:
+    """Every write is a new version, and a clear must carry the one it has seen."""
+
+    install = "i-test"
+
+    def __init__(self, pool: Pool | None = None, workers: Iterable[str] = ()) -> None:
+        self.kept = {worker: pod_of(worker, pool) for worker in workers if pool is not None}
+        self.outputs: set[str] = set()
+        self.mark: Remembered | None = None
+        self.clearing, self.may_clear = asyncio.Event(), asyncio.Event()
+        self.reading, self.may_read = asyncio.Event(), asyncio.Event()  # of the mark
+        self.may_clear.set()
+        self.may_read.set()
+        self.down = False
+
+    async def pods(self) -> list[Pod]:
+        return list(self.kept.values())
+
+    async def read(self, name: str) -> Pod | None:
+        return self.kept.get(name)
+
+    async def protect(self, name: str, uid: str, stamp: Stamp) -> Pod | None:
+        self._up()
+        return self._write(name, stamp, True)
+
+    async def clear(self, name: str, uid: str, version: str) -> bool:
+        self.clearing.set()
+        await self.may_clear.wait()
+        if self.kept[name].version != version:
+            return False
+        self._write(name, None, False)
+        return True
+
+    async def prune_output(self, keep: set[str]) -> int:
+        before, self.outputs = self.outputs, self.outputs & keep
+        return len(before) - len(self.outputs)
+
+    async def remember(self, mark: Remembered) -> None:
+        self._up()
+        self.mark = mark if self.mark is None else max(self.mark, mark, key=lambda kept: kept.mark)
+
+    async def remembered(self) -> Remembered | None:
+        self.reading.set()
+        await self.may_read.wait()
+        self._up()
+        return self.mark
+
+    def _up(self) -> None:
+        if self.down:
+            raise ClusterUnavailable("the API server is down")
+
+    def _write(self, name: str, stamp: Stamp | None, protected: bool) -> Pod:
+        version = str(int(self.kept[name].version) + 1)
+        self.kept[name] = msgspec.structs.replace(self.kept[name], stamp=stamp, protected=protected, version=version)
+        return self.kept[name]
+
+
+def applier(store: PostgresStore, shelf: Shelf) -> Apply:
+    metrics = Metrics()
+    hand_overs = HandOvers(store, shelf, metrics)
+    return Apply(store, shelf, Desk(store, hand_overs, Wakes(), metrics), Ids(), metrics)
+
+
+async def planned(duty: Duty, store: PostgresStore, shelf: Shelf) -> list[Action]:
+    """What a duty would do now."""
+    return duty.plan(await duty.observe(Ports(store, shelf)))
+
+
+async def passed(duty: Duty, store: PostgresStore, shelf: Shelf) -> list[tuple[Action, Outcome]]:
+    """One pass of a duty: what it decided, and what came of it."""
+    apply = applier(store, shelf)
+    return [(action, await apply(action)) for action in await planned(duty, store, shelf)]
+
+
+def replica_on(store: PostgresStore, cluster: object) -> Replica:
+    """A replica that beats when the test says so. It keeps the mark of its own store, as a process of its own does."""
+    return wire(store, cluster, key=b"key", url="http://127.0.0.1:1").replica
