@@ -33,6 +33,7 @@ class Plan:
     dsn: str | None = field(default=None, repr=False)
     stop_workers: bool = False
     host: str = "127.0.0.1"
+    pooled: bool = False  # the DSN leads through PgBouncer
 
     @property
     def urls(self) -> list[str]:
@@ -81,7 +82,7 @@ class Up:
             self._keepers.append(asyncio.create_task(self._keep_alive(self.plan.port + n)))
 
     async def _store(self) -> PostgresStore:
-        settings = Settings(dsn=self._dsn, data_dir=self.layout.root)
+        settings = Settings(dsn=self._dsn, data_dir=self.layout.root, pooled=self.plan.pooled)
         return await connect(settings, self.layout.install.read_text().strip())
 
     async def _keep_alive(self, port: int) -> None:
@@ -124,6 +125,7 @@ class Up:
             self.plan.host,
             "--port",
             str(port),
+            *(["--pooled"] if self.plan.pooled else []),
         ]
         return await asyncio.create_subprocess_exec(
             sys.executable, "-m", "holdfast", *arguments, env=environment, start_new_session=True

@@ -23,6 +23,7 @@ Dsn = Annotated[
     ),
 ]
 Port = Annotated[int, typer.Option(min=1, max=65535, help="The port; more replicas take the ones above.")]
+Pooled = Annotated[bool, typer.Option("--pooled", help="The DSN leads through PgBouncer in transaction mode.")]
 Host = Annotated[str, typer.Option(help="The address to listen on.")]
 
 
@@ -41,6 +42,7 @@ def up(
     dsn: Dsn = None,
     host: Host = "127.0.0.1",
     stop_workers: Annotated[bool, typer.Option(help="At the end, let free workers go and wait for busy ones.")] = False,
+    pooled: Pooled = False,
 ) -> None:
     """A whole fleet on this machine: Postgres, replicas, warm workers. Ctrl-C stops it; busy workers go on.
 
@@ -55,6 +57,8 @@ def up(
 
     from . import manifest
 
+    if pooled and dsn is None:
+        raise Failed("--pooled is about a Postgres of your own: it needs --dsn or HOLDFAST_DSN")
     found = []
     if file is not None:
         try:
@@ -66,7 +70,7 @@ def up(
         await _greet(plan, layout, found)
 
     try:
-        asyncio.run(run_up(Plan(data_dir, port, replicas, dsn, stop_workers, host), then))
+        asyncio.run(run_up(Plan(data_dir, port, replicas, dsn, stop_workers, host, pooled), then))
     except (AlreadyUp, WrongInstallation, PostgresFailed) as wrong:
         raise Failed(str(wrong)) from None
 
@@ -125,7 +129,7 @@ def serve(
     port: Port = 7070,
     host: Host = "127.0.0.1",
     dsn: Dsn = None,
-    pooled: Annotated[bool, typer.Option(help="The DSN leads through PgBouncer in transaction mode.")] = False,
+    pooled: Pooled = False,
     probe_port: Annotated[
         int | None,
         typer.Option(min=1, max=65535, help="Another port, which says /healthz and /readyz to kubelets without a token."),

@@ -30,6 +30,7 @@ class Habits:
         self.reports_twice = source.random() < bad
         self.reset = source.uniform(0.05, 3.0)
         self.reset_fails = source.random() < bad
+        self.lets_go_after = source.choice((0.0, source.uniform(1, 120))) if source.random() < bad else 0.0
 
 
 class Agent:
@@ -145,6 +146,7 @@ class Agent:
             await self._job(assignment)
         else:
             await self._ended.wait()
+            await asyncio.sleep(self._habits.lets_go_after)  # until then it holds an old fence
             self._book.stopped(self.pod)
             await self._reset(fence)
 

@@ -26,6 +26,7 @@ WEATHER: dict[str, dict[str, Callable[[float], object]]] = {
     "cluster.quota": {"quota": lambda a: 1 + int(8 * a)},
     "cluster.image-errors": {"image_errors": lambda a: 0.3 + 0.7 * a},
     "cluster.starts-crash": {"crashes": lambda a: 0.3 + 0.7 * a},
+    "cluster.stubborn-pods": {"stubborn": lambda a: 0.3 + 0.7 * a},
     "cluster.starts-slow": {"start": lambda a: (5.0, 20.0 + 120 * a)},
 }
 
