@@ -3,6 +3,7 @@
 import argparse
 import os
 import secrets
+import signal
 import sys
 import time
 from pathlib import Path
@@ -26,6 +27,7 @@ def main() -> int:
     parser.add_argument("--until-broken", action="store_true", help="stop at the first broken promise")
     parser.add_argument("--no-shrink", action="store_true", help="do not look for a shorter plan of faults")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Postgres must not stay behind
     with server() as postgres:
         if args.seed is not None:
             return replay(args.seed, postgres.dsn, args.trace, look_further=not args.no_shrink)
