@@ -9,14 +9,31 @@ from typing import Any
 
 import pytest
 
+from holdfast.duties.actions import DeletePod
 from holdfast.engine.marks import LOOK_SECONDS
+from holdfast.engine.replica import Replica
 from holdfast.local.cluster import LocalCluster
 from holdfast.local.keeping import LOCK_SECONDS
+from holdfast.model.outcome import Done, Skipped
+from holdfast.model.pod import Stamp
 from holdfast.ports.cluster import ClusterUnavailable, Remembered
 from holdfast.ports.store import StoreUnavailable
 from holdfast.postgres.store import PostgresStore
-from store.makes import DIRECT, OnStore, ask, make_pool, make_warm, match, replicas
-from store.shelf import Shelf, replica_on
+from store.makes import (
+    BARE,
+    DIRECT,
+    SESSION,
+    OnStore,
+    ask,
+    assigned,
+    end,
+    hand_over,
+    make_pool,
+    make_warm,
+    match,
+    replicas,
+)
+from store.shelf import Shelf, applier, replica_on
 
 MARK = "SELECT mark FROM holdfast.hearing"
 RECOVERIES = "SELECT recoveries FROM holdfast.installation"
@@ -27,8 +44,16 @@ async def restore(store: PostgresStore, mark: int) -> None:
     await store.db.rows("UPDATE holdfast.hearing SET mark = $1", mark)
 
 
-async def refuse(*_: object, **__: object) -> Any:
-    raise StoreUnavailable("the store is not available (ConnectionRefusedError)")
+async def interrupt(replica: Replica) -> None:
+    """A beat of this replica cannot be stored."""
+
+    async def refuse(*_: object) -> Any:
+        raise StoreUnavailable("the store is not available (ConnectionRefusedError)")
+
+    with pytest.MonkeyPatch.context() as away:
+        away.setattr(replica.ports.store.fleet, "beat", refuse)
+        with pytest.raises(StoreUnavailable):
+            await replica.beat()
 
 
 @pytest.mark.parametrize("first", [0, 1, 2])
@@ -80,13 +105,12 @@ def test_a_loss_that_all_replicas_see_is_one_recovery(on_store: OnStore, server:
     on_store(story)
 
 
-def test_a_replica_that_lost_its_store_does_nothing_before_it_has_compared(
-    on_store: OnStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replica_that_lost_its_store_does_nothing_before_it_has_compared(on_store: OnStore) -> None:
     async def story(store: PostgresStore) -> None:
         pool = await make_pool(store, DIRECT)
-        await make_warm(store, pool, 2)
-        outside = Shelf()
+        [spare, *_] = await make_warm(store, pool, 3)
+        assert await store.workers.condemn(spare, None, "not wanted", counted=False) == Done()
+        outside = Shelf(pool, [spare])
         async with replicas(store, 1) as (door,):
             replica = replica_on(door, outside)
             assert replica.waits_for is not None
@@ -94,12 +118,11 @@ def test_a_replica_that_lost_its_store_does_nothing_before_it_has_compared(
             assert replica.waits_for is None
             assert len(await match(door, pool, ask())) == 1
 
-            with monkeypatch.context() as away:
-                away.setattr(door.fleet, "beat", refuse)
-                with pytest.raises(StoreUnavailable):
-                    await replica.beat()
+            await interrupt(replica)
             assert replica.waits_for == "the store is not available (ConnectionRefusedError)"
             assert await match(door, pool, ask()) == [], "what answers now may be another database"
+            assert (await door.fleet.state()).uncertain, "and what it does not know may exist"
+            assert await applier(door, outside)(DeletePod(spare, f"uid-{spare}", 30.0)) == Skipped("recovering")
 
             outside.down = True
             for _ in range(2):
@@ -111,7 +134,80 @@ def test_a_replica_that_lost_its_store_does_nothing_before_it_has_compared(
             outside.down = False
             await replica.beat()
             assert replica.waits_for is None
+            assert not (await door.fleet.state()).uncertain
             assert len(await match(door, pool)) == 1
+
+    on_store(story)
+
+
+@pytest.mark.parametrize("back", ["all of it", "all but the sequence", "all, and the worker was new"])
+def test_what_was_given_out_since_the_last_mark_and_then_lost_is_noticed_by_its_stamp(on_store: OnStore, back: str) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, BARE)
+        workers = await make_warm(store, pool, 2)
+        pods = Shelf(pool, workers)
+        async with replicas(store, 2) as (one, other):
+            await replica_on(other, pods).beat()
+            survivor = replica_on(one, pods)
+            await survivor.beat()
+            before = await store.db.value("SELECT nextval('holdfast.fence')")  # others were served before
+            given = await assigned(other, pool)
+            await pods.protect(given.worker, f"uid-{given.worker}", Stamp(given.tenant, given.claim, given.fence))
+
+            # The other replica dies, and the database falls back to its last mark. No mark is missing.
+            await interrupt(survivor)
+            await store.db.rows("DELETE FROM holdfast.claim")
+            await store.db.rows(
+                "UPDATE holdfast.worker SET state = 'warm', claim_id = NULL, held_from = NULL, tenant = NULL, fence = NULL"
+            )
+            # After a crash Postgres goes on behind the numbers that it had put by.
+            await store.db.rows("SELECT setval('holdfast.fence', $1)", before + (32 if back == "all but the sequence" else 0))
+            if back == "all, and the worker was new":
+                await store.db.rows("DELETE FROM holdfast.worker WHERE id = $1", given.worker)
+            await survivor.beat()
+            state = await store.fleet.state()
+            assert (state.recovering, state.epoch) == (True, 2)
+            assert f"pod {given.worker} is stamped for claim {given.claim}" in (state.reason or "")
+            assert await match(one, pool, ask("b")) == []
+
+    on_store(story)
+
+
+def test_stamps_that_the_rows_know_are_no_loss(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, SESSION)
+        workers = await make_warm(store, pool, 4)
+        pods = Shelf(pool, [*workers, "w-stranger"])
+        held, parked, cancelled, moved = [await assigned(store, pool, ask(tenant, lease=60.0)) for tenant in "abcd"]
+        for pair in (held, parked, cancelled, moved):
+            await pods.protect(pair.worker, f"uid-{pair.worker}", Stamp(pair.tenant, pair.claim, pair.fence))
+        await pods.protect("w-stranger", "uid-w-stranger", Stamp("x", "c-long-ago", held.fence - 1))
+        for pair in (held, parked):
+            await hand_over(store, pool, pair)
+        # Their stamps are left over until `converge` clears them.
+        assert await end(store, parked.claim) == Done()
+        assert await end(store, cancelled.claim, "cancel") == Done()
+        assert await store.claims.requeue(moved.claim, moved.fence, reason="its pod was gone") == Done()
+        await make_warm(store, pool)
+        assert [again.claim for again in await match(store, pool)] == [moved.claim]
+        replica = replica_on(store, pods)
+        for _ in range(3):
+            await replica.beat()
+            await interrupt(replica)
+        assert await store.db.value(RECOVERIES) == 0
+
+    on_store(story)
+
+
+def test_a_list_that_cannot_be_had_after_an_interruption_stops_no_beat(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pods = Shelf()
+        pods.blind = True
+        replica = replica_on(store, pods)
+        await replica.beat()
+        await interrupt(replica)
+        await replica.beat()
+        assert replica.waits_for is None
 
     on_store(story)
 

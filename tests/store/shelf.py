@@ -50,9 +50,11 @@ class Shelf:
         self.reading, self.may_read = asyncio.Event(), asyncio.Event()  # of the mark
         self.may_clear.set()
         self.may_read.set()
-        self.down = False
+        self.down = self.blind = False
 
     async def pods(self) -> list[Pod]:
+        if self.blind:
+            raise ClusterUnavailable("one damaged pod makes the whole list unavailable")
         return list(self.kept.values())
 
     async def read(self, name: str) -> Pod | None:

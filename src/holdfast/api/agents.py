@@ -190,7 +190,7 @@ async def acknowledge(context: Context, call: Call) -> Response:
 async def _stale(context: Context) -> Problem:
     """The claim is not this worker's: unless commits were lost, when nobody can know yet. (A result that is refused in the moment
     before that is noticed is not lost: the agent has stored it, and its pod's end is credited by it.)"""
-    if (await context.store.fleet.state()).recovering:
+    if (await context.store.fleet.state()).uncertain:
         return unavailable("the database lost commits, and claims are being found again")
     return STALE
 

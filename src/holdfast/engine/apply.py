@@ -183,7 +183,7 @@ class Apply:
         # The last look before the irreversible: a row that is not retiring, or any row at all for an orphan, forbids it.
         worker = await self._store.workers.get(a.name)
         state = await self._store.fleet.state()
-        if state.recovering:
+        if state.uncertain:
             return Skipped("recovering")
         present = worker is not None and worker.state != "gone"
         if a.orphan == present or (worker is not None and present and worker.state != "retiring"):
@@ -246,7 +246,7 @@ class Apply:
         return Done()
 
     async def _prune_outputs(self, a: do.PruneOutputs) -> Outcome:
-        if (await self._store.fleet.state()).recovering:
+        if (await self._store.fleet.state()).uncertain:
             return Skipped("recovering")
         await self._cluster.prune_output(set(a.keep))
         return Done()

@@ -199,6 +199,12 @@ class Recovery(msgspec.Struct, frozen=True):
     age: float  # seconds of heard time since recovery began
     last_fence: int  # the greatest fence that this database can have given
     recovered_ago: float | None = None  # seconds since the last recovery ended
+    behind: bool = False  # it shows less than this replica has seen, or was not yet compared with it
+
+    @property
+    def uncertain(self) -> bool:
+        """Commits were lost, or may have been: what has no row may still exist."""
+        return self.recovering or self.behind
 
 
 class Adoption(msgspec.Struct, frozen=True, kw_only=True):

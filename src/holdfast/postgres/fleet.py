@@ -25,7 +25,7 @@ STATE = """
 SELECT i.install_id, i.epoch, h.mark, i.recovering_since IS NOT NULL, i.recovery_reason,
        coalesce(extract(epoch FROM holdfast.heard() - i.recovery_heard), 0)::float8,
        (i.epoch::bigint << 40) + (SELECT last_value FROM holdfast.fence),
-       extract(epoch FROM holdfast.now() - i.recovered_at)::float8
+       extract(epoch FROM holdfast.now() - i.recovered_at)::float8, h.mark < $1
 FROM holdfast.installation i, holdfast.hearing h
 """
 BEGIN_RECOVERY = "SELECT @fn.begin_recovery($1, $2, $3)"
@@ -94,7 +94,7 @@ class PostgresFleet:
         return number
 
     async def state(self) -> Recovery:
-        row = await self._db.row(STATE)
+        row = await self._db.row(STATE, self._db.mark.value)
         assert row is not None
         return Recovery(*row)
 

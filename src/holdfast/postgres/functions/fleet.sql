@@ -57,17 +57,16 @@ BEGIN
 END $$;
 
 -- What pods are stamped with, compared with the rows: of commits that were lost since the last mark, a stamp is all that is left.
--- A stamp is written after its rows, and fences only grow, so one that is ahead of both its worker and its claim was given by
--- a database that we are not. (Above all that we gave is not enough to ask for: after a crash the sequence may be ahead itself.)
+-- A stamp is written after its worker's row, and a row's fence only grows, so one that is ahead of it was given by a database
+-- that we are not. (To be above all that we gave is not enough to ask for: after a crash the sequence itself may be ahead.)
 CREATE FUNCTION @fn.compare_stamps(p_stamps jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     s record;
 BEGIN
     SELECT t.* INTO s FROM jsonb_to_recordset(p_stamps) AS t(worker text, uid text, claim text, fence bigint)
     WHERE t.fence > (SELECT (i.epoch::bigint << 40) + f.last_value FROM holdfast.installation i, holdfast.fence f)
-       OR (EXISTS (SELECT FROM holdfast.worker w WHERE w.id = t.worker AND w.pod_uid = t.uid
-                   AND w.state IN ('warm', 'parked', 'held') AND coalesce(w.fence, 0) < t.fence)
-           AND NOT EXISTS (SELECT FROM holdfast.claim c WHERE c.id = t.claim AND c.fence >= t.fence))
+       OR EXISTS (SELECT FROM holdfast.worker w WHERE w.id = t.worker AND w.pod_uid = t.uid
+                  AND w.state IN ('warm', 'parked', 'held') AND coalesce(w.fence, 0) < t.fence)
     ORDER BY t.fence DESC LIMIT 1;
     IF NOT FOUND THEN
         RETURN false;
