@@ -1,0 +1,273 @@
+"""One setting over one trace: a replica by the production wiring on virtual time, over the real SQL, without faults."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import math
+import os
+import random
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import msgspec
+import structlog
+
+from ..api.auth import hash_token
+from ..duties.scale import free_target, plan_pool
+from ..engine.replica import Replica
+from ..model.pool import PoolSpec
+from ..model.tenant import TenantSpec
+from ..ports.cluster import Cluster
+from ..ports.store import PoolLoad
+from ..postgres.notices import Kind
+from ..sim.cluster import SimCluster
+from ..sim.gate import Gate
+from ..sim.loop import Owner, VirtualLoop, start
+from ..sim.network import Network
+from ..sim.operator import ADMIN, HAND_OUT
+from ..sim.pods import Weather, WorldPod
+from ..sim.process import KEY, Clock, Process
+from ..sim.run import BEGIN, EPOCH, WorldClock
+from ..sim.server import INSTALL, Postgres
+from ..sim.world import World
+from .agenda import Agenda
+from .agent import Agent, Defect
+from .figures import Figures, percentile
+from .holder import Holders
+from .meter import Meter
+from .trace import Trace
+
+SEED = 1
+TICK = 0.05  # seconds; the database's clock shows no less, so that a chain of statements need not set it each time
+# Seconds. Backstops for what a fleet without faults does not need: lost notices, hand-overs that stand still, deleted pools.
+BACKSTOPS = {"match": 10.0, "deadlines": 10.0, "pools": 60.0}
+COLLECT = 500  # claims between two collections of garbage: at fixed moments, and never at others
+AGE = """
+WITH p AS (UPDATE holdfast.pool SET shrunk_at = shrunk_at - make_interval(secs => $1) WHERE shrunk_at IS NOT NULL)
+UPDATE holdfast.ending SET at = at - make_interval(secs => $1)
+"""
+
+
+class Unfit(Exception):
+    """The pool's spec is such that no cluster would run it."""
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """A pool with this many warm workers, and how long its workers take to start (from, to)."""
+
+    pool: str
+    spec: PoolSpec
+    start_time: tuple[float, float]
+    tenants: dict[str, TenantSpec]
+
+
+class Quiet(SimCluster):
+    """A replica's cluster whose watch tells of ends only. Starts and protections are seen by the next full pass; whether a worker
+    is ready its agent says."""
+
+    async def changes(self) -> AsyncIterator[set[str]]:
+        ended: asyncio.Queue[str] = asyncio.Queue()
+
+        def tell(pod: WorldPod) -> None:
+            if pod.phase == "ended" or not pod.agent:
+                ended.put_nowait(pod.name)
+
+        self._world.watchers.append(tell)
+        while True:
+            yield {await ended.get()}
+
+
+class Fleet:
+    """`exact`: nothing is left out and nothing is seldomer than in production; the tests compare it with what is."""
+
+    def __init__(
+        self, setting: Setting, trace: Trace, dsn: str, progress: Callable[[float], None], *, exact: bool = False
+    ) -> None:
+        self._setting = setting
+        self._trace = trace
+        self._progress = progress
+        self._exact = exact
+        self._loop = VirtualLoop(self._stream("turns"), BEGIN)
+        postgres = Postgres(dsn, f"plan_{os.getpid()}_{setting.spec.warm}")
+        self._gate = Gate(postgres, lambda: EPOCH + math.floor(self._loop.time() / TICK) * TICK)
+        self._agents: dict[str, Agent] = {}
+        self._holders: Holders | None = None
+        self._meter = Meter()
+        self._spoke = time.monotonic()
+
+    def _stream(self, name: str) -> random.Random:
+        return random.Random(f"{SEED}/{name}")  # noqa: S311 - the same chance for everybody
+
+    def run(self) -> Figures:
+        """In a process of its own: logging and garbage are set for the whole of it."""
+        structlog.configure(processors=[self._logged], wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+        gc.disable()
+        began = time.monotonic()
+        try:
+            self._loop.run_until_complete(self._story())
+        finally:
+            self._dispose()
+        return self._figures(time.monotonic() - began)
+
+    async def _story(self) -> None:
+        weather = Weather(start=self._setting.start_time)
+        clock = WorldClock(self._loop)
+        self._world = World(clock, self._stream("world"), lambda _kind, _text: None, self._program, spawn_task=self._start_pod,
+                            weather=weather)  # fmt: skip
+        self._world.watchers.append(self._meter.saw)
+        self._process = Process("plan", self._gate, Clock(self._loop, EPOCH), self._stream("plan"), self._cluster)
+        self._network = Network([self._process], self._stream("network"))
+        self._gate.postgres.ask(self._gate.clock(), HAND_OUT, "t-0", hash_token(ADMIN), "plan", "admin", None)
+        self._process.boot()
+        await asyncio.sleep(TICK)  # it is put together by a task of its own
+        for duty, period in ({} if self._exact else BACKSTOPS).items():
+            self._replica.duties[duty].period = period
+        self._watch(start(Owner("notices"), self._notices()))
+        await self._prepare()
+        self._agenda = Agenda(self._at_rest, self._age)
+        self._meter.now = self._agenda.now
+        holders = self._holders = Holders(self._setting.pool, self._setting.spec, self._network, self._agenda, self._meter)
+        self._watch(start(Owner("agenda"), self._agenda.run(leaps=not self._exact)))
+        following = []
+        for number, arrival in enumerate(self._trace.arrivals, 1):
+            await self._agenda.at(arrival.at)
+            following.append(self._watch(start(Owner(f"holder-{number}"), holders.follow(arrival))))
+            self._tell(arrival.at)
+            if number % COLLECT == 0:
+                gc.collect()
+        await asyncio.gather(*following)
+
+    async def _prepare(self) -> None:
+        """The pool as it is before the first arrival: all its warm workers are ready."""
+        for tenant, limits in self._setting.tenants.items():
+            await self._insist("PUT", f"/v1/tenants/{tenant}", msgspec.to_builtins(limits))
+        await self._insist("PUT", f"/v1/pools/{self._setting.pool}", msgspec.to_builtins(self._setting.spec))
+        rest = False
+        while not rest:
+            await asyncio.sleep(1)
+            rest = await self._at_rest()
+            if trouble := (await self._load()).pool.trouble:
+                raise Unfit(f"a worker of this pool cannot start: {trouble}")
+
+    async def _insist(self, method: str, path: str, body: Any) -> None:
+        """A replica that has just started answers 503 until its first beat was stored."""
+        answer = await self._network.call(method, path, ADMIN, body)
+        while answer.status == 503:
+            await asyncio.sleep(0.5)
+            answer = await self._network.call(method, path, ADMIN, body)
+        if answer.status >= 300:
+            raise Defect(f"{method} {path} was answered {answer.status}: {answer.body}")
+
+    @property
+    def _replica(self) -> Replica:
+        assert self._process.wired is not None
+        return self._process.wired.replica
+
+    def _dispose(self) -> None:
+        self._gate.down = self._process.line.cut = True
+        for _ in range(3):  # what is cancelled may start something in its `finally`
+            for task in (tasks := asyncio.all_tasks(self._loop)):
+                task.cancel()
+            self._loop.failed = None
+            with contextlib.suppress(Exception):
+                self._loop.run_until_complete(asyncio.wait_for(_gathered(tasks), 1.0))
+        self._loop.close()
+        self._gate.postgres.close()
+
+    # Rest
+
+    async def _at_rest(self) -> bool:
+        """Whether nothing would happen until somebody comes or leaves: all pods run, nobody waits, and the scaling code itself,
+        asked now, has nothing to do and would have nothing to do later."""
+        if any(pod.phase != "running" for pod in self._world.pods.values()):
+            return False
+        load = await self._load()
+        moving = load.spawning + load.retiring + load.parked + load.unusable + load.waiting
+        settled = load.warm == free_target(load) or load.warm + load.held == load.pool.spec.max
+        waiting = self._holders.waiting if self._holders is not None else 0
+        return not moving and not waiting and settled and not plan_pool(load)
+
+    async def _load(self) -> PoolLoad:
+        (load,) = await self._replica.ports.store.pools.loads()
+        return load
+
+    def _age(self, by: float) -> None:
+        """The only two memories that the scaling code has of the past: its last step down, and what the brake counted."""
+        self._gate.postgres.ask(self._gate.clock(), AGE, by)
+
+    # Parts
+
+    def _cluster(self, process: Process) -> Cluster:
+        line, kind = process.line, SimCluster if self._exact else Quiet
+        return kind(self._world, INSTALL, KEY, self._stream("cluster"), lambda: False, lambda: line.cut)
+
+    def _program(self, pod: WorldPod) -> Coroutine[Any, Any, int]:
+        if not pod.agent:
+            return self._bare(pod)
+        agent = self._agents[pod.name] = Agent(pod, self._network, lambda: self._agenda)
+        return agent.run()
+
+    async def _bare(self, pod: WorldPod) -> int:
+        await pod.asked.wait()
+        return 0
+
+    def _start_pod(self, pod: WorldPod, program: Coroutine[Any, Any, int]) -> asyncio.Task[int]:
+        return self._watch(start(Owner(pod.name), program, name=pod.name))
+
+    async def _notices(self) -> None:
+        """What wakes a poll in the server wakes its agent here."""
+        line = self._gate.line("agents", self._stream("notices"))
+        heard: asyncio.Queue[tuple[Kind, list[str]]] = asyncio.Queue()
+        line.hears = heard
+        while True:
+            kind, ids = await heard.get()
+            for worker in ids if kind == "w" else ():
+                if worker in self._agents:
+                    self._agents[worker].stirred.set()
+
+    def _watch(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
+        task.add_done_callback(self._broken_by)
+        return task
+
+    def _broken_by(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._loop.failed = self._loop.failed or error
+
+    def _logged(self, _logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        """A fleet without faults has nothing to warn of; an exception that the product did not expect ends the plan."""
+        error = sys.exc_info()[1] if event.get("exc_info") else None
+        if error is not None:
+            self._loop.failed = self._loop.failed or Defect(f"{event['event']}: {type(error).__name__}: {error}")
+        raise structlog.DropEvent
+
+    # What came of it
+
+    def _tell(self, at: float) -> None:
+        if time.monotonic() - self._spoke >= 0.5:
+            self._spoke = time.monotonic()
+            self._progress(at / (self._trace.horizon or 1.0))
+
+    def _figures(self, took: float) -> Figures:
+        meter, until = self._meter, max(self._trace.horizon, self._meter.end)
+        workers, waits = meter.worker_seconds(until), sorted(meter.waits)
+        return Figures(
+            warm=self._setting.spec.warm,
+            claims=len(waits),
+            refused=meter.refused,
+            p50=percentile(waits, 50),
+            p95=percentile(waits, 95),
+            p99=percentile(waits, 99),
+            longest=waits[-1],
+            utilisation=round(meter.busy_seconds(until) / workers, 4) if workers else 0.0,
+            worker_hours=round(workers / 3600, 3),
+            most_workers=meter.most_workers(),
+            leapt=round(self._agenda.leapt, 1),
+            statements=self._gate.statements,
+        )
+
+
+async def _gathered(tasks: set[asyncio.Task[Any]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)

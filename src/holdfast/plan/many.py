@@ -1,0 +1,67 @@
+"""Run several settings at once, a process for each core, on one Postgres; and say how far they are."""
+
+import multiprocessing
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from ..sim.many import server
+from .figures import Figures
+from .fleet import Fleet, Setting, Unfit
+from .trace import Trace
+
+LOOK = 0.5  # seconds between two words about progress
+Progress = Callable[[dict[int, float]], None]  # each setting's share that is done
+
+_shares: Any = None  # in a worker process: where it tells how far it is
+
+
+class Broken(Exception):
+    """A run ended before its trace did: why."""
+
+
+def run_settings(settings: Iterable[Setting], trace: Trace, jobs: int, progress: Progress) -> list[Figures]:
+    """Figures of all settings, by their number of warm workers."""
+    context = multiprocessing.get_context("spawn")
+    shares = context.SimpleQueue()
+    # The largest first: they take longest, and nobody waits for one that began last.
+    ordered = sorted(settings, key=lambda setting: -setting.spec.warm)
+    done = {setting.spec.warm: 0.0 for setting in ordered}
+    with server() as postgres, ProcessPoolExecutor(jobs, mp_context=context, initializer=_listen, initargs=(shares,)) as pool:
+        running = {pool.submit(_run_one, setting, trace, postgres.dsn): setting.spec.warm for setting in ordered}
+        try:
+            return sorted(_collect(running, done, shares, progress), key=lambda figures: figures.warm)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _collect(running: dict[Future[Figures], int], done: dict[int, float], shares: Any, progress: Progress) -> list[Figures]:
+    left, found = set(running), []
+    while left:
+        ended, left = wait(left, LOOK, FIRST_COMPLETED)
+        while not shares.empty():
+            warm, share = shares.get()
+            done[warm] = max(done[warm], share)
+        for one in ended:
+            warm = running[one]
+            try:
+                found.append(one.result())
+            except Unfit as unfit:
+                raise Broken(f"warm {warm}: {unfit}") from None
+            except BrokenProcessPool:
+                raise Broken(f"warm {warm}: its process was killed; less memory is needed with fewer --jobs") from None
+            except Exception as error:
+                raise Broken(f"warm {warm}: the simulation broke, which is a bug: {type(error).__name__}: {error}") from error
+            done[warm] = 1.0
+        progress(done)
+    return found
+
+
+def _listen(shares: Any) -> None:
+    global _shares
+    _shares = shares
+
+
+def _run_one(setting: Setting, trace: Trace, dsn: str) -> Figures:
+    return Fleet(setting, trace, dsn, lambda share: _shares.put((setting.spec.warm, min(share, 0.99)))).run()

@@ -1,0 +1,28 @@
+"""How far the settings are, on stderr: one line that changes on a terminal; elsewhere a line now and then."""
+
+import sys
+import time
+
+from ..model.duration import text
+
+SELDOM = 10.0  # seconds between two lines in a log
+
+
+class Progress:
+    def __init__(self, settings: int) -> None:
+        self._settings = settings
+        self._began = self._spoke = time.monotonic()
+        self._live = sys.stderr.isatty()
+
+    def __call__(self, done: dict[int, float]) -> None:
+        share, now = sum(done.values()) / self._settings, time.monotonic()
+        if not self._live and now - self._spoke < SELDOM and share < 1:
+            return
+        self._spoke = now
+        passed, ready = now - self._began, sum(each >= 1 for each in done.values())
+        left = f", about {text(passed / share - passed)} left" if 0.02 < share < 1 else ""
+        line = f"{ready} of {self._settings} settings, {share:.0%}, {text(passed)}{left}"
+        if self._live:
+            print(f"\r{line:<70}", end="\n" if share >= 1 else "", file=sys.stderr, flush=True)
+        else:
+            print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,67 @@
+"""A simulation's Postgres for all tests of plans, processes to run fleets in, and the command line."""
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "api"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
+
+from cli_said import Cli, Said
+from door_stage import Stage, staged
+from plan_runs import run_fleet
+
+from holdfast.cli.main import main
+from holdfast.plan.figures import Figures
+from holdfast.plan.fleet import Setting
+from holdfast.plan.trace import Trace
+from holdfast.postgres.embedded import EmbeddedPostgres
+from holdfast.sim.many import server
+
+Run = Callable[..., Future[Figures]]
+
+
+@pytest.fixture(scope="session")
+def simulated() -> Iterator[EmbeddedPostgres]:
+    with server() as postgres:
+        yield postgres
+
+
+@pytest.fixture(scope="session")
+def run(simulated: EmbeddedPostgres) -> Iterator[Run]:
+    """One fleet in a process of its own: it sets logging and garbage collection for the whole of it."""
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+
+        def start(setting: Setting, trace: Trace, exact: bool = False) -> Future[Figures]:
+            return pool.submit(run_fleet, setting, trace, simulated.dsn, exact)
+
+        yield start
+
+
+@pytest.fixture
+def stage(dsn: str) -> Iterator[Stage]:
+    with staged(dsn) as stage:
+        yield stage
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.chdir(tmp_path)
+
+    def type_(*arguments: str) -> Said:
+        code: object = 0
+        try:
+            main(list(arguments))
+        except SystemExit as ended:
+            code = ended.code
+        sys.stdout.flush()
+        told = capfd.readouterr()
+        return Said(code if isinstance(code, int) else 0, told.out, told.err)
+
+    return type_
