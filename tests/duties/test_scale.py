@@ -240,3 +240,9 @@ def test_a_rollout_is_not_stopped_by_old_workers_that_nobody_can_use() -> None:
     old = [(f"w-stale-{n}", 1) for n in range(4)]
     for most in (10, 4):
         assert plan_pool(load(pool(warm=4, max=most), unusable=4, stale_warm=old)) != [], f"with max {most}"
+
+
+def test_what_a_rollout_takes_is_not_let_go_a_second_time_as_surplus() -> None:
+    seen = load(pool(warm=2, max=3), fresh=1, ready=1, stale_starting=2)
+    assert condemned(plan_pool(seen), "fresh") == []
+    assert len(condemned(plan_pool(seen))) == 2

@@ -264,4 +264,14 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "the agent of a pod whose row was lost cannot speak",
+        (
+            Change(
+                "api/agents.py",
+                "    pool = known[1] if known is not None else await _forgotten(context, body.worker)\n",
+                "    pool = known[1] if known is not None else None\n",
+            ),
+        ),
+    ),
 )

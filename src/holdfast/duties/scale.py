@@ -31,7 +31,8 @@ def plan_pool(load: PoolLoad) -> list[Action]:
         reason = "its pool was deleted" if pool.state == "draining" else "the installation is being stopped"
         free = load.stale_starting + load.stale_warm + load.starting + load.fresh_warm + load.parked_free
         return [Condemn(worker, version, reason, counted=False) for worker, version in free]
-    return [*parked_ends(load), *rollout(load), *shrink(load), *grow(load)]
+    rolled = rollout(load)
+    return [*parked_ends(load), *rolled, *shrink(load, len(rolled)), *grow(load)]
 
 
 def free_target(load: PoolLoad) -> int:
@@ -56,11 +57,11 @@ def grow(load: PoolLoad) -> list[Action]:
     return [Spawn(load.pool.id, target, starting, missing)] if missing > 0 else []
 
 
-def shrink(load: PoolLoad) -> list[Action]:
+def shrink(load: PoolLoad, going: int = 0) -> list[Action]:
     """Let free workers go when there are more than wanted: those that still start first, then the oldest; a quarter at a time,
     with a cooldown, and never so many that the brake, which is for what nobody wanted, would take it for a fault."""
-    surplus = load.spawning + load.warm - free_target(load)
-    over = present(load) - load.retiring - load.pool.spec.max  # max was lowered: no cooldown for that
+    surplus = load.spawning + load.warm - going - free_target(load)  # what a rollout takes is no surplus any more
+    over = present(load) - load.retiring - going - load.pool.spec.max  # max was lowered: no cooldown for that
     step = max(over, 0)
     if surplus > 0 and (load.shrunk_ago is None or load.shrunk_ago >= COOLDOWN):
         step = max(step, math.ceil(surplus / 4))

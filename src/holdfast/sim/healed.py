@@ -4,6 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from .book import Broken
+from .pods import FORGED
 from .server import INSTALL
 from .tables import Tables, look
 
@@ -38,7 +39,8 @@ class Healed:
             await run.operator.release_brake()
         for name in run.quarantined:
             pod = run.world.pods.get(name)
-            if pod is not None and pod.install == INSTALL and pod.uid not in run.book.doing:
+            speaks = pod is not None and pod.agent and not pod.token.endswith(FORGED)  # then it has to be adopted by its word
+            if pod is not None and pod.install == INSTALL and pod.uid not in run.book.doing and not speaks:
                 run.world.vanish(pod)
         run.quarantined.clear()
 

@@ -10,6 +10,7 @@ from ..model.pod import Phase, Pod, Stamp
 from ..model.pool import PoolSpec
 
 Range = tuple[float, float]
+FORGED = ".forged"  # how the token of an impostor ends
 HORIZON = 600.0  # seconds of the past that a stale list can show
 
 

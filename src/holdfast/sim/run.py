@@ -29,7 +29,7 @@ from .holder import Holder
 from .loop import WORLD, Owner, VirtualLoop, owned_by, start
 from .network import Network
 from .operator import TENANTS, Operator, token_of
-from .pods import WorldPod
+from .pods import FORGED, WorldPod
 from .process import KEY, Clock, Process
 from .server import INSTALL, Postgres
 from .tables import last_event
@@ -202,7 +202,7 @@ class Run:
         if pool is None:
             return
         order = Order(worker=pod.name, pool=_pool_of(pod), epoch=pod.epoch)
-        self.world.create(order, INSTALL, lambda worker, uid: f"{worker}.{uid}.forged")
+        self.world.create(order, INSTALL, lambda worker, uid: f"{worker}.{uid}{FORGED}")
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         start(Owner("operator"), work).add_done_callback(self._broken_by)
