@@ -1,5 +1,5 @@
 """Seeds that once broke a promise. They stay, each with what it found."""
 
 NAMED: dict[str, int] = {
-    "a free pod whose row was lost could neither speak nor be ended": 10,
+    "a free pod whose row was lost could neither speak nor be ended": 35,
 }
