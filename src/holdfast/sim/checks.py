@@ -241,7 +241,10 @@ class Checks:
             raise Broken("P2", f"{pod.name} of UID {pod.uid[:8]} is deleted, and its worker's is {row[0][:8]}")
         busy = self._book.doing.get(pod.uid)
         if pod.name in self._rewound and busy is None:
-            return  # decided, perhaps, by what the database has forgotten since
+            # Decided, perhaps, by what the database has forgotten since. With the pod's record goes what was left to know.
+            known = (pod.stamp, pod.result) if kind == "forget" else ()
+            self._book.forgotten.update(word.claim for word in known if word is not None)
+            return
         if live is not None and row is not None and row[0] == pod.uid:
             claim, fence, state = live
             if kind == "delete":
