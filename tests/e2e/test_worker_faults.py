@@ -60,7 +60,9 @@ def test_with_retry_lost_it_runs_again_twice_at_most(make_fleet: Make) -> None:
 
 def test_an_exit_code_is_kept_when_no_replica_was_alive_to_see_it(make_fleet: Make) -> None:
     fleet = make_fleet(replicas=1, pools={"linux": JOB})
-    claim = fleet.claim("linux", command=["sh", "-c", "sleep 8; exit 9"], wait="30s")
+    started = fleet.home / "started"
+    claim = fleet.claim("linux", command=["sh", "-c", f"touch {started}; sleep 4; exit 9"], wait="30s")
+    eventually(started.exists, 20, "the command has started")  # its agent has heard that it may
     fleet.kill(0)
     stored = fleet.layout.workers / claim["worker"] / "result.json"
     eventually(stored.exists, 30, "the agent stored the result")
