@@ -47,8 +47,8 @@ soak: $(READY) ## five minutes of random faults (HOLDFAST_SOAK_SECONDS, HOLDFAST
 	HOLDFAST_SOAK_SECONDS=$${HOLDFAST_SOAK_SECONDS:-300} $(BIN)/pytest -s tests/soak
 
 .PHONY: sim
-sim: $(READY) ## whole fleets on virtual time under every fault: SEED=7 replays one, SEEDS=200 runs many, FRESH=8 adds new ones
-	$(BIN)/python -m holdfast.sim $(if $(SEED),--seed $(SEED),$(if $(SEEDS),--seeds $(SEEDS))) --fresh $(or $(FRESH),$(if $(SEEDS),0,8))
+sim: $(READY) ## whole fleets on virtual time under every fault: SEED=7 replays one, SEEDS=200 runs many, FRESH=4 adds new ones
+	$(BIN)/python -m holdfast.sim $(if $(SEED),--seed $(SEED),$(if $(SEEDS),--seeds $(SEEDS))) --fresh $(or $(FRESH),$(if $(SEEDS),0,4))
 
 .PHONY: sim-mutants
 sim-mutants: $(READY) ## deliberate bugs, one at a time: the simulation must catch each (ONLY=word chooses)

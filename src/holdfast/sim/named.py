@@ -2,4 +2,5 @@
 
 NAMED: dict[str, int] = {
     "a free pod whose row was lost could neither speak nor be ended": 35,
+    "a claim that was adopted did not say whether its worker is protected": 301,
 }

@@ -191,7 +191,8 @@ BEGIN
     ELSE
         UPDATE holdfast.claim SET state = 'active', worker_id = p_worker, fence = p_fence, active_at = coalesce(active_at, t),
             assigned_at = coalesce(assigned_at, t), max_heard = coalesce(max_heard, h + max_duration), offered = true,
-            delivered = true, lease_heard = h + lease, reason = 'adopted after lost commits'
+            delivered = true, lease_heard = h + lease, reason = 'adopted after lost commits',
+            protected = coalesce(protected, false)  -- its holder is told what is sure; `converge` looks at the pod
         WHERE id = p_claim;
         DELETE FROM holdfast.claim_secret WHERE claim_id = p_claim;
     END IF;
