@@ -1,7 +1,6 @@
 """One setting over one trace: a replica by the production wiring on virtual time, over the real SQL, without faults."""
 
 import asyncio
-import contextlib
 import gc
 import logging
 import math
@@ -125,16 +124,16 @@ class Fleet:
         await asyncio.sleep(TICK)  # it is put together by a task of its own
         for duty, period in ({} if self._exact else BACKSTOPS).items():
             self._replica.duties[duty].period = period
-        self._watch(start(Owner("notices"), self._notices()))
+        self._loop.watch(start(Owner("notices"), self._notices()))
         await self._prepare()
         self._agenda = Agenda(self._at_rest, self._age)
         self._meter.now = self._agenda.now
         holders = self._holders = Holders(self._setting.pool, self._setting.spec, self._network, self._agenda, self._meter)
-        self._watch(start(Owner("agenda"), self._agenda.run(leaps=not self._exact)))
+        self._loop.watch(start(Owner("agenda"), self._agenda.run(leaps=not self._exact)))
         following = []
         for number, arrival in enumerate(self._trace.arrivals, 1):
             await self._agenda.at(arrival.at)
-            following.append(self._watch(start(Owner(f"holder-{number}"), holders.follow(arrival))))
+            following.append(self._loop.watch(start(Owner(f"holder-{number}"), holders.follow(arrival))))
             self._tell(arrival.at)
             if number % COLLECT == 0:
                 gc.collect()
@@ -168,13 +167,7 @@ class Fleet:
 
     def _dispose(self) -> None:
         self._gate.down = self._process.line.cut = True
-        for _ in range(3):  # what is cancelled may start something in its `finally`
-            for task in (tasks := asyncio.all_tasks(self._loop)):
-                task.cancel()
-            self._loop.failed = None
-            with contextlib.suppress(Exception):
-                self._loop.run_until_complete(asyncio.wait_for(_gathered(tasks), 1.0))
-        self._loop.close()
+        self._loop.end_all()
         self._gate.postgres.close()
 
     # Rest
@@ -215,7 +208,7 @@ class Fleet:
         return 0
 
     def _start_pod(self, pod: WorldPod, program: Coroutine[Any, Any, int]) -> asyncio.Task[int]:
-        return self._watch(start(Owner(pod.name), program, name=pod.name))
+        return self._loop.watch(start(Owner(pod.name), program, name=pod.name))
 
     async def _notices(self) -> None:
         """What wakes a poll in the server wakes its agent here."""
@@ -227,14 +220,6 @@ class Fleet:
             for worker in ids if kind == "w" else ():
                 if worker in self._agents:
                     self._agents[worker].stirred.set()
-
-    def _watch(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
-        task.add_done_callback(self._broken_by)
-        return task
-
-    def _broken_by(self, task: asyncio.Task[Any]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._loop.failed = self._loop.failed or error
 
     def _logged(self, _logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
         """A fleet without faults has nothing to warn of; an exception that the product did not expect ends the plan."""
@@ -267,7 +252,3 @@ class Fleet:
             leapt=round(self._agenda.leapt, 1),
             statements=self._gate.statements,
         )
-
-
-async def _gathered(tasks: set[asyncio.Task[Any]]) -> None:
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,7 +5,7 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
@@ -75,6 +75,26 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if owner.ready and owner not in self._runnable:
             self._runnable.append(owner)
 
+    def watch(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
+        """An error in this task ends the run."""
+        task.add_done_callback(self._look_at)
+        return task
+
+    def _look_at(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failed = self.failed or error
+
+    def end_all(self) -> None:
+        """Nothing of a run may speak up in the next one. Its ports must be cut before."""
+        for _ in range(5):  # what is cancelled may start something in its `finally`
+            tasks = asyncio.all_tasks(self)
+            for task in tasks:
+                task.cancel()
+            self.failed = None
+            with suppress(Exception):
+                self.run_until_complete(asyncio.wait_for(_gathered(tasks), 1.0))
+        self.close()
+
     def _run_once(self) -> None:
         timers = self._scheduled
         while timers and (timers[0].cancelled() or timers[0].when() <= self._now):
@@ -134,6 +154,10 @@ def later(seconds: float, do: Callable[[], object]) -> asyncio.TimerHandle:
     context = copy_context()
     context.run(OWNER.set, WORLD)
     return asyncio.get_running_loop().call_later(seconds, do, context=context)
+
+
+async def _gathered(tasks: set[asyncio.Task[Any]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _owned_task(

@@ -1,7 +1,6 @@
 """One run: a fleet put together from a seed, its faults, the checks; then everything heals, and must converge."""
 
 import asyncio
-import contextlib
 import gc
 import logging
 import random
@@ -157,7 +156,7 @@ class Run:
         chaos.schedule(self.faults, BEGIN)
         asking = [start(Owner(f"holder-{number}"), holder.run()) for number, holder in enumerate(holders)]
         for task in asking:
-            task.add_done_callback(self._broken_by)
+            self.loop.watch(task)
         await asyncio.sleep(BEGIN + WARM_UP + CHAOS - self.loop.time())
         self.trace.line("heal", "", "everything is mended")
         for holder in holders:
@@ -193,9 +192,7 @@ class Run:
 
     def _start_pod(self, pod: WorldPod, program: Coroutine[Any, Any, int]) -> asyncio.Task[int]:
         owner = self.agents[pod.uid] = Owner(pod.name)
-        task = start(owner, program, name=pod.name)
-        task.add_done_callback(self._broken_by)
-        return task
+        return self.loop.watch(start(owner, program, name=pod.name))
 
     def impostor(self, pod: WorldPod) -> None:
         pool = self.checks.before and self.checks.before.workers.get(pod.name)
@@ -205,7 +202,7 @@ class Run:
         self.world.create(order, INSTALL, lambda worker, uid: f"{worker}.{uid}{FORGED}")
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        start(Owner("operator"), work).add_done_callback(self._broken_by)
+        self.loop.watch(start(Owner("operator"), work))
 
     def lift_outage(self) -> None:
         self.gate.down = False
@@ -246,28 +243,13 @@ class Run:
             self.loop.failed = self.loop.failed or (error if isinstance(error, Broken) else Broken("defect", what))
         raise structlog.DropEvent
 
-    def _broken_by(self, task: asyncio.Task[Any]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.loop.failed = self.loop.failed or error
-
     def _dispose(self) -> None:
         """Nothing of a run may speak up in the next one."""
         self.gate.down, self.gate.ran = True, None
         self.world.on_effect.clear()
         for process in self.processes:
             process.line.cut = True
-        for _ in range(5):  # what is cancelled may start something in its `finally`
-            tasks = asyncio.all_tasks(self.loop)
-            for task in tasks:
-                task.cancel()
-            self.loop.failed = None
-            with contextlib.suppress(Exception):
-                self.loop.run_until_complete(asyncio.wait_for(_gathered(tasks), 1.0))
-        self.loop.close()
-
-
-async def _gathered(tasks: set[asyncio.Task[Any]]) -> None:
-    await asyncio.gather(*tasks, return_exceptions=True)
+        self.loop.end_all()
 
 
 def _pool_of(pod: WorldPod) -> Pool:
