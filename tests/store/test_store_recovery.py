@@ -198,7 +198,8 @@ def test_a_known_claim_found_running_is_active_and_its_secrets_are_erased(on_sto
         await store.fleet.begin_recovery("restored", 0)
         # In the lost commits it was requeued, given to the other worker and acknowledged there.
         assert await store.fleet.adopt(held_by(pool, other, pair.fence + 1, claim=new.id)) == Done()
-        assert await state_of(store, "claim", new.id) == "active"
+        [found] = await store.claims.get([new.id])
+        assert (found.state, found.protected) == ("active", False), "P3: its holder is told what is sure"
         assert await state_of(store, "worker", pair.worker) == "retiring", "it may have been told"
         assert await broken(store) == []
         assert await store.db.value("SELECT count(*) FROM holdfast.claim_secret") == 0, "erased at acknowledge"
