@@ -102,11 +102,11 @@ class Up:
                 await asyncio.wait_for(self._stopping.wait(), pause)
 
     async def _keep_postgres(self, postgres: EmbeddedPostgres) -> None:
-        """A server that crashed is started again. One that was stopped in order (no lock file is left) is somebody's wish."""
+        """A server that crashed is started again. One that was stopped in order is somebody's wish."""
         while not self._stopping.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), 1)
-            if self._stopping.is_set() or postgres.running() or not (postgres.cluster / "postmaster.pid").exists():
+            if self._stopping.is_set() or not postgres.crashed():
                 continue
             say("Postgres  crashed; starting it again")
             try:

@@ -254,6 +254,34 @@ def test_after_a_crash_it_recovers_what_was_committed(pg: EmbeddedPostgres) -> N
 
 
 @only_linux
+def test_a_server_on_its_way_down_has_not_crashed_and_one_that_was_killed_has(pg: EmbeddedPostgres) -> None:
+    async def slow_stop() -> None:
+        connection = await asyncpg.connect(pg.dsn, timeout=10)
+        backend = await connection.fetchval("SELECT pg_backend_pid()")
+        postmaster = pg.pid
+        assert postmaster is not None
+        os.kill(backend, signal.SIGSTOP)  # it keeps the server on its way down for as long as we look
+        try:
+            os.kill(postmaster, signal.SIGINT)
+            await asyncio.to_thread(until, lambda: not pg.running())
+            assert pg.pid == postmaster, "it is still there"
+            assert not pg.crashed()
+        finally:
+            os.kill(backend, signal.SIGCONT)
+        await asyncio.to_thread(until, lambda: pg.pid is None)
+        assert not pg.crashed(), "it ended in order"
+        connection.terminate()
+
+    pg.start()
+    assert not pg.crashed()
+    asyncio.run(slow_stop())
+    pg.start()
+    assert pg.pid is not None
+    os.kill(pg.pid, signal.SIGKILL)
+    until(pg.crashed)
+
+
+@only_linux
 def test_a_pid_that_now_belongs_to_another_program_does_not_stop_it(pg: EmbeddedPostgres) -> None:
     pg.start()
     assert pg.pid is not None

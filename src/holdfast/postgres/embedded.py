@@ -90,6 +90,10 @@ class EmbeddedPostgres:
             return found is not None and found[1] == "ready"
         return False
 
+    def crashed(self) -> bool:
+        """Whether the server died. One that is on its way down in order lives, and takes its lock file away before it ends."""
+        return self.pid is None and (self.cluster / "postmaster.pid").exists()
+
     def start(self) -> None:
         """Make the cluster if there is none, start the server, return when it takes connections."""
         with self._locked():
