@@ -15,8 +15,9 @@ import uvloop
 
 from .api.probes import Probes
 from .api.server import BoundedHttp
+from .ports.cluster import Cluster
 from .postgres.database import UNAVAILABLE, Mark
-from .wiring import Layout, Settings, Wired, connect, local_cluster, wire
+from .wiring import Layout, Settings, Wired, admit, connect, kubernetes_cluster, local_cluster, wire
 
 COLLECT_AFTER = 50_000  # objects; requests leave no cycles behind, so a collection finds little and stops everybody meanwhile
 GRACE = 5  # seconds for requests under way; long polls and waits are answered at once
@@ -39,18 +40,24 @@ class Server(uvicorn.Server):
 async def serve(settings: Settings) -> None:
     configure_logging()
     layout = Layout(settings.data_dir)
-    layout.ensure()
-    layout.announce([settings.url])
+    if settings.kubernetes is None or settings.key_file is None:
+        layout.ensure()
+    if settings.kubernetes is None:
+        layout.announce([settings.url])
+    key = (settings.key_file or layout.key).read_bytes()
     wired: Wired | None = None
     probes = Probes(lambda: wired is not None and wired.context.ready())
     if settings.probe_port is not None:
         # Before the store: a replica that waits for Postgres is alive, and must not be restarted for it.
         await probes.listen(settings.host, settings.probe_port)
-    cluster = local_cluster(layout)
+    within = settings.kubernetes
+    cluster: Cluster = local_cluster(layout) if within is None else await kubernetes_cluster(within, settings.url)
     mark = Mark()
     store = await connect(settings, cluster.install, mark=mark)
     duties_store = await connect(settings, cluster.install, size=4, mark=mark)
-    wired = wire(store, cluster, key=layout.key.read_bytes(), url=settings.url, duties_store=duties_store)
+    wired = wire(store, cluster, key=key, url=settings.url, duties_store=duties_store)
+    if settings.token_file is not None:
+        await admit(store, settings.token_file.read_text().strip())
     config = uvicorn.Config(
         wired.app,
         host=settings.host,

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .api.auth import hash_token
-from .engine.ids import Ids
 from .ports.store import StoreUnavailable
 from .postgres.embedded import EmbeddedPostgres, PostgresFailed, find_binaries
 from .postgres.store import PostgresStore
-from .wiring import Layout, Settings, connect
+from .wiring import Layout, Settings, admit, connect
 
 STOP_SECONDS = 15.0  # a replica answers its waiters and leaves within 5 s
 STABLE = 10.0  # a replica that lived this long may be started again at once
@@ -73,7 +71,7 @@ class Up:
         try:
             await store.fleet.stop_workers(False)
             token = self.layout.token.read_text().strip()
-            await store.access.make_token(Ids().new("t"), hash_token(token), "operator of this machine", "admin", None, None)
+            await admit(store, token)
         finally:
             await store.close()
         if self.postgres is not None:

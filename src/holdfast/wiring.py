@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 
 from . import __version__
 from .api.app import application
-from .api.auth import Auth, Clock
+from .api.auth import Auth, Clock, hash_token
 from .api.context import Context
 from .duties.duty import Ports
 from .engine.apply import Apply
@@ -103,6 +103,19 @@ def _keep(path: Path, content: bytes) -> None:
 
 
 @dataclass(frozen=True)
+class InKubernetes:
+    """Workers are pods of this namespace, not processes of this machine."""
+
+    namespace: str
+    install: str
+    agent_image: str
+    agent_url: str | None = None  # where agents find us; else each replica's own address
+    kubeconfig: Path | None = None
+    context: str | None = None
+    priority_class: str | None = None
+
+
+@dataclass(frozen=True)
 class Settings:
     dsn: str = field(repr=False)
     data_dir: Path
@@ -110,10 +123,14 @@ class Settings:
     port: int = 7070
     pooled: bool = False
     probe_port: int | None = None  # for kubelets: health without a token
+    advertise: str | None = None  # the address that others reach us at, where it is not the one we listen on
+    key_file: Path | None = None  # shared by all replicas; else below the data directory
+    token_file: Path | None = None  # an admin's token that must work
+    kubernetes: InKubernetes | None = None
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        return f"http://{self.advertise or self.host}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -136,6 +153,19 @@ def local_cluster(layout: Layout) -> LocalCluster:
         install=layout.install.read_text().strip(),
         key=layout.key.read_bytes(),
     )
+
+
+async def kubernetes_cluster(asked: InKubernetes, url: str) -> Cluster:
+    """Raises NoCluster: there is no API server to speak to."""
+    from .kubernetes.access import find_access  # only here: a fleet on one machine needs none of it
+    from .kubernetes.api import Api
+    from .kubernetes.cluster import KubernetesCluster
+    from .kubernetes.template import Setup
+
+    access = await asyncio.to_thread(find_access, asked.kubeconfig, asked.context)
+    servers = tuple((asked.agent_url or url).split(","))
+    setup = Setup(asked.install, asked.agent_image, servers, asked.priority_class)
+    return KubernetesCluster(Api(access), asked.namespace, setup)
 
 
 def wire(
@@ -182,6 +212,11 @@ def wire(
         install=cluster.install,
     )
     return Wired(application(context), context, replica, store, cluster)
+
+
+async def admit(store: Store, token: str) -> None:
+    """The operator's token works, whoever made it."""
+    await store.access.make_token(Ids().new("t"), hash_token(token), "operator of this machine", "admin", None, None)
 
 
 async def connect(settings: Settings, install: str, *, size: int = 8, mark: Mark | None = None) -> PostgresStore:

@@ -27,6 +27,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     bind: str
     port: int
     advertise: str
+    stage: Path | None = None  # where another container finds its job, and …
+    termination: Path | None = None  # … where we say whose it is
 
     def read_servers(self) -> tuple[str, ...]:
         """The replicas as of now. Raises BadConfig: it may be just being written, so keep what was good."""
@@ -79,6 +81,8 @@ def from_environment(env: Mapping[str, str]) -> Config:
         bind=bind,
         port=int(_number(env, "HOLDFAST_PORT", 0, most=65_535)),
         advertise=advertise,
+        stage=_path(env, "HOLDFAST_STAGE"),
+        termination=_path(env, "HOLDFAST_TERMINATION"),
     )
     config.read_servers()
     config.read_token()
@@ -108,6 +112,11 @@ def _urls(texts: list[str], where: str) -> tuple[str, ...]:
     if not urls:
         raise BadConfig(f"{where} names no server")
     return urls
+
+
+def _path(env: Mapping[str, str], name: str) -> Path | None:
+    text = env.get(name, "").strip()
+    return Path(text).absolute() if text else None
 
 
 def _number(env: Mapping[str, str], name: str, default: float, most: float) -> float:

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 from .activation import HookFailed, activate, run_hook
@@ -15,6 +16,7 @@ from .job import environment, file_name, forget_payload, run, store_result, writ
 from .log import log, speak_for
 from .messages import Assignment, Directive, Registration, Word
 from .process import Sink
+from .staging import NOT_STAGED, sign, stage, unstage
 from .tasks import first_of, settle
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class Agent:
         self.draining = False
         self.proxy: Proxy | None = None
         self.served: Served | None = None
+        self._staged = False
         self._doing = "idle"
         self._word = Word(doing="idle")
         self._changed = asyncio.Event()
@@ -61,8 +64,11 @@ class Agent:
                 error = work.exception()
                 leave = error if isinstance(error, Leave) else Leave(1, f"{type(error).__name__}: {error}")
             await self._tidy_up()
-            log("exit", code=leave.code, why=leave.reason)
-            return leave.code
+            code = leave.code
+            if self.config.stage is not None and not self._staged:
+                code = code or NOT_STAGED  # our end with 0 would start the worker's container
+            log("exit", code=code, why=leave.reason)
+            return code
         finally:
             if self.served is not None:
                 self.served.kill()
@@ -102,15 +108,24 @@ class Agent:
             hold = await self.next_hold()
             assignment = hold.assignment
             sink = Sink(self.config.outputs / file_name(assignment.claim), registration.output_limit)
+            if self.config.stage is not None:
+                await self._stage(self.config.stage, hold, hooks.run or assignment.command)
             outcome = await self.hand_over(hold, {}, sink)
             if outcome == "accepted":
                 break
+            if self.config.stage is not None:
+                unstage(self.config.stage)
             sink.close()
             if hooks.activate:
                 await self.fail("it was activated for a claim that is no longer its own")
             if outcome == "ended":
                 raise Leave(0, "its claim ended before it began")
             self.let_go()
+        if self.config.stage is not None:
+            if self.config.termination is not None:
+                sign(self.config.termination, assignment)
+            self._staged = True
+            raise Leave(0, "its job is the next container's")
         self.say("running")
         env = environment(assignment, folder / "payload.json")
         result = await run(hooks.run or assignment.command, env, folder, sink, hold.ended)
@@ -118,6 +133,13 @@ class Agent:
         store_result(folder, assignment, result)
         kept = await self.control.result(assignment.fence, result.exit_code, result.reason)
         raise Leave(0, "its result was taken" if kept else "its claim had ended otherwise")
+
+    async def _stage(self, folder: Path, hold: Hold, argv: list[str]) -> None:
+        """Before the acknowledgement: after it nothing may fail. Nothing starts while we live."""
+        try:
+            stage(folder, hold.assignment, argv)
+        except OSError as error:
+            await self.refuse(hold, f"its job could not be staged: {error.strerror}")
 
     # What a claim goes through in both modes
 

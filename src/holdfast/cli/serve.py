@@ -1,9 +1,11 @@
 """The commands that are a server rather than speak to one: up, serve, agent, migrate."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from holdfast.ports.cluster import NoCluster
 
 from .session import Failed
 
@@ -124,6 +126,10 @@ Holdfast is up on {", ".join(plan.urls)}. {ending} Try in another terminal:
 """
 
 
+def _option(help: str, variable: str) -> Any:
+    return typer.Option(help=f"{help} Also {variable}.", envvar=variable, show_envvar=False)
+
+
 def serve(
     data_dir: DataDir = Path(".holdfast"),
     port: Port = 7070,
@@ -134,21 +140,56 @@ def serve(
         int | None,
         typer.Option(min=1, max=65535, help="Another port, which says /healthz and /readyz to kubelets without a token."),
     ] = None,
+    advertise: Annotated[str | None, _option("The address that others reach it at.", "HOLDFAST_ADVERTISE")] = None,
+    key_file: Annotated[Path | None, _option("The key that all replicas share.", "HOLDFAST_KEY_FILE")] = None,
+    token_file: Annotated[Path | None, _option("An admin's token that must work.", "HOLDFAST_ADMIN_TOKEN_FILE")] = None,
+    namespace: Annotated[
+        str | None, _option("Workers are pods of this Kubernetes namespace, not local processes.", "HOLDFAST_NAMESPACE")
+    ] = None,
+    install: Annotated[str, _option("The installation's name: several can share a namespace.", "HOLDFAST_INSTALL")] = "holdfast",
+    agent_image: Annotated[str, _option("Holdfast's own image, for agents.", "HOLDFAST_AGENT_IMAGE")] = "holdfast:latest",
+    agent_url: Annotated[
+        str | None, _option("Where agents find the replicas; several separated by commas.", "HOLDFAST_AGENT_URL")
+    ] = None,
+    kubeconfig: Annotated[Path | None, _option("In a pod its own account is used, else this file.", "KUBECONFIG")] = None,
+    kube_context: Annotated[str | None, typer.Option(help="A context of the kubeconfig.")] = None,
+    priority_class: Annotated[
+        str | None, _option("The PriorityClass of workers whose pool names none.", "HOLDFAST_PRIORITY_CLASS")
+    ] = None,
 ) -> None:
     """One replica, on a Postgres that is already there. `up` starts these.
 
     Example: HOLDFAST_DSN=postgresql://… holdfast serve --data-dir /var/lib/holdfast
+    On Kubernetes: HOLDFAST_DSN=postgresql://… holdfast serve --namespace workers
     """
     from holdfast.ports.store import WrongInstallation
     from holdfast.serve import run
-    from holdfast.wiring import Settings
+    from holdfast.wiring import InKubernetes, Settings
 
     if dsn is None:
         raise Failed("serve needs a Postgres: set HOLDFAST_DSN or --dsn (or use `holdfast up`)")
+    pods = None
+    if namespace is not None:
+        pods = InKubernetes(namespace, install, agent_image, agent_url, kubeconfig, kube_context, priority_class)
+    settings = Settings(
+        dsn=dsn,
+        data_dir=data_dir.absolute(),
+        host=host,
+        port=port,
+        pooled=pooled,
+        probe_port=probe_port,
+        advertise=advertise,
+        key_file=key_file,
+        token_file=token_file,
+        kubernetes=pods,
+    )
     try:
-        run(Settings(dsn=dsn, data_dir=data_dir.absolute(), host=host, port=port, pooled=pooled, probe_port=probe_port))
+        run(settings)
     except WrongInstallation as wrong:
-        raise Failed(f"{wrong}; use the data directory that this database was made with") from None
+        whose = "the data directory" if pods is None else "the --install"
+        raise Failed(f"{wrong}; use {whose} that this database was made with") from None
+    except NoCluster as wrong:
+        raise Failed(str(wrong)) from None
 
 
 def agent() -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from ..model.pool import Pool
 from ..ports.store import Adoption, Facts
 
 
@@ -49,6 +50,7 @@ class Requeue:
     keep_worker: bool = False
     suspect: bool = False
     proof: Proof | None = None
+    untouched: bool = False  # acknowledged, and provably never begun
     idle: float | None = None  # only if the hand-over still has not moved for so long
 
 
@@ -158,6 +160,21 @@ class Clear:
 
 
 @dataclass(frozen=True)
+class Seal:
+    """Close the control channel of a busy worker whose agent has left."""
+
+    worker: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class Ensure:
+    """What stands beside the pods of these pools."""
+
+    pools: tuple[Pool, ...]
+
+
+@dataclass(frozen=True)
 class ShowFacts:
     facts: tuple[Facts, ...]
 
@@ -228,6 +245,8 @@ Action = (
     | HeardAgain
     | Protect
     | Clear
+    | Seal
+    | Ensure
     | ShowFacts
     | FinishPool
     | BeginRecovery

@@ -27,6 +27,7 @@ from .actions import (
     Protect,
     Quarantine,
     Requeue,
+    Seal,
     Suspect,
     Warm,
 )
@@ -36,6 +37,7 @@ log = structlog.get_logger()
 SILENT = 60.0  # seconds of heard time without a word: three missed polls of 20 s
 SPAWN_LOOK = 5.0  # a row without a pod for so long: its creator died, or the outcome is unknown
 ASK_AGAIN = 30.0  # a pod that should end and still lives is asked again: whoever watched its deadline may be dead
+UNATTENDED_GRACE = 30.0  # for a container whose claim has ended and whose agent has left: it can only be asked to stop
 PART = 500  # workers that are judged between two moments in which requests are served: about 5 ms
 ORPHAN_GRACE = 45.0  # a pod without a row may be older than our view of rows; 60 s with the pass's own period
 
@@ -50,6 +52,7 @@ class Case(StrEnum):
     POD_ENDED_FREE = "pod-ended-free"
     POD_ENDED_ASSIGNED = "pod-ended-assigned"
     POD_ENDED_ACTIVE = "pod-ended-active"
+    POD_ENDED_UNTOUCHED = "pod-ended-untouched"
     TERMINATING_FREE = "terminating-free"
     TERMINATING_BUSY = "terminating-busy"
     CORDONED_FREE = "cordoned-free"
@@ -61,6 +64,7 @@ class Case(StrEnum):
     UNATTENDED = "unattended"
     PROTECTION_MISSING = "protection-missing"
     PROTECTION_LEFT = "protection-left"
+    UNSEALED = "unsealed"
     RETIRING = "retiring"
     RETIRING_ENDING = "retiring-ending"
     RETIRED = "retired"
@@ -151,7 +155,10 @@ def living(row: Row, pod: Pod) -> Verdict:
                 Case.PROTECTION_MISSING,
                 [Protect(worker.id, pod.uid, worker.claim, worker.tenant, worker.fence)],
             )
-    if row.agent:
+    if worker.state == "held" and row.claim_state == "active" and row.seal and not pod.attended and not pod.sealed:
+        # Never before it has acknowledged: a channel that closes under an answer on its way loses it.
+        return Verdict(Case.UNSEALED, [Seal(worker.id, pod.uid)])
+    if row.agent and pod.attended:  # else it reports with its end, and says nothing before
         silent = (pulse.age if pulse else row.age) > SILENT
         idle = pulse is not None and not silent and pulse.doing == "idle" and pulse.claim is None
         if worker.state == "held" and row.claim_state == "active" and idle and row.age > SILENT:
@@ -200,19 +207,25 @@ def ended(row: Row, pod: Pod) -> Verdict:
         known = pod.exit_code if pod.exit_fence == worker.fence else None
         if known is not None and not -1024 <= known <= 1024:
             known = None  # not an exit code: whoever wrote it, it says nothing
-        return death(row, proof, "its worker's process ended", known)
+        return death(row, proof, "its worker's process ended", known, untouched=pod.untouched)
     if worker.state == "spawning":
         return Verdict(Case.POD_ENDED_FREE, [replace(_failed_start(row, "it ended before it was ready"), proof=proof)])
     return Verdict(Case.POD_ENDED_FREE, [Condemn(worker.id, worker.version, "its process ended", counted=False, proof=proof)])
 
 
-def death(row: Row, proof: Proof, reason: str, exit_code: int | None) -> Verdict:
+def death(row: Row, proof: Proof, reason: str, exit_code: int | None, *, untouched: bool = False) -> Verdict:
     worker = row.worker
     assert worker.claim is not None
     assert worker.fence is not None
     if row.claim_state == "assigned":
         # Not acknowledged, so nothing has started: the claim keeps its place and gets another worker.
         return Verdict(Case.POD_ENDED_ASSIGNED, [Requeue(worker.claim, worker.fence, reason, proof=proof)])
+    if untouched:
+        # Acknowledged, and yet its container provably never started: it may run, for the first time, elsewhere (P8).
+        return Verdict(
+            Case.POD_ENDED_UNTOUCHED,
+            [Requeue(worker.claim, worker.fence, f"{reason} before it began", proof=proof, untouched=True)],
+        )
     if exit_code is None and row.claim_retry == "lost" and row.claim_losses < MAX_LOST_RETRIES:
         return Verdict(
             Case.POD_ENDED_ACTIVE,
@@ -234,7 +247,8 @@ def terminating(row: Row) -> Verdict:
 def retiring(row: Row, pod: Pod, seen: Seen) -> Verdict:
     if row.pool_frozen or (pod.terminating and (row.age < ASK_AGAIN or not seen.whole)):
         return Verdict(Case.RETIRING_ENDING)
-    return Verdict(Case.RETIRING, [DeletePod(pod.name, pod.uid, row.grace, reason=row.worker.reason or "")])
+    grace = row.grace if pod.attended else min(row.grace, UNATTENDED_GRACE)
+    return Verdict(Case.RETIRING, [DeletePod(pod.name, pod.uid, grace, reason=row.worker.reason or "")])
 
 
 def without_pod(row: Row, seen: Seen) -> Verdict:

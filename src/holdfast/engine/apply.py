@@ -47,6 +47,8 @@ class Apply:
             do.HeardAgain: self._heard_again,
             do.Protect: self._protect,
             do.Clear: self._clear,
+            do.Seal: self._seal,
+            do.Ensure: self._ensure,
             do.ShowFacts: self._show_facts,
             do.FinishPool: lambda a: store.pools.finish(a.pool_id),
             do.BeginRecovery: self._begin_recovery,
@@ -119,6 +121,7 @@ class Apply:
             keep_worker=a.keep_worker,
             suspect=a.suspect,
             dead=a.proof is not None,
+            untouched=a.untouched,
             idle=a.idle,
         )
 
@@ -222,6 +225,14 @@ class Apply:
         if not isinstance(outcome, Done):
             return outcome
         return Done() if await self._cluster.clear(a.worker, a.uid, a.pod_version) else Stale()
+
+    async def _seal(self, a: do.Seal) -> Outcome:
+        await self._cluster.seal(a.worker, a.uid)
+        return Done()
+
+    async def _ensure(self, a: do.Ensure) -> Outcome:
+        await self._cluster.ensure(a.pools)
+        return Done()
 
     async def _show_facts(self, a: do.ShowFacts) -> Outcome:
         await self._store.workers.facts(a.facts)

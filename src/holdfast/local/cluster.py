@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -211,6 +211,12 @@ class LocalCluster:
         if isinstance(argv, Refused):
             found.append(Problem("worker.run", argv.reason))
         return found
+
+    async def ensure(self, pools: Sequence[Pool]) -> None:
+        """Nothing stands beside a process of this machine."""
+
+    async def seal(self, name: str, uid: str) -> None:
+        """Refused by `check`: there is no network to close here."""
 
     async def remember(self, mark: Remembered) -> None:
         await self._do(lambda: self._highwater.raise_to(mark))

@@ -38,6 +38,9 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None  # of the claim's command, where the cluster knows it
     exit_fence: int | None = None  # the assignment that the exit code belongs to
     trouble: str | None = None  # why it does not start: image, unschedulable, …
+    attended: bool = True  # false: its agent has handed the work over and left, so silence says nothing and its end is its report
+    untouched: bool = False  # it ended, and provably never started what it was given
+    sealed: bool = False  # its control channel is closed
 
 
 class Pulse(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """Where pods run: Kubernetes, processes on one machine, or a simulation. One contract suite holds them all to this."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -11,6 +11,10 @@ from ..model.pool import Pool, Problem
 
 class ClusterUnavailable(Exception):
     """The cluster could not be asked, or its answer is not to be trusted. Nothing may be concluded from it (P7)."""
+
+
+class NoCluster(Exception):
+    """No cluster is configured, or its configuration makes no sense. It does not pass by itself."""
 
 
 class OutcomeUnknown(ClusterUnavailable):
@@ -104,6 +108,12 @@ class Cluster(Protocol):
 
     async def check(self, pool: Pool) -> list[Problem]:
         """What of this pool the cluster would refuse, with the field and the reason."""
+
+    async def ensure(self, pools: Sequence[Pool]) -> None:
+        """Bring what stands beside the pods (accounts, policies, budgets) to what all pools that are not gone need."""
+
+    async def seal(self, name: str, uid: str) -> None:
+        """Close the control channel of a worker that has acknowledged and needs it no more. Absent is success."""
 
     async def remember(self, mark: Remembered) -> None:
         """Keep the high-water mark where a restore of the database does not reach it."""

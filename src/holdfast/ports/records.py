@@ -108,6 +108,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     agent: bool
     protection: Literal["claim", "always", "off"]
     silence: Literal["alert", "retire"]
+    seal: bool
     start_timeout: float
     grace: float
     park_left: float | None = None

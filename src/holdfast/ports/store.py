@@ -81,10 +81,12 @@ class Claims(Protocol):
         keep_worker: bool = False,
         suspect: bool = False,
         dead: bool = False,
+        untouched: bool = False,
         idle: float | None = None,
     ) -> Outcome:
         """Back to its place in the queue; the worker goes back where it came from, or retires. An active claim only with
-        `dead` (proof of death) and if it asked for retry: lost. `idle`: only if its hand-over still has not moved for so long."""
+        `dead` (proof of death), and if it asked for retry: lost or is provably `untouched`: it never began. `idle`: only if its
+        hand-over still has not moved for so long."""
 
     async def due(self, limit: int) -> list[Due]:
         """Claims with something due, oldest first."""

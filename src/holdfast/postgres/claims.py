@@ -75,7 +75,7 @@ WHERE id = $1 AND fence = $2 AND state = 'active' RETURNING id
 
 END = "SELECT o_what FROM @fn.end_claim($1, $2, $3, $4, $5, $6, $7, $8)"
 
-REQUEUE = "SELECT @fn.requeue($1, $2, $3, $4, $5, $6, $7, $8)"
+REQUEUE = "SELECT @fn.requeue($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 
 # Each branch walks its own partial index; hand-overs are looked at from 4 s on.
 DUE = """
@@ -221,9 +221,10 @@ class PostgresClaims:
         keep_worker: bool = False,
         suspect: bool = False,
         dead: bool = False,
+        untouched: bool = False,
         idle: float | None = None,
     ) -> Outcome:
-        args = (claim, fence, keep_worker, suspect, dead, idle, reason, self._db.mark.value)
+        args = (claim, fence, keep_worker, suspect, dead, untouched, idle, reason, self._db.mark.value)
         return outcome_of(await self._db.value(REQUEUE, *args))
 
     async def due(self, limit: int) -> list[Due]:

@@ -155,7 +155,7 @@ WHERE w.state <> 'gone' AND ($1::text[] IS NULL OR w.id = ANY ($1))
 """
 POOL_TRAITS = """
 SELECT id, frozen IS NOT NULL AS frozen, state = 'live' AS live, (spec #>> '{worker,agent}')::boolean AS agent,
-       spec #>> '{protection,mode}' AS protection, spec ->> 'silence' AS silence,
+       spec #>> '{protection,mode}' AS protection, spec ->> 'silence' AS silence, coalesce((spec #>> '{network,seal}')::boolean, false) AS seal,
        extract(epoch FROM @fn.duration(spec ->> 'startTimeout'))::float8 AS start_timeout,
        extract(epoch FROM @fn.duration(spec #>> '{drain,grace}'))::float8 AS grace
 FROM holdfast.pool WHERE state <> 'gone'
@@ -286,6 +286,7 @@ def _row(row: asyncpg.Record, pool: asyncpg.Record) -> Row:
         agent=pool["agent"],
         protection=pool["protection"],
         silence=pool["silence"],
+        seal=pool["seal"],
         start_timeout=pool["start_timeout"],
         grace=pool["grace"],
         park_left=row["park_left"],

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from ..local.keeping import CLAIM, Tokens
@@ -159,6 +159,12 @@ class SimCluster:
 
     async def check(self, pool: Pool) -> list[Problem]:
         return await self._ask("check", list)
+
+    async def ensure(self, pools: Sequence[Pool]) -> None:
+        """Nothing that a simulated pod depends on."""
+
+    async def seal(self, name: str, uid: str) -> None:
+        """Simulated agents stay with their pods: there is nothing to seal."""
 
     async def remembered(self) -> Remembered | None:
         return await self._ask("remembered", lambda: self._world.remembered(self.install))

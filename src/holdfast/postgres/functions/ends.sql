@@ -162,7 +162,7 @@ END $$;
 -- Send a claim back to its place in the queue. Assigned: its worker proved unusable before anything started (`p_idle`: and the
 -- hand-over still has not moved for so long). Active: only with proof of death, and only if the claim asked for retry: lost.
 CREATE FUNCTION @fn.requeue(p_claim text, p_fence bigint, p_keep_worker boolean, p_suspect boolean, p_dead boolean,
-                            p_idle float, p_reason text, p_mark bigint)
+                            p_untouched boolean, p_idle float, p_reason text, p_mark bigint)
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     c holdfast.claim;
@@ -170,7 +170,7 @@ DECLARE
     t timestamptz := holdfast.now();
 BEGIN
     SELECT * INTO c FROM holdfast.claim WHERE id = p_claim AND fence = p_fence AND (state IN @claim.requeue
-        OR (state IN @claim.retry AND retry = 'lost' AND losses < 2 AND p_dead)) FOR UPDATE;
+        OR (state IN @claim.retry AND p_dead AND (p_untouched OR (retry = 'lost' AND losses < 2)))) FOR UPDATE;
     IF NOT FOUND OR (p_idle IS NOT NULL AND c.progress_heard > holdfast.heard() - make_interval(secs => p_idle)) THEN
         RETURN 'stale';
     END IF;
@@ -180,7 +180,7 @@ BEGIN
     -- The fence stays: it says up to which assignment this claim is done with its workers.
     UPDATE holdfast.claim SET state = 'waiting', worker_id = NULL, offered = false, delivered = false,
         protected = NULL, progress_heard = NULL, lease_heard = NULL, max_heard = NULL, assigned_at = NULL, active_at = NULL,
-        losses = losses + (c.state = 'active')::integer, reason = p_reason,
+        losses = losses + (c.state = 'active' AND NOT p_untouched)::integer, reason = p_reason,
         -- A retried claim gets its waiting time anew, or its deadline, long past, would refuse it at once.
         deadline_heard = CASE WHEN c.state = 'active' THEN holdfast.heard() + patience ELSE deadline_heard END
     WHERE id = p_claim;

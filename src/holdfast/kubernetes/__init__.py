@@ -1,0 +1,5 @@
+"""Pods of a Kubernetes namespace."""
+
+from .cluster import KubernetesCluster
+
+__all__ = ["KubernetesCluster"]

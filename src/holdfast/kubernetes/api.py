@@ -1,0 +1,179 @@
+"""One call to the API server: its answer, its refusal, or the honest word that nobody knows.
+
+Kubernetes answers every refusal with a Status object. What we decide by is its code and reason, never its text, which
+echoes what users wrote.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from ..ports.cluster import ClusterUnavailable, OutcomeUnknown
+from .access import Access
+
+READ_SECONDS = 10.0
+WRITE_SECONDS = 10.0
+MERGE = "application/merge-patch+json"
+JSON = "application/json"
+
+
+class Cause(msgspec.Struct, frozen=True):
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
+class Details(msgspec.Struct, frozen=True):
+    name: str = ""
+    kind: str = ""
+    causes: list[Cause] = []
+
+
+class Status(msgspec.Struct, frozen=True):
+    """What Kubernetes says instead of an object."""
+
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+    details: Details | None = None
+
+    @property
+    def causes(self) -> list[Cause]:
+        return self.details.causes if self.details is not None else []
+
+
+class ApiRefused(Exception):
+    """The API server understood and said no: a 4xx. The text is a user's as much as the server's."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(f"{status.code} {status.reason}: {status.message}")
+        self.status = status
+
+    @property
+    def code(self) -> int:
+        return self.status.code
+
+
+class Api:
+    """Calls and watches over connections of their own, so that no watch ever holds up a write."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._calls: aiohttp.ClientSession | None = None
+        self._watches: aiohttp.ClientSession | None = None
+
+    async def get(self, path: str, params: dict[str, str] | None = None, timeout: float = READ_SECONDS) -> bytes:
+        return await self._call("GET", path, None, JSON, timeout, params or {}, writes=False)
+
+    async def post(self, path: str, body: Any, timeout: float = WRITE_SECONDS) -> bytes:
+        return await self._call("POST", path, body, JSON, timeout, {}, writes=True)
+
+    async def ask(self, path: str, body: Any, params: dict[str, str] | None = None, timeout: float = READ_SECONDS) -> bytes:
+        """A POST that changes nothing: a review, a dry run."""
+        return await self._call("POST", path, body, JSON, timeout, params or {}, writes=False)
+
+    async def put(self, path: str, body: Any, timeout: float = WRITE_SECONDS) -> bytes:
+        return await self._call("PUT", path, body, JSON, timeout, {}, writes=True)
+
+    async def patch(self, path: str, body: Any, timeout: float = WRITE_SECONDS) -> bytes:
+        return await self._call("PATCH", path, body, MERGE, timeout, {}, writes=True)
+
+    async def delete(self, path: str, body: Any, timeout: float = WRITE_SECONDS) -> bytes:
+        return await self._call("DELETE", path, body, JSON, timeout, {}, writes=True)
+
+    async def _call(
+        self, method: str, path: str, body: Any, kind: str, timeout: float, params: dict[str, str], *, writes: bool
+    ) -> bytes:
+        data = msgspec.json.encode(body) if body is not None else None
+        if self._calls is None:
+            self._calls = self._session()
+        for refused in (False, True):
+            sent = False
+            try:
+                async with asyncio.timeout(timeout):
+                    headers = await self._access.headers(refused=refused)
+                    sent = True
+                    async with self._calls.request(
+                        method,
+                        self._access.server + path,
+                        params=params,
+                        data=data,
+                        headers=headers | ({"Content-Type": kind} if data is not None else {}),
+                        ssl=self._access.tls,
+                    ) as answer:
+                        content = await answer.read()
+                        if answer.status == 401 and not refused:
+                            continue  # our token was rotated: once more with the new one
+                        return _judged(answer.status, content, writes)
+            except aiohttp.ClientConnectorError as error:
+                raise ClusterUnavailable(f"the API server cannot be reached: {error.strerror or type(error).__name__}") from error
+            except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                word = f"the API server did not answer: {type(error).__name__}"
+                raise (OutcomeUnknown if writes and sent else ClusterUnavailable)(word) from error
+        raise AssertionError("two tries end above")
+
+    @asynccontextmanager
+    async def stream(self, path: str, params: dict[str, str], idle: float) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Lines of an answer that goes on; ClusterUnavailable when nothing came for `idle` seconds."""
+        if self._watches is None:
+            self._watches = self._session()
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=READ_SECONDS, sock_read=idle)
+        try:
+            headers = await self._access.headers()
+            async with self._watches.get(
+                self._access.server + path, params=params, headers=headers, ssl=self._access.tls, timeout=timeout
+            ) as answer:
+                if answer.status != 200:
+                    if answer.status == 401:
+                        await self._access.headers(refused=True)
+                    _judged(answer.status, await answer.read(), writes=False)
+                yield _lines(answer.content)
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise ClusterUnavailable(f"the watch broke: {type(error).__name__}") from error
+
+    def _session(self) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(limit=64, keepalive_timeout=60)
+        return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None), auto_decompress=True)
+
+    async def close(self) -> None:
+        for session in (self._calls, self._watches):
+            if session is not None:
+                await session.close()
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """A pod may be larger than a reader's line limit: lines are put together here."""
+    rest = bytearray()
+    async for chunk, _ in content.iter_chunks():
+        start = 0
+        while (end := chunk.find(b"\n", start)) >= 0:
+            rest += chunk[start:end]
+            if rest:
+                yield bytes(rest)
+            rest.clear()
+            start = end + 1
+        rest += chunk[start:]
+
+
+def status_of(code: int, content: bytes) -> Status:
+    try:
+        status = msgspec.json.decode(content, type=Status)
+    except msgspec.DecodeError:  # 429 comes in plain text, and proxies say what they like
+        status = Status(code, "", content[:200].decode(errors="replace").strip())
+    return status if status.code else msgspec.structs.replace(status, code=code)
+
+
+def _judged(code: int, content: bytes, writes: bool) -> bytes:
+    if code < 300:
+        return content
+    status = status_of(code, content)
+    if code >= 500:
+        word = f"the API server answered {code} {status.reason}"
+        raise (OutcomeUnknown if writes else ClusterUnavailable)(word)
+    if code in (401, 408, 429):
+        raise ClusterUnavailable(f"the API server answered {code} {status.reason or 'and did not act'}")
+    raise ApiRefused(status)

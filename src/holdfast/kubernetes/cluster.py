@@ -1,0 +1,258 @@
+"""The Cluster port on a Kubernetes namespace: pods as facts, writes that fit what was seen or do nothing."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from ..model.pod import Pod, Stamp
+from ..model.pool import Pool, Problem
+from ..ports.cluster import ClusterUnavailable, Identity, Order, OutcomeUnknown, Output, Refused, Remembered
+from . import names, refusals, template
+from .api import Api, ApiRefused
+from .informer import Informer
+from .nodes import Nodes
+from .objects import Objects
+from .shapes import PodObject, ended_at, facts, has_ended, is_ours
+from .tokens import Reviews
+
+PROTECT_SECONDS = 1.0
+LOG_LIMIT = 8 * 1024 * 1024  # bytes of one claim's output that can be read
+KEEP_OUTPUT = 120.0  # seconds that a pod which ended by itself is kept, so that its output can be read to the end
+
+
+class KubernetesCluster:
+    """Any number of replicas use the same namespace at once; so may other installations."""
+
+    def __init__(self, api: Api, namespace: str, setup: template.Setup, *, keep_output: float = KEEP_OUTPUT) -> None:
+        self.install = setup.install
+        self._api, self._setup = api, setup
+        self._pods = f"/api/v1/namespaces/{namespace}/pods"
+        self._keep_output = keep_output
+        self._hints: set[str] = set()
+        self._hinted = asyncio.Event()
+        self._informer = Informer(api, self._pods, f"{names.INSTALL}={setup.install}", PodObject, self._hint)
+        self._nodes = Nodes(api, self._cordoned)
+        self._objects = Objects(api, namespace, setup)
+        self._reviews = Reviews(api, namespace)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # Looking
+
+    def watch(self) -> None:
+        """Follow pods and nodes from now on. Without it every look is a list."""
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(self._informer.run()), asyncio.create_task(self._nodes.run())]
+
+    async def pods(self) -> list[Pod]:
+        known = self._informer.known() if self._informer.fresh else (await self._informer.list())[0]
+        cordoned = await self._nodes.cordoned()
+        return [facts(pod, cordoned) for pod in known.values()]
+
+    async def changes(self) -> AsyncIterator[set[str]]:
+        self.watch()
+        while True:
+            await self._hinted.wait()
+            self._hinted.clear()
+            names_, self._hints = self._hints, set()
+            if names_:
+                yield names_
+
+    async def read(self, name: str) -> Pod | None:
+        pod = await self._read(name)
+        return facts(pod, await self._nodes.cordoned()) if pod is not None else None
+
+    async def _read(self, name: str) -> PodObject | None:
+        if not names.NAME.fullmatch(name):
+            return None
+        try:
+            pod = _pod(await self._api.get(f"{self._pods}/{name}"))
+        except ApiRefused as refused:
+            if refused.code == 404:
+                self._informer.note_absent(name)
+                return None
+            raise ClusterUnavailable(f"the API server refused to show a pod: {refused.status.reason}") from refused
+        if not is_ours(pod, self.install):
+            return None
+        self._informer.note(pod)
+        return pod
+
+    # Creating
+
+    async def create(self, order: Order) -> Pod | Refused:
+        if found := template.problems(order.pool.spec):
+            return Refused("invalid", f"{found[0].field}: {found[0].reason}")
+        anchor = await self._objects.anchor(order.pool)
+        if isinstance(anchor, Refused):
+            return anchor
+        manifest = template.manifest(order, self._setup, anchor)
+        try:
+            pod = _pod(await self._api.post(self._pods, manifest))
+        except ApiRefused as refused:
+            if refused.code == 409:
+                return await self._found(order)
+            if refused.code == 404:
+                self._objects.forget_anchor(order.pool)
+            return refusals.of_create(refused)
+        self._informer.note(pod)
+        return facts(pod, frozenset())
+
+    async def _found(self, order: Order) -> Pod | Refused:
+        """The pod of an earlier try of the same order, or another's of the same name."""
+        pod = await self.read(order.name)
+        if pod is not None:
+            return pod
+        try:
+            await self._api.get(f"{self._pods}/{order.name}")
+        except ApiRefused:
+            raise OutcomeUnknown(f"{order.name} was there and is gone") from None
+        return Refused("other", f"the name {order.name!r} is taken by a pod that is not this installation's")
+
+    # Protection
+
+    async def protect(self, name: str, uid: str, stamp: Stamp) -> Pod | None:
+        if not await self._mine(name):
+            return None
+        known = self._informer.known().get(name)
+        before = facts(known, frozenset()).stamp if known is not None and known.metadata.uid == uid else None
+        again = before is not None and (before.claim, before.fence) == (stamp.claim, stamp.fence)
+        at = before.at if again and before is not None else time.time()
+        labels = {names.BUSY: "true", names.OWNER: stamp.owner, names.CLAIM: stamp.claim, names.FENCE: str(stamp.fence)}
+        annotations = template.protection(True) | {names.STAMPED_AT: f"{at:.3f}"}
+        # Field tracking goes: nobody else applies to these pods, and it is a third of their size and of the patch's time.
+        meta = {"uid": uid, "managedFields": [{}], "labels": labels, "annotations": annotations}
+        try:
+            pod = _pod(await self._api.patch(f"{self._pods}/{name}", {"metadata": meta}, timeout=PROTECT_SECONDS))
+        except ApiRefused as refused:
+            if refused.code == 404 or _other_uid(refused):
+                return None
+            raise ClusterUnavailable(f"the API server refused a protection: {refused.status.reason}") from refused
+        self._informer.note(pod)
+        return facts(pod, await self._nodes.cordoned())
+
+    async def clear(self, name: str, uid: str, version: str) -> bool:
+        if not await self._mine(name):
+            return False
+        labels = dict.fromkeys((names.BUSY, names.OWNER, names.CLAIM, names.FENCE))
+        annotations = {names.DO_NOT_DISRUPT: None, names.STAMPED_AT: None, **template.protection(False)}
+        meta = {"uid": uid, "resourceVersion": version, "labels": labels, "annotations": annotations}
+        try:
+            self._informer.note(_pod(await self._api.patch(f"{self._pods}/{name}", {"metadata": meta})))
+        except ApiRefused as refused:
+            if refused.code in (404, 409) or _other_uid(refused):
+                return False
+            raise ClusterUnavailable(f"the API server refused a change: {refused.status.reason}") from refused
+        return True
+
+    async def seal(self, name: str, uid: str) -> None:
+        try:
+            meta = {"uid": uid, "labels": {names.SEALED: "true"}}
+            self._informer.note(_pod(await self._api.patch(f"{self._pods}/{name}", {"metadata": meta})))
+        except ApiRefused as refused:
+            if refused.code != 404 and not _other_uid(refused):
+                raise ClusterUnavailable(f"the API server refused a seal: {refused.status.reason}") from refused
+
+    # Ending
+
+    async def delete(self, name: str, uid: str, grace: float) -> None:
+        if not await self._mine(name):
+            return
+        # Never 0: that would take the pod out of the API server while its containers may still run.
+        options = {"preconditions": {"uid": uid}, "gracePeriodSeconds": max(1, round(grace)), "propagationPolicy": "Background"}
+        try:
+            await self._api.delete(f"{self._pods}/{name}", options)
+        except ApiRefused as refused:
+            if refused.code not in (404, 409):  # 409: another UID
+                raise ClusterUnavailable(f"the API server refused a deletion: {refused.status.reason}") from refused
+
+    async def forget(self, name: str, uid: str) -> None:
+        pod = await self._read(name)
+        if pod is None or pod.metadata.uid != uid or not has_ended(pod):
+            return
+        if pod.metadata.deletion_timestamp is None:
+            if time.time() - ended_at(pod) < self._keep_output:
+                return  # whoever follows its output reads it to the end first; we are asked again
+            await self.delete(name, uid, 1.0)
+        if names.FINALIZER not in pod.metadata.finalizers:
+            return
+        rest = [each for each in pod.metadata.finalizers if each != names.FINALIZER]
+        with contextlib.suppress(ApiRefused):  # gone, or changed: we are asked again
+            await self._api.patch(f"{self._pods}/{name}", {"metadata": {"uid": uid, "finalizers": rest}})
+        self._informer.note_absent(name)
+
+    # Output
+
+    async def output(self, claim: str, worker: str, offset: int, limit: int) -> Output:
+        """From the log of the worker's container: there while the pod is."""
+        pod = await self._read(worker) if worker else None
+        if pod is None:
+            return Output(b"", offset, 0)
+        try:
+            params = {"container": pod.worker_container, "limitBytes": str(LOG_LIMIT)}
+            data = await self._api.get(f"{self._pods}/{worker}/log", params)
+        except ApiRefused:  # not started yet
+            return Output(b"", offset, 0)
+        return Output(data[offset : offset + limit], offset, len(data), truncated=len(data) >= LOG_LIMIT)
+
+    async def prune_output(self, keep: set[str]) -> int:
+        return 0  # it goes with its pod
+
+    # The rest
+
+    async def verify(self, token: str) -> Identity | None:
+        said = await self._reviews.review(token)
+        if said is None:
+            return None
+        pod = await self._read(said.worker)
+        if pod is None or pod.metadata.uid != said.uid or has_ended(pod):
+            return None
+        return said
+
+    async def check(self, pool: Pool) -> list[Problem]:
+        if found := template.problems(pool.spec):
+            return found
+        order = Order(worker=f"w-{pool.name}-check", pool=pool, epoch=0)
+        manifest = template.manifest(order, self._setup, "00000000-0000-0000-0000-000000000000")
+        return await self._objects.dry_run(manifest)
+
+    async def ensure(self, pools: Sequence[Pool]) -> None:
+        await self._objects.ensure(pools)
+
+    async def remember(self, mark: Remembered) -> None:
+        await self._objects.remember(mark)
+
+    async def remembered(self) -> Remembered | None:
+        return await self._objects.remembered()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._api.close()
+
+    async def _mine(self, name: str) -> bool:
+        """Whether the pod of this name is this installation's, before it is written to: a name alone proves nothing, and our
+        rights reach all pods of the namespace."""
+        known = self._informer.known().get(name)
+        return known is not None or await self._read(name) is not None
+
+    def _hint(self, changed: set[str]) -> None:
+        self._hints |= changed
+        self._hinted.set()
+
+    def _cordoned(self, nodes: set[str]) -> None:
+        """Nodes that became (un)schedulable: their workers need a look."""
+        self._hint({name for name, pod in self._informer.known().items() if pod.spec.node_name in nodes})
+
+
+def _pod(content: bytes) -> PodObject:
+    try:
+        return msgspec.json.decode(content, type=PodObject)
+    except msgspec.MsgspecError as error:
+        raise ClusterUnavailable(f"the API server's answer cannot be read: {error}") from error
+
+
+def _other_uid(refused: ApiRefused) -> bool:
+    return refused.code == 422 and any(cause.field == "metadata.uid" for cause in refused.status.causes)

@@ -1,0 +1,60 @@
+"""Which nodes take no new work: cordoned by hand, or about to go by Karpenter's or cluster-autoscaler's own mark."""
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from . import names
+from .api import Api
+from .informer import Informer
+from .shapes import Metadata
+
+OLD = 10.0  # seconds; a list of nodes is used for so long while no watch stands behind it
+
+
+class Taint(msgspec.Struct, frozen=True):
+    key: str = ""
+    effect: str = ""
+
+
+class NodeSpec(msgspec.Struct, frozen=True):
+    unschedulable: bool = False
+    taints: list[Taint] = []
+
+
+class NodeObject(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: NodeSpec = NodeSpec()
+
+    @property
+    def leaving(self) -> bool:
+        return self.spec.unschedulable or any(taint.key in names.DISRUPTION_TAINTS for taint in self.spec.taints)
+
+
+class Nodes:
+    def __init__(self, api: Api, changed: Callable[[set[str]], None]) -> None:
+        self._changed = changed
+        self._informer = Informer(api, "/api/v1/nodes", None, NodeObject, self._look)
+        self._before: frozenset[str] = frozenset()
+        self._listed: tuple[float, frozenset[str]] | None = None
+
+    async def run(self) -> None:
+        await self._informer.run()
+
+    async def cordoned(self) -> frozenset[str]:
+        if self._informer.fresh:
+            return self._leaving()
+        if self._listed is None or time.monotonic() - self._listed[0] > OLD:
+            found, _ = await self._informer.list()
+            self._listed = time.monotonic(), frozenset(name for name, node in found.items() if node.leaving)
+        return self._listed[1]
+
+    def _leaving(self) -> frozenset[str]:
+        return frozenset(name for name, node in self._informer.known().items() if node.leaving)
+
+    def _look(self, _: set[str]) -> None:
+        now = self._leaving()
+        if changed := now ^ self._before:
+            self._before = now
+            self._changed(set(changed))

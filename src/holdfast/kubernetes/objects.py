@@ -1,0 +1,222 @@
+"""What stands beside the pods: anchors, accounts, the disruption budget, network policies, and the high-water mark."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ..model.pool import Pool, Problem
+from ..ports.cluster import ClusterUnavailable, Refused, Remembered
+from . import names, policies, refusals, template
+from .api import Api, ApiRefused
+from .shapes import Metadata
+
+TRIES = 20  # of replicas that raise the mark at the same time
+TRUSTED = 30.0  # seconds that an anchor which we saw is taken to be there still
+AGAIN = 60.0  # seconds after which everything is looked at again, though no pool changed
+OLD = 600.0  # seconds; what is younger may belong to a pool that we do not know yet
+
+
+class Named(msgspec.Struct, frozen=True):
+    metadata: Metadata
+
+
+class NamedList(msgspec.Struct, frozen=True):
+    items: list[Named] = []
+
+
+class ConfigMap(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    data: dict[str, str] = {}
+
+
+class Objects:
+    def __init__(self, api: Api, namespace: str, setup: template.Setup) -> None:
+        self._api, self._setup = api, setup
+        self._core = f"/api/v1/namespaces/{namespace}"
+        self._anchors_path = f"/apis/apps/v1/namespaces/{namespace}/controllerrevisions"
+        self._budgets_path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
+        self._policies_path = f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"
+        self._anchors: dict[str, tuple[str, float]] = {}  # of each pool: UID, and when we saw it; only a shortcut
+        self._ours = {names.INSTALL: setup.install}
+        self._select = {"labelSelector": f"{names.INSTALL}={setup.install}"}
+        self._ensured: tuple[bytes, float] = (b"", 0.0)
+
+    # Anchors and accounts
+
+    async def anchor(self, pool: Pool) -> str | Refused:
+        """The UID of what controls this pool's pods, made if need be, with the account that they run as."""
+        uid, seen = self._anchors.get(pool.id, ("", 0.0))
+        if uid and time.monotonic() - seen < TRUSTED:
+            return uid
+        if "serviceAccountName" not in (pool.spec.pod.get("spec") or {}):
+            refused = await self._account(pool)
+            if refused is not None:
+                return refused
+        made = await self._make(self._anchors_path, template.anchor(pool, self._setup))
+        if isinstance(made, Refused):
+            return made
+        self._anchors[pool.id] = (made.uid, time.monotonic())
+        return made.uid
+
+    def forget_anchor(self, pool: Pool) -> None:
+        self._anchors.pop(pool.id, None)
+
+    async def _account(self, pool: Pool) -> Refused | None:
+        """An account without rights: it exists for its tokens' sake."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {
+                "name": names.account_name(self._setup.install, pool.name),
+                "labels": self._ours | {names.POOL: pool.name},
+            },
+            "automountServiceAccountToken": False,
+        }
+        made = await self._make(f"{self._core}/serviceaccounts", body)
+        return made if isinstance(made, Refused) else None
+
+    # Everything
+
+    async def ensure(self, pools: Sequence[Pool]) -> None:
+        """Bring it to what these pools need: at once when they changed, else once a minute."""
+        wanted = [policies.base(self._setup), policies.control(self._setup)]
+        wanted += [policy for pool in pools for policy in policies.of_pool(pool, self._setup)]
+        known = sorted((pool.id, pool.name) for pool in pools)
+        key = msgspec.json.encode([known, wanted])
+        if self._ensured[0] == key and time.monotonic() - self._ensured[1] < AGAIN:
+            return
+        await self._put(self._budgets_path, self._budget())
+        for policy in wanted:
+            await self._put(self._policies_path, policy)
+        await self._sweep(self._policies_path, {policy["metadata"]["name"] for policy in wanted})
+        await self._sweep(f"{self._core}/serviceaccounts", {names.account_name(self._setup.install, pool.name) for pool in pools})
+        await self._sweep_anchors({names.anchor_name(self._setup.install, pool.id) for pool in pools})
+        self._ensured = key, time.monotonic()
+
+    def _budget(self) -> dict[str, Any]:
+        """The Eviction API refuses busy pods, and only those, from the moment of their stamp."""
+        return {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": f"holdfast-{self._setup.install}-busy", "labels": self._ours},
+            "spec": {"maxUnavailable": 0, "selector": {"matchLabels": self._ours | {names.BUSY: "true"}}},
+        }
+
+    async def _sweep(self, path: str, keep: set[str]) -> None:
+        """What pools that are gone left behind."""
+        for meta in await self._list(path):
+            if meta.name not in keep and meta.name.startswith("holdfast-") and meta.labels.get(names.POOL):
+                await self._delete(f"{path}/{meta.name}", meta)
+
+    async def _sweep_anchors(self, keep: set[str]) -> None:
+        """Only where no pod is left: the garbage collector ends what still refers to an anchor that is gone."""
+        gone = [meta for meta in await self._list(self._anchors_path) if meta.name not in keep and meta.age > OLD]
+        if not gone:
+            return
+        used = {meta.labels.get(names.POOL_ID) for meta in await self._list(f"{self._core}/pods")}
+        for meta in gone:
+            if meta.labels.get(names.POOL_ID) not in used:
+                await self._delete(f"{self._anchors_path}/{meta.name}", meta)
+
+    # Calls
+
+    async def _list(self, path: str) -> list[Metadata]:
+        try:
+            content = await self._api.get(path, self._select, timeout=30.0)
+        except ApiRefused as refused:
+            raise ClusterUnavailable(f"the API server refused a list: {refused.status.reason}") from refused
+        return [item.metadata for item in msgspec.json.decode(content, type=NamedList).items]
+
+    async def _delete(self, path: str, meta: Metadata) -> None:
+        options = {"preconditions": {"uid": meta.uid, "resourceVersion": meta.resource_version}}
+        try:
+            await self._api.delete(path, options)
+        except ApiRefused as refused:
+            if refused.code not in (404, 409):
+                raise ClusterUnavailable(f"the API server refused a deletion: {refused.status.reason}") from refused
+
+    async def _make(self, path: str, body: dict[str, Any]) -> Metadata | Refused:
+        """Created, or found as an earlier try left it."""
+        try:
+            return _meta(await self._api.post(path, body))
+        except ApiRefused as refused:
+            if refused.code != 409:
+                return refusals.of_create(refused)
+        try:
+            return _meta(await self._api.get(f"{path}/{body['metadata']['name']}"))
+        except ApiRefused as refused:
+            raise ClusterUnavailable(f"an object came and went: {refused.status.reason}") from refused
+
+    async def _put(self, path: str, body: dict[str, Any]) -> None:
+        """There, and as we want it. The name is ours, but another installation's object is not."""
+        made = await self._make(path, body)
+        if isinstance(made, Refused):
+            raise ClusterUnavailable(f"{body['kind']} {body['metadata']['name']} was refused: {made.reason}")
+        if made.labels.get(names.INSTALL) != self._setup.install:
+            raise ClusterUnavailable(f"{body['kind']} {made.name} is not this installation's")
+        try:
+            await self._api.patch(f"{path}/{made.name}", {"metadata": {"uid": made.uid}, "spec": body["spec"]})
+        except ApiRefused as refused:
+            raise ClusterUnavailable(f"{body['kind']} {made.name} was refused: {refused.status.reason}") from refused
+
+    async def dry_run(self, pod: dict[str, Any]) -> list[Problem]:
+        """What the API server and its admission would refuse of this pod."""
+        try:
+            await self._api.ask(f"{self._core}/pods", pod, {"dryRun": "All", "fieldValidation": "Strict"})
+        except ApiRefused as refused:
+            return refusals.of_check(refused)
+        return []
+
+    # The mark
+
+    async def remember(self, mark: Remembered) -> None:
+        """Only ever upwards, whoever else writes."""
+        name = f"holdfast-{self._setup.install}-mark"
+        for _ in range(TRIES):
+            found = await self._mark()
+            kept = _remembered(found) if found is not None else None
+            higher = mark if kept is None else Remembered(mark.install, max(mark.mark, kept.mark), max(mark.epoch, kept.epoch))
+            if kept == higher:
+                return
+            data = {"install": higher.install, "mark": str(higher.mark), "epoch": str(higher.epoch)}
+            meta: dict[str, Any] = {"name": name, "labels": self._ours}
+            try:
+                if found is None:
+                    await self._api.post(f"{self._core}/configmaps", {"metadata": meta, "data": data})
+                else:
+                    meta["resourceVersion"] = found.metadata.resource_version
+                    await self._api.put(f"{self._core}/configmaps/{name}", {"metadata": meta, "data": data})
+                return
+            except ApiRefused as refused:
+                if refused.code not in (404, 409):
+                    raise ClusterUnavailable(f"the mark was refused: {refused.status.reason}") from refused
+            await asyncio.sleep(0)
+        raise ClusterUnavailable("the mark was raised by others all the time")
+
+    async def remembered(self) -> Remembered | None:
+        found = await self._mark()
+        return _remembered(found) if found is not None else None
+
+    async def _mark(self) -> ConfigMap | None:
+        try:
+            content = await self._api.get(f"{self._core}/configmaps/holdfast-{self._setup.install}-mark")
+        except ApiRefused as refused:
+            if refused.code == 404:
+                return None
+            raise ClusterUnavailable(f"the mark cannot be read: {refused.status.reason}") from refused
+        return msgspec.json.decode(content, type=ConfigMap)
+
+
+def _meta(content: bytes) -> Metadata:
+    return msgspec.json.decode(content, type=Named).metadata
+
+
+def _remembered(found: ConfigMap) -> Remembered:
+    try:
+        return Remembered(found.data["install"], int(found.data["mark"]), int(found.data["epoch"]))
+    except (KeyError, ValueError):
+        # Somebody wrote into it. A mark that cannot be read must stop us, as a database that lost commits would.
+        raise ClusterUnavailable(f"the ConfigMap {found.metadata.name} does not hold a mark") from None

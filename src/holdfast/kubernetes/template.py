@@ -1,0 +1,248 @@
+"""Make a worker's pod out of its pool's template: the user's containers unmodified, ours beside them (decision 0015)."""
+
+import math
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from ..model.duration import seconds
+from ..model.pool import Pool, PoolSpec, Problem
+from ..ports.cluster import Order
+from . import names
+
+SHELL = ["/bin/sh", f"{names.SHARED_PATH}/run"]
+NOOP = f"{names.SHARED_PATH}/noop"
+TOKEN_SECONDS = 3600
+RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "runAsGroup": 65532,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+SMALL = {"requests": {"cpu": "10m", "memory": "48Mi"}, "limits": {"memory": "256Mi"}}
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all pods of this installation share."""
+
+    install: str
+    agent_image: str
+    servers: tuple[str, ...]  # where agents find us
+    priority_class: str | None = None
+
+
+def kind_of(spec: PoolSpec) -> str:
+    return spec.mode if spec.worker.agent else "plain"
+
+
+def problems(spec: PoolSpec) -> list[Problem]:
+    """What of the template we refuse ourselves; everything else is the API server's to say."""
+    found: list[Problem] = []
+    template = spec.pod.get("spec")
+    containers = template.get("containers") if isinstance(template, dict) else None
+    if not isinstance(template, dict) or not isinstance(containers, list) or not containers:
+        return [Problem("pod.spec.containers", "a pool on Kubernetes needs a pod template with at least one container")]
+    for field in spec.pod:
+        if field not in ("metadata", "spec"):
+            found.append(Problem(f"pod.{field}", "a pod template has metadata and spec"))
+    if template.get("restartPolicy", "Never") != "Never":
+        found.append(Problem("pod.spec.restartPolicy", "must be Never: a worker that ended has ended"))
+    if "terminationGracePeriodSeconds" in template:
+        found.append(Problem("pod.spec.terminationGracePeriodSeconds", "is the pool's drain.grace"))
+    if "nodeName" in template:
+        found.append(Problem("pod.spec.nodeName", "would pass the scheduler by; use nodeSelector or affinity"))
+    for part in ("containers", "initContainers", "volumes"):
+        for n, each in enumerate(template.get(part) or []):
+            if isinstance(each, dict) and str(each.get("name", "")).startswith("holdfast-"):
+                found.append(Problem(f"pod.spec.{part}[{n}].name", "names that begin with holdfast- are ours"))
+    metadata = spec.pod.get("metadata") or {}
+    for part in ("labels", "annotations"):
+        for key in metadata.get(part) or {} if isinstance(metadata, dict) else {}:
+            if str(key).startswith(f"{names.DOMAIN}/") or key in (names.DO_NOT_DISRUPT, names.SAFE_TO_EVICT):
+                found.append(Problem(f"pod.metadata.{part}.{key}", "is written by Holdfast"))
+    if spec.worker.serve:
+        found.append(Problem("worker.serve", "on Kubernetes the pod's own container serves, on worker.port"))
+    if spec.mode == "job" and spec.worker.activate:
+        found.append(Problem("worker.activate", "a job's container starts only after its claim: put it into the command"))
+    return found
+
+
+def manifest(order: Order, setup: Setup, anchor_uid: str) -> Json:
+    """The pod, ready to be created."""
+    pool, spec = order.pool, order.pool.spec
+    pod = deepcopy(spec.pod.get("spec") or {})
+    metadata = deepcopy(spec.pod.get("metadata") or {})
+    pod["restartPolicy"] = "Never"
+    pod["terminationGracePeriodSeconds"] = max(1, math.ceil(seconds(spec.drain.grace)))
+    if "serviceAccountName" not in pod:
+        pod["serviceAccountName"] = names.account_name(setup.install, pool.name)
+    pod.setdefault("automountServiceAccountToken", False)  # the user's containers get no token unless they ask for it
+    pod.setdefault("enableServiceLinks", False)
+    if setup.priority_class and "priorityClassName" not in pod:
+        pod["priorityClassName"] = setup.priority_class
+    if spec.worker.agent:
+        _add_agent(pod, order, setup)
+    always = spec.protection.mode == "always"
+    labels = metadata.get("labels") or {}
+    annotations = metadata.get("annotations") or {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": order.name,
+            "labels": labels | _labels(order, setup) | ({names.BUSY: "true"} if always else {}),
+            "annotations": annotations | protection(always) | {"kubectl.kubernetes.io/default-container": _first(pod)},
+            "finalizers": [names.FINALIZER],
+            "ownerReferences": [
+                {
+                    "apiVersion": "apps/v1",
+                    "kind": "ControllerRevision",
+                    "name": names.anchor_name(setup.install, pool.id),
+                    "uid": anchor_uid,
+                    "controller": True,
+                    "blockOwnerDeletion": False,
+                }
+            ],
+        },
+        "spec": pod,
+    }
+
+
+def protection(on: bool) -> dict[str, str]:
+    """Annotations at creation: what is off is said as well, where a default would say otherwise."""
+    return {names.DO_NOT_DISRUPT: "true", names.SAFE_TO_EVICT: "false"} if on else {names.SAFE_TO_EVICT: "true"}
+
+
+def anchor(pool: Pool, setup: Setup) -> Json:
+    """What controls the pool's pods, so that drains and autoscalers take them for managed."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {
+            "name": names.anchor_name(setup.install, pool.id),
+            "labels": {names.INSTALL: setup.install, names.POOL: pool.name, names.POOL_ID: pool.id},
+        },
+        "revision": 1,
+        "data": {"pool": pool.name},
+    }
+
+
+def _labels(order: Order, setup: Setup) -> dict[str, str]:
+    pool = order.pool
+    return {
+        names.INSTALL: setup.install,
+        names.POOL: pool.name,
+        names.POOL_ID: pool.id,
+        names.WORKER: order.worker,
+        names.REVISION: pool.revision,
+        names.EPOCH: str(order.epoch),
+        names.KIND: kind_of(pool.spec),
+    }
+
+
+def _first(pod: Json) -> str:
+    containers = pod.get("containers") or [{}]
+    return str(containers[0].get("name", ""))
+
+
+def _add_agent(pod: Json, order: Order, setup: Setup) -> None:
+    spec = order.pool.spec
+    shared = {"name": names.SHARED_VOLUME, "mountPath": names.SHARED_PATH}
+    token = {
+        "name": names.TOKEN_VOLUME,
+        "projected": {
+            "sources": [
+                {"serviceAccountToken": {"path": "token", "audience": names.AUDIENCE, "expirationSeconds": TOKEN_SECONDS}}
+            ]
+        },
+    }
+    # In memory: an assignment may carry secrets, and nothing of it should reach a node's disk.
+    memory = {"name": names.SHARED_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}}
+    pod["volumes"] = [*(pod.get("volumes") or []), memory, token]
+    own = {"name": names.TOKEN_VOLUME, "mountPath": names.TOKEN_PATH, "readOnly": True}
+    agent = {
+        "name": names.AGENT,
+        "image": setup.agent_image,
+        "command": ["python", "-m", "holdfast.agent"],
+        "env": _agent_env(spec, setup),
+        "volumeMounts": [shared, own],
+        "terminationMessagePath": names.TERMINATION_PATH,
+        "securityContext": RESTRICTED,
+        "resources": SMALL,
+    }
+    mine: list[Json]
+    if spec.mode == "session":
+        agent |= {
+            "restartPolicy": "Always",
+            "ports": [{"name": "holdfast", "containerPort": names.AGENT_PORT}],
+        }
+        mine = [agent]
+    else:
+        worker = pod["containers"][0]
+        worker["volumeMounts"] = [*(worker.get("volumeMounts") or []), shared]
+        worker["env"] = [
+            *(worker.get("env") or []),
+            {"name": "HOLDFAST_ASSIGNMENT", "value": f"{names.SHARED_PATH}/assignment.json"},
+        ]
+        mine = [_stage(setup, shared), _pull(worker, shared), agent]
+        if not worker.get("command"):
+            worker["command"] = SHELL
+            worker.pop("args", None)
+    pod["initContainers"] = [*(pod.get("initContainers") or []), *mine]
+
+
+def _stage(setup: Setup, shared: Json) -> Json:
+    return {
+        "name": names.STAGE,
+        "image": setup.agent_image,
+        "command": ["cp", "/usr/local/bin/holdfast-noop", NOOP],
+        "volumeMounts": [shared],
+        "terminationMessagePath": names.TERMINATION_PATH,
+        "securityContext": RESTRICTED,
+        "resources": SMALL,
+    }
+
+
+def _pull(worker: Json, shared: Json) -> Json:
+    """The user's image, told to do nothing: so it is on the node, and starts, before the worker counts as warm."""
+    pull = {
+        "name": names.PULL,
+        "image": worker.get("image", ""),
+        "command": [NOOP],
+        "volumeMounts": [shared],
+        "terminationMessagePath": names.TERMINATION_PATH,
+    }
+    return pull | {key: worker[key] for key in ("imagePullPolicy", "securityContext", "resources") if key in worker}
+
+
+def _agent_env(spec: PoolSpec, setup: Setup) -> list[Json]:
+    def field(name: str, path: str) -> Json:
+        return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+    def value(name: str, text: str) -> Json:
+        return {"name": name, "value": text}
+
+    env = [
+        field("HOLDFAST_WORKER", "metadata.name"),
+        field("HOLDFAST_POD_UID", "metadata.uid"),
+        value("HOLDFAST_TOKEN_FILE", f"{names.TOKEN_PATH}/token"),
+        value("HOLDFAST_SERVERS", ",".join(setup.servers)),
+        value("HOLDFAST_WORKER_DIR", f"{names.SHARED_PATH}/agent"),
+    ]
+    if spec.mode == "session":
+        return [
+            *env,
+            field("HOLDFAST_ADVERTISE", "status.podIP"),
+            value("HOLDFAST_BIND", "0.0.0.0"),
+            value("HOLDFAST_PORT", str(names.AGENT_PORT)),
+        ]
+    return [
+        *env,
+        value("HOLDFAST_STAGE", names.SHARED_PATH),
+        value("HOLDFAST_TERMINATION", names.TERMINATION_PATH),
+    ]
