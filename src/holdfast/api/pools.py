@@ -120,6 +120,8 @@ async def put_pool(context: Context, call: Call) -> Response:
         raise field_problems(found)
     stored, what = await context.store.pools.put(draft.id, name, spec, "api")
     context.forget_pool(name)
+    if what == "taken":
+        raise Problem(409, "not-ours", f"pool {name!r} belongs to its WorkerPool object; change that")
     return answer(pool_view(stored, None), 201 if what == "created" else 200, {"Holdfast-Result": what})
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from ..model.pool import Pool
+from ..ports.declared import Declared, PoolStatus
 from ..ports.store import Adoption, Facts
 
 
@@ -185,6 +186,40 @@ class FinishPool:
 
 
 @dataclass(frozen=True)
+class PutPool:
+    """An object's pool, as the object wants it. What is wrong with it is told to the object."""
+
+    declared: Declared
+
+
+@dataclass(frozen=True)
+class DrainPool:
+    """Durably. With `gone`, only after a direct read showed that the object with this UID is gone."""
+
+    name: str
+    pool_id: str
+    gone: str | None = None
+
+
+@dataclass(frozen=True)
+class Guard:
+    """The object must not vanish before its pool's drain is durable."""
+
+    declared: Declared
+
+
+@dataclass(frozen=True)
+class Release:
+    declared: Declared
+
+
+@dataclass(frozen=True)
+class Tell:
+    declared: Declared
+    status: PoolStatus
+
+
+@dataclass(frozen=True)
 class BeginRecovery:
     reason: str
     epoch: int = 0  # the epoch in which somebody lives already
@@ -249,6 +284,11 @@ Action = (
     | Ensure
     | ShowFacts
     | FinishPool
+    | PutPool
+    | DrainPool
+    | Guard
+    | Release
+    | Tell
     | BeginRecovery
     | Adopt
     | AdoptFree

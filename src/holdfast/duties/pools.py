@@ -1,22 +1,116 @@
-"""Keep what pools need as a whole: objects beside their pods; and drained pools are gone."""
+"""Keep pools in step with what people declare: objects become pools, pools tell their objects how they are; drained ones go."""
 
+from dataclasses import dataclass
+
+import msgspec
+
+from ..model.pool import PoolSpec
+from ..ports.declared import Condition, Declared, PoolStatus
 from ..ports.store import PoolLoad
-from .actions import Action, Ensure, FinishPool
+from .actions import Action, DrainPool, Ensure, FinishPool, Guard, PutPool, Release, Tell
 from .duty import Ports
+from .scale import free_target
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Objects are read before rows: a pool that was put in between is not taken for one without an object."""
+
+    declared: list[Declared] | None  # None: nobody declares pools here
+    loads: list[PoolLoad]
 
 
 class Pools:
     name = "pools"
     period = 5.0
 
-    async def observe(self, ports: Ports) -> list[PoolLoad]:
-        return await ports.store.pools.loads()
+    async def observe(self, ports: Ports) -> Seen:
+        objects = ports.cluster.declarations
+        declared = await objects.list() if objects is not None else None
+        return Seen(declared, await ports.store.pools.loads())
 
-    def plan(self, seen: list[PoolLoad]) -> list[Action]:
-        finished: list[Action] = [
-            FinishPool(load.pool.id)
-            for load in seen
-            if load.pool.state == "draining"
-            and load.spawning + load.warm + load.unusable + load.held + load.parked + load.retiring + load.waiting == 0
-        ]
-        return [Ensure(tuple(load.pool for load in seen)), *finished]
+    def plan(self, seen: Seen) -> list[Action]:
+        finished: list[Action] = [FinishPool(load.pool.id) for load in seen.loads if drained(load)]
+        ensured = Ensure(tuple(load.pool for load in seen.loads))
+        if seen.declared is None:
+            return [ensured, *finished]
+        actions = [action for each in seen.declared for action in of_object(each, seen.loads)]
+        return [*actions, *vanished(seen.declared, seen.loads), ensured, *finished]
+
+
+def drained(load: PoolLoad) -> bool:
+    left = load.spawning + load.warm + load.unusable + load.held + load.parked + load.retiring + load.waiting
+    return load.pool.state == "draining" and left == 0
+
+
+def of_object(declared: Declared, loads: list[PoolLoad]) -> list[Action]:
+    """What one object asks for."""
+    mine = next((load for load in loads if load.pool.id == declared.pool_id), None)
+    live = next((load for load in loads if load.pool.name == declared.name and load.pool.state == "live"), None)
+    if declared.deleting:
+        if mine is not None and mine.pool.state == "live":
+            return [DrainPool(mine.pool.name, mine.pool.id)]
+        return [Release(declared)] if declared.guarded else []  # its drain is durable: the name is free at once
+    guard: list[Action] = [] if declared.guarded else [Guard(declared)]
+    if live is None:
+        return [*guard, PutPool(declared)] if mine is None else guard
+    if live.pool.id != declared.pool_id:
+        if live.pool.source == "cr":  # of an object that is gone, and this one has its name
+            return [*guard, DrainPool(live.pool.name, live.pool.id)]
+        taken = Condition("Ready", False, "NameTaken", f"the API has a pool {declared.name!r}: delete it, or rename this one")
+        return [*guard, Tell(declared, PoolStatus(generation=declared.generation, conditions=(taken,)))]
+    if wanted(declared) != live.pool.spec:
+        return [*guard, PutPool(declared)]
+    return [*guard, Tell(declared, status(declared, live))]
+
+
+def wanted(declared: Declared) -> PoolSpec | None:
+    """None: it cannot be read. Whoever puts it says why."""
+    try:
+        return msgspec.convert(declared.spec, PoolSpec)
+    except msgspec.ValidationError:
+        return None
+
+
+def vanished(declared: list[Declared], loads: list[PoolLoad]) -> list[Action]:
+    """Pools whose objects went without waiting for us: they drain from our rows all the same, once a direct read agrees."""
+    there = {each.pool_id for each in declared}
+    names = {each.name for each in declared if not each.deleting}  # else the object of that name drains it
+    return [
+        DrainPool(load.pool.name, load.pool.id, gone=load.pool.id.removeprefix("p-"))
+        for load in loads
+        if load.pool.source == "cr" and load.pool.state == "live" and load.pool.id not in there and load.pool.name not in names
+    ]
+
+
+def status(declared: Declared, load: PoolLoad) -> PoolStatus:
+    return PoolStatus(
+        generation=declared.generation,
+        revision=load.pool.revision,
+        desired=free_target(load),
+        free=load.free_ready,
+        spawning=load.spawning,
+        warm=load.warm,
+        held=load.held,
+        parked=load.parked,
+        retiring=load.retiring,
+        waiting=load.waiting,
+        oldest_waiting=int(load.oldest_wait),
+        conditions=conditions(load),
+    )
+
+
+def conditions(load: PoolLoad) -> tuple[Condition, ...]:
+    """Ready: it could serve a claim now, as far as its size allows. Degraded: something is wrong that more time does not mend."""
+    pool, spec = load.pool, load.pool.spec
+    possible = max(0, min(spec.warm, spec.max - load.held - load.parked))
+    if load.free_ready >= possible:
+        reason = "WarmTargetMet" if possible == spec.warm else "Saturated"
+        said = f"{load.free_ready} free workers of {spec.warm} wanted; {load.held} held, {spec.max} at most"
+        ready = Condition("Ready", True, reason, said)
+    else:
+        said = f"{load.free_ready} free workers of {spec.warm} wanted; {load.spawning} starting"
+        ready = Condition("Ready", False, "SpawnsFail" if pool.trouble else "Starting", said)
+    degraded = Condition("Degraded", pool.trouble is not None, "SpawnsFail" if pool.trouble else "AsExpected", pool.trouble or "")
+    frozen = Condition("Frozen", pool.frozen is not None, "Frozen" if pool.frozen else "NotFrozen", pool.frozen or "")
+    return ready, degraded, frozen

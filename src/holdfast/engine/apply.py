@@ -13,6 +13,7 @@ from ..ports.cluster import Cluster, ClusterUnavailable, Order, Refused
 from ..ports.store import Pair, Store, StoreUnavailable
 from .counting import Counting
 from .crash import crash_point
+from .declared import DeclaredPools
 from .desk import Desk
 from .ids import Ids
 from .metrics import Metrics
@@ -30,6 +31,7 @@ class Apply:
         self._ids = ids
         self._metrics = metrics
         self._counting = Counting(store, metrics)
+        self._declared = DeclaredPools(store, cluster)
         self._by_type: dict[type, Callable[[Any], Awaitable[Outcome]]] = {
             do.Match: self._match,
             do.HandOver: self._hand_over,
@@ -51,6 +53,11 @@ class Apply:
             do.Ensure: self._ensure,
             do.ShowFacts: self._show_facts,
             do.FinishPool: lambda a: store.pools.finish(a.pool_id),
+            do.PutPool: self._declared.put,
+            do.DrainPool: self._declared.drain,
+            do.Guard: self._declared.guard,
+            do.Release: self._declared.release,
+            do.Tell: self._declared.tell,
             do.BeginRecovery: self._begin_recovery,
             do.Adopt: lambda a: store.fleet.adopt(a.adoption),
             do.AdoptFree: lambda a: store.fleet.adopt_free(a.worker, a.uid, a.pool_id, a.pool, a.revision, spent=a.spent),

@@ -10,8 +10,10 @@ import msgspec
 from ..model.pod import Pod, Stamp
 from ..model.pool import Pool, Problem
 from ..ports.cluster import ClusterUnavailable, Identity, Order, OutcomeUnknown, Output, Refused, Remembered
+from ..ports.declared import Declarations
 from . import names, refusals, template
 from .api import Api, ApiRefused
+from .declared import WorkerPools
 from .informer import Informer
 from .nodes import Nodes
 from .objects import Objects
@@ -36,6 +38,7 @@ class KubernetesCluster:
         self._informer = Informer(api, self._pods, f"{names.INSTALL}={setup.install}", PodObject, self._hint)
         self._nodes = Nodes(api, self._cordoned)
         self._objects = Objects(api, namespace, setup)
+        self.declarations: Declarations | None = WorkerPools(api, namespace, setup.install)
         self._reviews = Reviews(api, namespace)
         self._tasks: list[asyncio.Task[None]] = []
 

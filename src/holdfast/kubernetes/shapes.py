@@ -81,6 +81,7 @@ class Metadata(_Part, frozen=True):
     name: str = ""
     uid: str = ""
     resource_version: str = "0"
+    generation: int = 0
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     deletion_grace_period_seconds: int | None = None

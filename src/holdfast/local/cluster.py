@@ -14,6 +14,7 @@ import msgspec
 from ..model.pod import Pod, Stamp
 from ..model.pool import Pool, Problem
 from ..ports.cluster import ClusterUnavailable, Identity, Order, OutcomeUnknown, Output, Refused, Remembered
+from ..ports.declared import Declarations
 from .ending import end
 from .folder import Folder, StampFile
 from .keeping import HighWater, Outputs, Tokens
@@ -29,6 +30,8 @@ DRAFT_AGE = 600.0  # seconds; making or removing a folder takes milliseconds
 
 class LocalCluster:
     """The Cluster port, on one machine. Any number of replicas may use the same folders at once."""
+
+    declarations: Declarations | None = None
 
     def __init__(
         self,

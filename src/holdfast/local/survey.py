@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..model.pod import Phase, Pod
 from ..ports.cluster import ClusterUnavailable
-from .folder import Exit, Facts, Folder, Stat
+from .folder import TRIES, Exit, Facts, Folder, Stat
 from .process import BOOT, NOBODY, Table, alive
 
 MARKER = ".holdfast"  # in the root from its first day on: an empty folder in its place proves nothing
@@ -62,31 +62,34 @@ class Survey:
     def facts(self, name: str, fresh: bool = True) -> Facts | None:
         """What the folder of this name says; None is proof that there is none."""
         folder = self.folder(name)
-        try:
-            if not fresh and (known := self._known.get(name)) is not None and folder.stat() == known[0]:
-                return known[1]
-            facts, stat = folder.facts()
-        except FileNotFoundError:
-            self._prove_gone(name)
-            return None
-        except OSError as error:
-            raise ClusterUnavailable(f"cannot read {folder.path}: {error}") from error
-        if stat is not None:
-            self._known[name] = stat, facts
-        return facts
+        for _ in range(TRIES):
+            try:
+                if not fresh and (known := self._known.get(name)) is not None and folder.stat() == known[0]:
+                    return known[1]
+                facts, stat = folder.facts()
+            except FileNotFoundError:
+                if self._is_gone(name):
+                    return None
+                continue  # it was made just now: look again
+            except OSError as error:
+                raise ClusterUnavailable(f"cannot read {folder.path}: {error}") from error
+            if stat is not None:
+                self._known[name] = stat, facts
+            return facts
+        raise ClusterUnavailable(f"{folder.path} could not be reached, though it is there")
 
     def check_root(self) -> None:
         with self._opened():
             pass
 
-    def _prove_gone(self, name: str) -> None:
+    def _is_gone(self, name: str) -> bool:
         """A path leads nowhere too while the root is moved away under it, so ask the root itself."""
         with self._opened() as root:
             try:
                 os.stat(name, dir_fd=root, follow_symlinks=False)
             except FileNotFoundError:
-                return
-        raise ClusterUnavailable(f"{self.root / name} could not be reached, though it is there")
+                return True
+        return False
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:

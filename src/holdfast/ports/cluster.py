@@ -7,6 +7,7 @@ import msgspec
 
 from ..model.pod import Pod, Stamp
 from ..model.pool import Pool, Problem
+from .declared import Declarations
 
 
 class ClusterUnavailable(Exception):
@@ -69,6 +70,7 @@ class Cluster(Protocol):
     happened. Nothing here decides; nothing here remembers what matters."""
 
     install: str
+    declarations: Declarations | None  # None: pools are declared through the API alone
 
     async def pods(self) -> list[Pod]:
         """All pods of this installation, ended ones too, as of now. Pods of another installation are never listed. Raises

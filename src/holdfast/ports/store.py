@@ -166,10 +166,11 @@ class Workers(Protocol):
 class Pools(Protocol):
     async def put(
         self, pool_id: str, name: str, spec: PoolSpec, source: str
-    ) -> tuple[Pool, Literal["created", "changed", "same"]]: ...
+    ) -> tuple[Pool, Literal["created", "changed", "same", "taken"]]:
+        """`taken`: the name belongs to another source's pool, or to another object's; nothing was changed."""
 
-    async def delete(self, name: str) -> Pool | None:
-        """Drain it, durably: the name is free at once."""
+    async def delete(self, name: str, pool_id: str | None = None) -> Pool | None:
+        """Drain it, durably: the name is free at once. With an id only if it is still that pool."""
 
     async def freeze(self, name: str, reason: str | None) -> Pool | None: ...
 

@@ -22,7 +22,7 @@ PUT = "SELECT * FROM @fn.put_pool($1, $2, $3::jsonb, $4, $5)"
 DELETE = f"""
 WITH clock AS (SELECT holdfast.now() AS t),
 p AS (UPDATE holdfast.pool AS pool SET state = 'draining', frozen = NULL, updated_at = clock.t FROM clock
-      WHERE pool.name = $1 AND pool.state = 'live' RETURNING pool.*),
+      WHERE pool.name = $1 AND pool.state = 'live' AND ($2::text IS NULL OR pool.id = $2) RETURNING pool.*),
 e AS (INSERT INTO holdfast.event (at, kind, pool_id, reason)
       SELECT clock.t, 'pool.draining', p.id, 'deleted: free workers go, busy ones finish' FROM p, clock),
 n AS (SELECT pg_notify('holdfast', 'p ' || p.id) FROM p)
@@ -171,15 +171,15 @@ class PostgresPools:
 
     async def put(
         self, pool_id: str, name: str, spec: PoolSpec, source: str
-    ) -> tuple[Pool, Literal["created", "changed", "same"]]:
+    ) -> tuple[Pool, Literal["created", "changed", "same", "taken"]]:
         row = await self._db.row(PUT, pool_id, name, msgspec.json.encode(spec).decode(), revision_of(spec), source)
         assert row is not None
         pool = await self._db.row(BY_ID, row["o_id"])
         assert pool is not None
         return pool_of(pool), row["o_what"]
 
-    async def delete(self, name: str) -> Pool | None:
-        row = await self._db.row(DELETE, name)
+    async def delete(self, name: str, pool_id: str | None = None) -> Pool | None:
+        row = await self._db.row(DELETE, name, pool_id)
         return pool_of(row) if row else None
 
     async def freeze(self, name: str, reason: str | None) -> Pool | None:

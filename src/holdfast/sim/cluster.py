@@ -9,6 +9,7 @@ from ..local.keeping import CLAIM, Tokens
 from ..model.pod import Pod, Stamp
 from ..model.pool import Pool, Problem
 from ..ports.cluster import ClusterUnavailable, Identity, Order, OutcomeUnknown, Output, Refused, Remembered
+from ..ports.declared import Declarations
 from .loop import later
 from .world import Weather, World, WorldPod
 
@@ -107,6 +108,8 @@ class Watch:
 
 class SimCluster:
     """The Cluster port. A request, once sent, belongs to the world: it arrives though its sender was cancelled or killed."""
+
+    declarations: Declarations | None = None
 
     def __init__(
         self,

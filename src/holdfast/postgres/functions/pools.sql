@@ -18,6 +18,11 @@ BEGIN
         RETURN QUERY SELECT p_id, 'created';
         RETURN;
     END IF;
+    -- A pool belongs to its object or to the API, never to both; and another object of the same name is another pool.
+    IF was.source <> p_source OR (p_source = 'cr' AND was.id <> p_id) THEN
+        RETURN QUERY SELECT was.id, 'taken';
+        RETURN;
+    END IF;
     IF was.spec = p_spec THEN
         RETURN QUERY SELECT was.id, 'same';
         RETURN;

@@ -1,0 +1,77 @@
+"""Turn declared objects into pools, and pools' words into their objects' status: the effects behind the duty `pools`."""
+
+import msgspec
+
+from ..duties import actions as do
+from ..model.outcome import Done, Failed, Outcome, Skipped, Stale
+from ..model.pool import Pool, PoolSpec, Problem, problems, revision_of
+from ..ports.cluster import Cluster
+from ..ports.declared import Condition, Declarations, Declared, PoolStatus
+from ..ports.store import Store
+
+FIXED = "cannot change: delete the object and make it anew, the name is free at once"
+
+
+class DeclaredPools:
+    def __init__(self, store: Store, cluster: Cluster) -> None:
+        self._store, self._cluster = store, cluster
+
+    @property
+    def _objects(self) -> Declarations:
+        assert self._cluster.declarations is not None, "who lists no objects plans nothing about them"
+        return self._cluster.declarations
+
+    async def put(self, a: do.PutPool) -> Outcome:
+        found = await self._refused(a.declared)
+        if isinstance(found, list):
+            message = "; ".join(f"{problem.field}: {problem.reason}" for problem in found)
+            refused = (Condition("Ready", False, "Refused", message), Condition("Degraded", True, "Refused", message))
+            await self._objects.tell(a.declared, PoolStatus(generation=a.declared.generation, conditions=refused))
+            return Failed(message)
+        _, what = await self._store.pools.put(a.declared.pool_id, a.declared.name, found, "cr")
+        return Stale() if what in ("same", "taken") else Done()
+
+    async def _refused(self, declared: Declared) -> PoolSpec | list[Problem]:
+        try:
+            spec = msgspec.convert(declared.spec, PoolSpec)
+        except msgspec.ValidationError as error:
+            reason, _, path = str(error).partition(" - at `$")
+            return [Problem(f"spec{path.rstrip('`')}", reason)]
+        if found := problems(spec):
+            return found
+        before = await self._store.pools.get(declared.name)
+        if before is not None and before.id == declared.pool_id:
+            changed = {"mode": before.spec.mode != spec.mode, "worker.agent": before.spec.worker.agent != spec.worker.agent}
+            if fixed := [Problem(field, FIXED) for field, differs in changed.items() if differs]:
+                return fixed
+        draft = Pool(
+            id=declared.pool_id,
+            name=declared.name,
+            spec=spec,
+            revision=revision_of(spec),
+            state="live",
+            source="cr",
+            created_at=0.0,
+        )
+        return await self._cluster.check(draft) or spec
+
+    async def drain(self, a: do.DrainPool) -> Outcome:
+        if a.gone is not None and not await self._objects.absent(a.name, a.gone):
+            return Skipped("unsure")
+        return Done() if await self._store.pools.delete(a.name, a.pool_id) is not None else Stale()
+
+    async def guard(self, a: do.Guard) -> Outcome:
+        await self._objects.guard(a.declared)
+        return Done()
+
+    async def release(self, a: do.Release) -> Outcome:
+        """Only when the drain is durable: asked again here, for the plan may be old."""
+        live = await self._store.pools.get(a.declared.name)
+        if live is not None and live.id == a.declared.pool_id:
+            return Stale()
+        await self._objects.release(a.declared)
+        return Done()
+
+    async def tell(self, a: do.Tell) -> Outcome:
+        await self._objects.tell(a.declared, a.status)
+        return Done()

@@ -1,0 +1,185 @@
+"""WorkerPool objects: read them, keep them until their drain is durable, and tell them how their pools are."""
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from ..ports.cluster import ClusterUnavailable
+from ..ports.declared import Declared, PoolStatus
+from . import names
+from .api import Api, ApiRefused
+from .shapes import Metadata
+
+GROUP = f"{names.DOMAIN}/v1alpha1"
+DRAIN = f"{names.DOMAIN}/drain"  # our finalizer: the drain is durable in Postgres before the object goes
+DEFAULT = "holdfast"  # the installation that objects without a label belong to
+OLDER = 10  # seconds; the age of the oldest waiting claim is told in steps, or it would be written all the time
+
+
+class Told(msgspec.Struct, frozen=True, rename="camel"):
+    """A condition as it stands in the object."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str = ""
+
+
+class PoolObject(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: dict[str, Any] = {}
+    status: dict[str, Any] = {}
+
+
+class PoolObjects(msgspec.Struct, frozen=True):
+    items: list[PoolObject] = []
+
+
+class WorkerPools:
+    def __init__(self, api: Api, namespace: str, install: str) -> None:
+        self._api, self._namespace, self._install = api, namespace, install
+        self._path = f"/apis/{GROUP}/namespaces/{namespace}/workerpools"
+        self._known: dict[str, PoolObject] = {}  # as last listed: what their status says
+
+    async def list(self) -> list[Declared] | None:
+        try:
+            content = await self._api.get(self._path, timeout=30.0)
+        except ApiRefused as refused:
+            if refused.code == 404:
+                return None  # the CRD is not installed: nothing follows from that, least of all that all pools were deleted
+            raise ClusterUnavailable(f"the API server refused a list: {refused.status.reason}") from refused
+        found = [item for item in _decoded(content, PoolObjects).items if self._ours(item)]
+        self._known = {item.metadata.uid: item for item in found}
+        return [_declared(item) for item in found]
+
+    async def absent(self, name: str, uid: str) -> bool:
+        try:
+            return bool(_decoded(await self._api.get(f"{self._path}/{name}"), PoolObject).metadata.uid != uid)
+        except ApiRefused as refused:
+            if refused.code != 404:
+                raise ClusterUnavailable(f"the API server refused to show a pool: {refused.status.reason}") from refused
+        # The same answer comes when the whole CRD is away.
+        return await self.list() is not None
+
+    async def guard(self, declared: Declared) -> None:
+        await self._finalizers(declared, add=True)
+
+    async def release(self, declared: Declared) -> None:
+        await self._finalizers(declared, add=False)
+
+    async def _finalizers(self, declared: Declared, *, add: bool) -> None:
+        known = self._known.get(declared.uid)
+        others = [each for each in (known.metadata.finalizers if known else []) if each != DRAIN]
+        meta = {"uid": declared.uid, "finalizers": [*others, DRAIN] if add else others}
+        if known is not None:
+            meta["resourceVersion"] = known.metadata.resource_version  # others have finalizers too
+        await self._patch(declared.name, {"metadata": meta})
+
+    async def tell(self, declared: Declared, status: PoolStatus) -> None:
+        known = self._known.get(declared.uid)
+        before = known.status if known else {}
+        told = {each.type: each for each in msgspec.convert(before.get("conditions", []), list[Told])}
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        conditions, news = [], []
+        for condition in status.conditions:
+            value, old = str(condition.status), told.get(condition.type)
+            if old is None or (old.status, old.reason, old.message) != (value, condition.reason, condition.message):
+                news.append(condition)
+            since = old.last_transition_time if old is not None and old.status == value else now
+            conditions.append(
+                {
+                    "type": condition.type,
+                    "status": value,
+                    "reason": condition.reason,
+                    "message": condition.message,
+                    "lastTransitionTime": since,
+                    "observedGeneration": status.generation,
+                }
+            )
+        body = _counts(status) | {"selector": f"{names.POOL_ID}={declared.pool_id}", "conditions": conditions}
+        if _same(before, body):
+            return
+        await self._patch(f"{declared.name}/status", {"metadata": {"uid": declared.uid}, "status": body})
+        for condition in news:
+            bad = condition.status == (condition.type != "Ready")
+            if bad or condition.type in told:  # that all is well from the start is no news
+                await self._event(declared, condition.reason, condition.message, warning=bad)
+
+    async def _event(self, declared: Declared, reason: str, message: str, *, warning: bool) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        body = {
+            "metadata": {"name": f"{declared.name}.{time.time_ns():x}", "namespace": self._namespace},
+            "involvedObject": {
+                "apiVersion": GROUP,
+                "kind": "WorkerPool",
+                "namespace": self._namespace,
+                "name": declared.name,
+                "uid": declared.uid,
+            },
+            "reason": reason,
+            "message": message[:1024],
+            "type": "Warning" if warning else "Normal",
+            "source": {"component": "holdfast"},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        try:
+            await self._api.post(f"/api/v1/namespaces/{self._namespace}/events", body)
+        except ApiRefused as refused:
+            raise ClusterUnavailable(f"an event was refused: {refused.status.reason}") from refused
+
+    async def _patch(self, path: str, body: dict[str, Any]) -> None:
+        try:
+            await self._api.patch(f"{self._path}/{path}", body)
+        except ApiRefused as refused:
+            gone = refused.code == 404 or (refused.code == 422 and any(c.field == "metadata.uid" for c in refused.status.causes))
+            if not gone and refused.code != 409:  # changed meanwhile: the next pass sees how
+                raise ClusterUnavailable(f"a change of a WorkerPool was refused: {refused.status.message[:200]}") from refused
+
+    def _ours(self, item: PoolObject) -> bool:
+        return item.metadata.labels.get(names.INSTALL, DEFAULT) == self._install
+
+
+def _declared(item: PoolObject) -> Declared:
+    meta = item.metadata
+    return Declared(
+        name=meta.name,
+        uid=meta.uid,
+        generation=meta.generation,
+        spec=item.spec,
+        deleting=meta.deletion_timestamp is not None,
+        guarded=DRAIN in meta.finalizers,
+    )
+
+
+def _counts(status: PoolStatus) -> dict[str, Any]:
+    return {
+        "observedGeneration": status.generation,
+        "revision": status.revision,
+        "desired": status.desired,
+        "free": status.free,
+        "spawning": status.spawning,
+        "warm": status.warm,
+        "held": status.held,
+        "parked": status.parked,
+        "retiring": status.retiring,
+        "waiting": status.waiting,
+        "oldestWaitingSeconds": status.oldest_waiting,
+    }
+
+
+def _same(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    oldest = "oldestWaitingSeconds"
+    near = abs(int(before.get(oldest) or 0) - int(now[oldest])) < OLDER and bool(before.get(oldest)) == bool(now[oldest])
+    return near and {**before, oldest: 0} == {**now, oldest: 0}
+
+
+def _decoded(content: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.MsgspecError as error:
+        raise ClusterUnavailable(f"the API server's answer cannot be read: {error}") from error
