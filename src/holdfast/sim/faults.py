@@ -22,7 +22,7 @@ KINDS: dict[str, tuple[float, float]] = {
     "store.restart": (0.5, 4),
     "store.outage": (20, 240),
     "store.clock-jump": (0, 0),
-    "store.failover": (0.5, 12),
+    "store.failover": (0.5, 60),
     # the network between agents, holders and replicas
     "network.lossy": (5, 90),
     # the cluster's API
