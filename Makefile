@@ -42,6 +42,14 @@ test: $(READY) ## all tests, on real parts
 	@scripts/test_tools.sh
 	$(BIN)/pytest -n 3 --dist worksteal
 
+.PHONY: kube
+kube: $(READY) ## build the programs of a real Kubernetes control plane into a cache, once (Go; about ten minutes)
+	@scripts/kube.sh
+
+.PHONY: kube-up
+kube-up: kube ## leave such a control plane with three nodes running, with a kubeconfig, to try things
+	cd tests && ../$(BIN)/python -m kube up
+
 .PHONY: soak
 soak: $(READY) ## five minutes of random faults (HOLDFAST_SOAK_SECONDS, HOLDFAST_SOAK_SEED)
 	HOLDFAST_SOAK_SECONDS=$${HOLDFAST_SOAK_SECONDS:-300} $(BIN)/pytest -s tests/soak

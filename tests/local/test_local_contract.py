@@ -1,7 +1,7 @@
 """Processes of one machine keep the contract of every cluster."""
 
-from contracts.cluster import ClusterContract
+from contracts.cluster import ClusterContract, OutputContract
 
 
-class TestLocalCluster(ClusterContract):
+class TestLocalCluster(ClusterContract, OutputContract):
     pass

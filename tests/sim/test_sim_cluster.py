@@ -5,13 +5,13 @@ import asyncio
 import pytest
 from sim_stage import SimStage, play_virtually, running, seen
 
-from contracts.cluster import ClusterContract, stamp
+from contracts.cluster import ClusterContract, OutputContract, stamp
 from holdfast.model.pod import Pod
 from holdfast.ports.cluster import ClusterUnavailable, OutcomeUnknown, Refused
 from holdfast.sim.cluster import SimCluster
 
 
-class TestSimCluster(ClusterContract):
+class TestSimCluster(ClusterContract, OutputContract):
     @pytest.fixture
     def stage(self) -> SimStage:
         return SimStage()

@@ -218,6 +218,8 @@ class KubernetesCluster:
             return found
         order = Order(worker=f"w-{pool.name}-check", pool=pool, epoch=0)
         manifest = template.manifest(order, self._setup, "00000000-0000-0000-0000-000000000000")
+        if manifest["spec"]["serviceAccountName"] == names.account_name(self.install, pool.name):
+            manifest["spec"]["serviceAccountName"] = "default"  # its own is made with its first pod
         return await self._objects.dry_run(manifest)
 
     async def ensure(self, pools: Sequence[Pool]) -> None:

@@ -200,7 +200,7 @@ def _stage(setup: Setup, shared: Json) -> Json:
     return {
         "name": names.STAGE,
         "image": setup.agent_image,
-        "command": ["cp", "/usr/local/bin/holdfast-noop", NOOP],
+        "command": ["python", "-m", "holdfast.agent.noop", NOOP],
         "volumeMounts": [shared],
         "terminationMessagePath": names.TERMINATION_PATH,
         "securityContext": RESTRICTED,

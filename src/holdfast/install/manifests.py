@@ -1,0 +1,112 @@
+"""All objects of an installation, in the order in which they should be applied. The namespace is not one of them."""
+
+from base64 import b64encode
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from . import monitoring, postgres, replicas, rights
+from .values import Secrets, Values, check
+
+SHARED = {"app.kubernetes.io/name": "holdfast"}  # of what all installations of a cluster have in common
+WORKERS, HEADROOM = "holdfast-worker", "holdfast-headroom"
+Json = dict[str, Any]
+
+
+def objects(values: Values) -> list[Json]:
+    """Raises Wrong when the values make no installation."""
+    check(values)
+    found = [custom_resource()] if values.crd else []
+    found += priority_classes(values) if values.priority_classes else []
+    found += [service_account(values), *role(values), *cluster_role(values)]
+    found += [keys(values, values.secrets)] if values.secrets is not None else []
+    found += postgres.throw_away(values) if values.try_postgres is not None else []
+    found += [replicas.service(values), replicas.deployment(values)]
+    found += [replicas.budget(values)] if values.replicas > 1 else []
+    found += [monitoring.service_monitor(values), monitoring.rule(values)] if values.metrics else []
+    return found
+
+
+def custom_resource() -> Json:
+    found: Json = yaml.safe_load((files("holdfast.install") / "crd.yaml").read_text(encoding="utf-8"))
+    return found
+
+
+def priority_classes(values: Values) -> list[Json]:
+    """Workers above what has no class: preemption asks no budget. Placeholders below everything, but not below what
+    cluster-autoscaler still makes room for (-10)."""
+
+    def made(name: str, value: int, preemption: str, description: str) -> Json:
+        return {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": name, "labels": SHARED},
+            "value": value,
+            "preemptionPolicy": preemption,
+            "globalDefault": False,
+            "description": description,
+        }
+
+    return [
+        made(WORKERS, 1000, values.preemption, "Workers of Holdfast whose pool names no other class."),
+        made(HEADROOM, -10, "Never", "Placeholders of Holdfast, which give way to anything."),
+    ]
+
+
+def service_account(values: Values) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": _meta(values),
+        "automountServiceAccountToken": False,  # the replicas' pods ask for it themselves
+    }
+
+
+def role(values: Values) -> list[Json]:
+    rules = rights.rules(rights.NAMESPACED, values.install)
+    return [
+        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": _meta(values), "rules": rules},
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": _meta(values),
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": values.install},
+            "subjects": [_subject(values)],
+        },
+    ]
+
+
+def cluster_role(values: Values) -> list[Json]:
+    """A colon is in no name of a namespace or an installation: two of them never share this name."""
+    meta = {"name": f"holdfast:{values.namespace}:{values.install}", "labels": values.labels}
+    rules = rights.rules(rights.CLUSTER, values.install)
+    return [
+        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": meta, "rules": rules},
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": meta,
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": meta["name"]},
+            "subjects": [_subject(values)],
+        },
+    ]
+
+
+def keys(values: Values, made: Secrets) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _meta(values) | {"name": values.keys_secret},
+        "immutable": True,  # printed and applied again it is refused: other keys would shut out every agent
+        "type": "Opaque",
+        "data": {"key": b64encode(made.key).decode(), "token": b64encode(made.token.encode()).decode()},
+    }
+
+
+def _subject(values: Values) -> Json:
+    return {"kind": "ServiceAccount", "name": values.install, "namespace": values.namespace}
+
+
+def _meta(values: Values) -> Json:
+    return {"name": values.install, "namespace": values.namespace, "labels": values.labels}

@@ -1,0 +1,43 @@
+"""For the Prometheus operator: where to scrape, and when to call a person."""
+
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from .values import Values
+
+Json = dict[str, Any]
+SELECTOR = "SELECTOR"  # stands in alerts.yaml for "the series of this installation"
+
+
+def service_monitor(values: Values) -> Json:
+    """/metrics wants a token, like every door."""
+    credentials = {"name": values.metrics_secret or values.keys_secret, "key": "token"}
+    endpoint = {
+        "port": "http",
+        "path": "/metrics",
+        "interval": "15s",
+        "authorization": {"type": "Bearer", "credentials": credentials},
+    }
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "ServiceMonitor",
+        "metadata": _meta(values),
+        "spec": {"selector": {"matchLabels": values.labels}, "endpoints": [endpoint]},
+    }
+
+
+def rule(values: Values) -> Json:
+    text = (files("holdfast.install") / "alerts.yaml").read_text(encoding="utf-8")
+    alerts = yaml.safe_load(text.replace(SELECTOR, f'namespace="{values.namespace}",job="{values.install}"'))
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": _meta(values),
+        "spec": {"groups": [{"name": "holdfast", "rules": alerts}]},
+    }
+
+
+def _meta(values: Values) -> Json:
+    return {"name": values.install, "namespace": values.namespace, "labels": values.labels}

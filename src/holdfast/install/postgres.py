@@ -1,0 +1,103 @@
+"""A Postgres for trying things out. It keeps nothing: with its pod goes every claim, every pool and every token."""
+
+from base64 import b64encode
+from typing import Any
+
+from .values import Values
+
+MARK = {"holdfast.dev/throw-away": "for trying out only; everything in it ends with its pod"}
+USER = 999  # of the official image
+HOME = "/var/lib/postgresql/data"
+Json = dict[str, Any]
+
+
+def throw_away(values: Values) -> list[Json]:
+    made = [_service(values), _stateful_set(values)]
+    return made if values.secrets is None else [_secret(values, values.secrets.password), *made]
+
+
+def _secret(values: Values, password: str) -> Json:
+    dsn = f"postgresql://holdfast:{password}@{values.postgres}.{values.namespace}.svc:5432/holdfast"
+    data = {"dsn": dsn, "password": password}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _meta(values),
+        "immutable": True,  # printed again with another password, it is refused rather than believed
+        "type": "Opaque",
+        "data": {name: b64encode(text.encode()).decode() for name, text in data.items()},
+    }
+
+
+def _service(values: Values) -> Json:
+    ports = [{"name": "postgres", "port": 5432, "targetPort": "postgres"}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _meta(values),
+        "spec": {"selector": _labels(values), "ports": ports},
+    }
+
+
+def _stateful_set(values: Values) -> Json:
+    """At most one pod at a time, whatever happens to its node."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": _meta(values),
+        "spec": {
+            "replicas": 1,
+            "serviceName": values.postgres,
+            "selector": {"matchLabels": _labels(values)},
+            "template": {"metadata": {"labels": _labels(values), "annotations": MARK}, "spec": _pod(values)},
+        },
+    }
+
+
+def _pod(values: Values) -> Json:
+    password = {"name": values.postgres, "key": "password"}
+    container = {
+        "name": "postgres",
+        "image": values.try_postgres,
+        "env": [
+            {"name": "POSTGRES_USER", "value": "holdfast"},
+            {"name": "POSTGRES_DB", "value": "holdfast"},
+            {"name": "POSTGRES_PASSWORD", "valueFrom": {"secretKeyRef": password}},
+            {"name": "PGDATA", "value": f"{HOME}/cluster"},
+        ],
+        "ports": [{"name": "postgres", "containerPort": 5432}],
+        "readinessProbe": {"exec": {"command": ["pg_isready", "-q", "-h", "127.0.0.1", "-U", "holdfast"]}, "periodSeconds": 2},
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "volumeMounts": [
+            {"name": "data", "mountPath": HOME},
+            {"name": "socket", "mountPath": "/var/run/postgresql"},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the container's own
+        ],
+    }
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [{"name": name, "emptyDir": {}} for name in ("data", "socket", "tmp")],
+    }
+
+
+def _labels(values: Values) -> dict[str, str]:
+    """Not those of replicas: their Service and the workers' network policies must not lead here."""
+    return {"app.kubernetes.io/name": "holdfast-postgres", "app.kubernetes.io/instance": values.install}
+
+
+def _meta(values: Values) -> Json:
+    return {"name": values.postgres, "namespace": values.namespace, "labels": _labels(values), "annotations": MARK}

@@ -1,0 +1,136 @@
+"""The replicas: their Deployment, its budget and the Service that agents and people find them by."""
+
+from typing import Any
+
+from .values import Values
+
+PORT, PROBES = 7070, 7072
+USER = 65532
+# Longer than the pause before SIGTERM, what requests under way get (serve.GRACE) and the last writes to Postgres.
+GRACE = 30
+# A replica that is told to end at once would still be sent requests by nodes that have not heard of it.
+LINGER = 3
+DATA, KEYS = "/var/lib/holdfast", "/etc/holdfast"
+RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
+Json = dict[str, Any]
+
+
+def service(values: Values) -> Json:
+    ports = [{"name": "http", "port": PORT, "targetPort": "http"}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _meta(values),
+        "spec": {"selector": values.labels, "ports": ports},
+    }
+
+
+def budget(values: Values) -> Json:
+    """One replica is enough to go on. Not for a single one: a drain of its node would wait for ever."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": _meta(values),
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": values.labels}},
+    }
+
+
+def deployment(values: Values) -> Json:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _meta(values),
+        "spec": {
+            "replicas": values.replicas,
+            "selector": {"matchLabels": values.labels},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 1}},
+            "template": {"metadata": {"labels": values.labels}, "spec": _pod(values)},
+        },
+    }
+
+
+def _pod(values: Values) -> Json:
+    secret = {"secretName": values.keys_secret, "defaultMode": 0o440}
+    pod = {
+        "serviceAccountName": values.install,
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": False,  # its variables begin with the Service's name, and so would look like settings of ours
+        "terminationGracePeriodSeconds": GRACE,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "topologySpreadConstraints": [_spread(values, "kubernetes.io/hostname"), _spread(values, "topology.kubernetes.io/zone")],
+        "containers": [_container(values)],
+        "volumes": [
+            {"name": "tmp", "emptyDir": {}},
+            {"name": "data", "emptyDir": {}},
+            {"name": "keys", "secret": secret},
+        ],
+    }
+    if values.pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in values.pull_secrets]
+    return pod
+
+
+def _spread(values: Values, key: str) -> Json:
+    return {
+        "maxSkew": 1,
+        "topologyKey": key,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": values.labels},
+    }
+
+
+def _container(values: Values) -> Json:
+    args = ["serve", "--host=0.0.0.0", f"--port={PORT}", f"--probe-port={PROBES}", f"--data-dir={DATA}"]
+    return {
+        "name": "holdfast",
+        "image": values.image,
+        "args": [*args, "--pooled"] if values.pooled else args,
+        "env": _env(values),
+        "ports": [{"name": "http", "containerPort": PORT}, {"name": "probes", "containerPort": PROBES}],
+        "livenessProbe": _probe("/healthz", period=10, failures=6),
+        "readinessProbe": _probe("/readyz", period=2, failures=3),
+        "lifecycle": {"preStop": {"sleep": {"seconds": LINGER}}},
+        "resources": RESOURCES,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the container's own
+            {"name": "data", "mountPath": DATA},
+            {"name": "keys", "mountPath": KEYS, "readOnly": True},
+        ],
+    }
+
+
+def _probe(path: str, period: int, failures: int) -> Json:
+    return {"httpGet": {"path": path, "port": "probes"}, "periodSeconds": period, "failureThreshold": failures}
+
+
+def _env(values: Values) -> list[Json]:
+    dsn = {"name": values.dsn_secret or values.postgres, "key": "dsn"}
+    plain = {
+        "HOLDFAST_NAMESPACE": values.namespace,
+        "HOLDFAST_INSTALL": values.install,
+        "HOLDFAST_AGENT_IMAGE": values.image,
+        "HOLDFAST_AGENT_URL": f"http://{values.install}.{values.namespace}.svc:{PORT}",
+        "HOLDFAST_KEY_FILE": f"{KEYS}/key",
+        "HOLDFAST_ADMIN_TOKEN_FILE": f"{KEYS}/token",
+        "HOLDFAST_PRIORITY_CLASS": "holdfast-worker",
+    }
+    return [
+        {"name": "HOLDFAST_DSN", "valueFrom": {"secretKeyRef": dsn}},
+        {"name": "HOLDFAST_ADVERTISE", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        *({"name": name, "value": value} for name, value in plain.items()),
+    ]
+
+
+def _meta(values: Values) -> Json:
+    return {"name": values.install, "namespace": values.namespace, "labels": values.labels}

@@ -1,0 +1,82 @@
+"""A whole fleet on a real API server: replicas as processes, workers as pods that the test kubelet runs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from fleet import Fleet
+from holdfast.api.auth import hash_token
+from holdfast.kubernetes import names
+from holdfast.wiring import Settings, connect
+from kube.access import Access
+from kube.kubelet_process import KubeletProcess
+
+IMAGE, AGENT_IMAGE = "work:test", "holdfast:test"
+
+
+def job(argv: list[str] | None = None, **spec: Any) -> dict[str, Any]:
+    """A pool of jobs whose image has a shell, or runs `argv` of its own."""
+    container: dict[str, Any] = {"name": "work", "image": IMAGE}
+    if argv is not None:
+        container["command"] = argv
+    return {"mode": "job", "warm": 1, "max": 6, "pod": {"spec": {"containers": [container]}}, **spec}
+
+
+class KubeFleet(Fleet):
+    def __init__(
+        self,
+        access: Access,
+        namespace: str,
+        kubelet: KubeletProcess,
+        replicas: int = 2,
+        pools: dict[str, dict[str, Any]] | None = None,
+        env: dict[str, str] | None = None,
+        install: str = "one",
+        kubeconfig: Path | None = None,
+    ) -> None:
+        super().__init__(replicas, pools, env)
+        self.access, self.namespace, self.kubelet, self.install = access, namespace, kubelet, install
+        self.kubeconfig = kubeconfig or access.kubeconfig
+
+    def start(self, n: int, **env: str) -> None:
+        servers = ",".join(f"http://127.0.0.1:{port}" for port in self.ports)
+        arguments = ["serve", "--data-dir", str(self.layout.root), "--port", str(self.ports[n])]
+        arguments += ["--namespace", self.namespace, "--install", self.install, "--kubeconfig", str(self.kubeconfig)]
+        arguments += ["--agent-image", AGENT_IMAGE, "--agent-url", servers]
+        with self.log.open("ab") as log:
+            self.replicas[n] = subprocess.Popen(
+                [sys.executable, "-m", "holdfast", *arguments],
+                env={**os.environ, "HOLDFAST_DSN": self.dsn, **self.env, **env},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    async def _first_token(self) -> None:
+        store = await connect(Settings(dsn=self.dsn, data_dir=self.layout.root), self.install)
+        await store.access.make_token("t-test", hash_token(self.token), "test", "admin", None, None)
+        await store.close()
+
+    def _end_workers(self) -> None:
+        """Their finalizers go with us: nobody is left to record their ends. The kubelet ends their processes."""
+        for pod in self.pods():
+            path = f"{self.pods_path}/{pod['metadata']['name']}"
+            self.access.request("PATCH", path, {"metadata": {"finalizers": None}}, kind="application/merge-patch+json")
+            self.access.request("DELETE", path, {"gracePeriodSeconds": 0})
+
+    @property
+    def pods_path(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods"
+
+    def pods(self) -> list[dict[str, Any]]:
+        """The API server's own view of this installation's pods."""
+        return list(self.access.ask("GET", f"{self.pods_path}?labelSelector={names.INSTALL}%3D{self.install}")["items"])
+
+    def pod(self, name: str) -> dict[str, Any] | None:
+        answer = self.access.request("GET", f"{self.pods_path}/{name}")
+        return dict(answer.body) if answer.status == 200 else None
+
+    def said(self) -> str:
+        return self.log.read_text()[-4000:]

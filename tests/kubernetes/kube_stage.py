@@ -1,0 +1,72 @@
+"""A stage for pods of a real API server, run by the test kubelet."""
+
+import os
+import sys
+from pathlib import Path
+
+from contracts.cluster import FOREVER
+from holdfast.kubernetes import KubernetesCluster
+from holdfast.kubernetes.access import find_access
+from holdfast.kubernetes.api import Api
+from holdfast.kubernetes.template import Setup
+from holdfast.model.pod import Pod
+from holdfast.model.pool import Pool, PoolSpec, WorkerSpec, revision_of
+from holdfast.ports.cluster import Order
+from kube.access import Access
+from kube.kubelet_process import KubeletProcess
+
+IMAGE = "work:test"  # any image whose pod names a command is as good as this machine's programs
+AGENT_IMAGE = "holdfast:test"
+# "python" in a container is ours, as it is in our image.
+os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+
+def pool(spec: PoolSpec, name: str = "linux", id_: str = "p-1") -> Pool:
+    return Pool(id=id_, name=name, spec=spec, revision=revision_of(spec), state="live", source="api", created_at=0.0)
+
+
+def template(argv: list[str] | None, **more: object) -> dict[str, object]:
+    container: dict[str, object] = {"name": "work", "image": IMAGE, **more}
+    if argv is not None:
+        container["command"] = argv
+    return {"spec": {"containers": [container]}}
+
+
+class KubeStage:
+    def __init__(self, access: Access, namespace: str, kubelet: KubeletProcess, servers: tuple[str, ...] = ()) -> None:
+        self.access, self.namespace, self.kubelet = access, namespace, kubelet
+        self._servers = servers or ("http://127.0.0.1:9",)  # nobody listens: agents wait
+        self._opened: list[KubernetesCluster] = []
+
+    def open(self, install: str = "one") -> KubernetesCluster:
+        setup = Setup(install, AGENT_IMAGE, self._servers)
+        return KubernetesCluster(Api(find_access(self.access.kubeconfig)), self.namespace, setup, keep_output=0.0)
+
+    def order(self, worker: str, argv: list[str] = FOREVER) -> Order:
+        spec = PoolSpec(worker=WorkerSpec(agent=False), pod=template(argv) if argv else {})
+        return Order(worker=worker, pool=pool(spec), epoch=3)
+
+    def order_with_agent(self, worker: str) -> Order:
+        return Order(worker=worker, pool=pool(PoolSpec(pod=template(FOREVER))), epoch=3)
+
+    def token(self, pod: Pod) -> str:
+        """As its kubelet gets it: bound to this pod."""
+        account = self.access.ask("GET", f"/api/v1/namespaces/{self.namespace}/pods/{pod.name}")["spec"]["serviceAccountName"]
+        return self.bound_token(account, pod.name, pod.uid)
+
+    def bound_token(self, account: str, name: str, uid: str, audience: str = "holdfast") -> str:
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {
+                "audiences": [audience],
+                "expirationSeconds": 600,
+                "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid},
+            },
+        }
+        path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{account}/token"
+        token: str = self.access.ask("POST", path, body)["status"]["token"]
+        return token
+
+    def put_output(self, claim: str, data: bytes, *, truncated: bool = False) -> None:
+        raise NotImplementedError("an output is its container's log here")
