@@ -1,7 +1,7 @@
 """Write a program that does nothing and needs nothing: `python -m holdfast.agent.noop PATH`.
 
-The user's image runs it before its worker counts as warm, which proves that the image is on the node and starts. An image may have
-neither a shell nor a C library, so the program is a whole ELF file of a few instructions: exit(0).
+The user's image runs it before its worker counts as warm, which proves that the image is on the node and starts. An image may
+have neither a shell nor a C library, so the program is a whole ELF file of a few instructions: exit(0).
 """
 
 import os
@@ -13,8 +13,8 @@ from pathlib import Path
 BASE = 0x400000
 HEADERS = 64 + 56  # one ELF header, one program header
 CODE = {  # machine: (ELF's number for it, instructions)
-    "x86_64": (62, bytes.fromhex("b83c000000" "31ff" "0f05")),  # mov eax, 60; xor edi, edi; syscall
-    "aarch64": (183, bytes.fromhex("a80b8052" "000080d2" "010000d4")),  # mov w8, 93; mov x0, 0; svc 0
+    "x86_64": (62, bytes.fromhex("b83c00000031ff0f05")),  # mov eax, 60; xor edi, edi; syscall
+    "aarch64": (183, bytes.fromhex("a80b8052000080d2010000d4")),  # mov w8, 93; mov x0, 0; svc 0
 }
 
 

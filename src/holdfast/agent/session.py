@@ -29,8 +29,10 @@ class ServeEnded(Exception):
 class Served:
     """What a session's agent stands in front of: `serve`, or where a pool has none, another container."""
 
-    def __init__(self, hooks: Hooks, folder: Path, output_limit: int) -> None:
+    def __init__(self, hooks: Hooks, folder: Path, output_limit: int, own: str) -> None:
         self._hooks, self._folder = hooks, folder
+        # Another container may listen on the pod's own address alone.
+        self._hosts = LOOPBACK if hooks.serve or own in LOOPBACK else (*LOOPBACK, own)
         self._log = Sink(folder / "serve.log", output_limit)
         self._sink: Sink | None = None
         self._group: Group | None = None
@@ -48,7 +50,7 @@ class Served:
             except CannotStart as error:
                 log("serve failed", why=error.reason)
                 raise ServeEnded(error.code) from None
-        answering = asyncio.create_task(_answering(port))
+        answering = asyncio.create_task(_answering(port, self._hosts))
         dying = asyncio.create_task(self.died())
         try:
             await first_of(answering, dying)
@@ -97,10 +99,10 @@ class Served:
             self._group.kill()
 
 
-async def _answering(port: int) -> str:
-    """The loopback address at which the port takes connections, once it does."""
+async def _answering(port: int, hosts: tuple[str, ...]) -> str:
+    """The address at which the port takes connections, once it does."""
     while True:
-        for host in LOOPBACK:  # some servers take "localhost" for IPv6 only
+        for host in hosts:  # some servers take "localhost" for IPv6 only
             with contextlib.suppress(OSError):
                 _, writer = await asyncio.open_connection(host, port)
                 writer.transport.abort()

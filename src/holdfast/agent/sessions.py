@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 async def serve_sessions(agent: "Agent", registration: Registration) -> None:
     """Ends by raising Leave."""
-    served = agent.served = Served(registration.worker, agent.config.folder, registration.output_limit)
+    served = agent.served = Served(registration.worker, agent.config.folder, registration.output_limit, agent.config.advertise)
     try:
         await served.start()
     except ServeEnded as error:

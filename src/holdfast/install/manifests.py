@@ -44,7 +44,6 @@ def priority_classes(values: Values) -> list[Json]:
             "metadata": {"name": name, "labels": SHARED},
             "value": value,
             "preemptionPolicy": preemption,
-            "globalDefault": False,
             "description": description,
         }
 

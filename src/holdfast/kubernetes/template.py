@@ -238,7 +238,7 @@ def _agent_env(spec: PoolSpec, setup: Setup) -> list[Json]:
         return [
             *env,
             field("HOLDFAST_ADVERTISE", "status.podIP"),
-            value("HOLDFAST_BIND", "0.0.0.0"),
+            field("HOLDFAST_BIND", "status.podIP"),
             value("HOLDFAST_PORT", str(names.AGENT_PORT)),
         ]
     return [
