@@ -45,6 +45,7 @@ EXAMPLES: list[tuple[Case, Row | None, Pod | None, dict[str, Any]]] = [
     (Case.SPAWN_UNKNOWN, row("spawning", pod_uid=None, age=SPAWN_LOOK + 1), None, {}),
     (Case.NEVER_READY, row("spawning", age=601.0), pod(phase="pending", ready=False), {}),
     (Case.NEVER_READY, row("spawning", age=601.0, pod_uid=None), None, {}),
+    (Case.HELD_UP, row("spawning"), pod(phase="pending", trouble="image: ErrImagePull"), {}),
     (Case.POD_ENDED_FREE, row(), pod(phase="ended"), {}),
     (Case.POD_ENDED_ASSIGNED, row("held", claim_state="assigned"), pod(phase="ended"), {}),
     (Case.POD_ENDED_ACTIVE, row("held"), pod(phase="ended"), {}),

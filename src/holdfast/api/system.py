@@ -121,6 +121,8 @@ async def doctor(context: Context, call: Call) -> Response:
                 advice=advice if lost else "",
             )
         )
+        for found in await context.cluster.examine(await context.store.pools.all()):
+            checks.append(Check(**msgspec.structs.asdict(found)))
     except ClusterUnavailable as error:
         name = "the cluster can be asked"
         checks.append(Check(promise="P7", name=name, ok=False, detail=str(error), advice="nothing is ended meanwhile"))

@@ -161,6 +161,14 @@ class Clear:
 
 
 @dataclass(frozen=True)
+class HeldUp:
+    """A worker cannot start yet, and its pod says why."""
+
+    pool_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Seal:
     """Close the control channel of a busy worker whose agent has left."""
 
@@ -280,6 +288,7 @@ Action = (
     | HeardAgain
     | Protect
     | Clear
+    | HeldUp
     | Seal
     | Ensure
     | ShowFacts

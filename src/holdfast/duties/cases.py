@@ -22,6 +22,7 @@ from .actions import (
     EndClaim,
     ForgetPod,
     HeardAgain,
+    HeldUp,
     NoteUid,
     Proof,
     Protect,
@@ -45,6 +46,7 @@ ORPHAN_GRACE = 45.0  # a pod without a row may be older than our view of rows; 6
 class Case(StrEnum):
     QUIET = "quiet"
     STARTING = "starting"
+    HELD_UP = "held-up"
     UID_UNKNOWN = "uid-unknown"
     READY = "ready"
     SPAWN_UNKNOWN = "spawn-unknown"
@@ -195,6 +197,8 @@ def starting(row: Row, pod: Pod) -> Verdict:
         why = pod.trouble or ("unschedulable" if pod.phase == "pending" else "it never became ready")
         reason = f"not ready within its start timeout: {why}"
         return Verdict(Case.NEVER_READY, [_failed_start(row, reason)])
+    if pod.trouble is not None and row.age > SPAWN_LOOK:
+        return Verdict(Case.HELD_UP, [HeldUp(worker.pool_id, pod.trouble)])
     return Verdict(Case.STARTING)
 
 

@@ -49,6 +49,7 @@ class Apply:
             do.HeardAgain: self._heard_again,
             do.Protect: self._protect,
             do.Clear: self._clear,
+            do.HeldUp: self._held_up,
             do.Seal: self._seal,
             do.Ensure: self._ensure,
             do.ShowFacts: self._show_facts,
@@ -232,6 +233,10 @@ class Apply:
         if not isinstance(outcome, Done):
             return outcome
         return Done() if await self._cluster.clear(a.worker, a.uid, a.pod_version) else Stale()
+
+    async def _held_up(self, a: do.HeldUp) -> Outcome:
+        await self._store.pools.held_up(a.pool_id, a.reason)
+        return Done()
 
     async def _seal(self, a: do.Seal) -> Outcome:
         await self._cluster.seal(a.worker, a.uid)

@@ -6,7 +6,8 @@ from typing import Any
 
 import yaml
 
-from . import monitoring, postgres, replicas, rights
+from ..kubernetes import rights
+from . import monitoring, postgres, replicas
 from .values import Secrets, Values, check
 
 SHARED = {"app.kubernetes.io/name": "holdfast"}  # of what all installations of a cluster have in common

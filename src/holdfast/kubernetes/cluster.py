@@ -9,11 +9,12 @@ import msgspec
 
 from ..model.pod import Pod, Stamp
 from ..model.pool import Pool, Problem
-from ..ports.cluster import ClusterUnavailable, Identity, Order, OutcomeUnknown, Output, Refused, Remembered
+from ..ports.cluster import ClusterUnavailable, Finding, Identity, Order, OutcomeUnknown, Output, Refused, Remembered
 from ..ports.declared import Declarations
 from . import names, refusals, template
 from .api import Api, ApiRefused
 from .declared import WorkerPools
+from .examine import examine
 from .informer import Informer
 from .nodes import Nodes
 from .objects import Objects
@@ -31,6 +32,7 @@ class KubernetesCluster:
     def __init__(self, api: Api, namespace: str, setup: template.Setup, *, keep_output: float = KEEP_OUTPUT) -> None:
         self.install = setup.install
         self._api, self._setup = api, setup
+        self._namespace = namespace
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
         self._keep_output = keep_output
         self._hints: set[str] = set()
@@ -221,6 +223,9 @@ class KubernetesCluster:
         if manifest["spec"]["serviceAccountName"] == names.account_name(self.install, pool.name):
             manifest["spec"]["serviceAccountName"] = "default"  # its own is made with its first pod
         return await self._objects.dry_run(manifest)
+
+    async def examine(self, pools: Sequence[Pool]) -> list[Finding]:
+        return await examine(self._api, self._namespace, self.install, pools)
 
     async def ensure(self, pools: Sequence[Pool]) -> None:
         await self._objects.ensure(pools)

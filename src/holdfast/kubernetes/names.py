@@ -10,6 +10,7 @@ WORKER, REVISION, EPOCH = f"{DOMAIN}/worker", f"{DOMAIN}/revision", f"{DOMAIN}/e
 KIND = f"{DOMAIN}/kind"  # job, session or plain: how the pod reports
 BUSY, SEALED = f"{DOMAIN}/busy", f"{DOMAIN}/sealed"
 OWNER, CLAIM, FENCE = f"{DOMAIN}/owner", f"{DOMAIN}/claim", f"{DOMAIN}/fence"
+HEADROOM = f"{DOMAIN}/headroom"  # on placeholders, which are no workers
 STAMPED_AT = f"{DOMAIN}/stamped-at"
 FINALIZER = f"{DOMAIN}/record"  # a pod's end is kept until it is recorded
 DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"

@@ -11,6 +11,7 @@ from ..model.pool import Pool, Problem
 from ..ports.cluster import ClusterUnavailable, Refused, Remembered
 from . import names, policies, refusals, template
 from .api import Api, ApiRefused
+from .headroom import Headroom
 from .shapes import Metadata
 
 TRIES = 20  # of replicas that raise the mark at the same time
@@ -42,6 +43,7 @@ class Objects:
         self._anchors: dict[str, tuple[str, float]] = {}  # of each pool: UID, and when we saw it; only a shortcut
         self._ours = {names.INSTALL: setup.install}
         self._select = {"labelSelector": f"{names.INSTALL}={setup.install}"}
+        self._headroom = Headroom(api, namespace, setup)
         self._ensured: tuple[bytes, float] = (b"", 0.0)
 
     # Anchors and accounts
@@ -85,7 +87,8 @@ class Objects:
         wanted = [policies.base(self._setup), policies.control(self._setup)]
         wanted += [policy for pool in pools for policy in policies.of_pool(pool, self._setup)]
         known = sorted((pool.id, pool.name) for pool in pools)
-        key = msgspec.json.encode([known, wanted])
+        rooms = [(pool.id, pool.state, pool.revision, pool.spec.headroom) for pool in pools]
+        key = msgspec.json.encode([known, wanted, rooms])
         if self._ensured[0] == key and time.monotonic() - self._ensured[1] < AGAIN:
             return
         await self._put(self._budgets_path, self._budget())
@@ -94,6 +97,7 @@ class Objects:
         await self._sweep(self._policies_path, {policy["metadata"]["name"] for policy in wanted})
         await self._sweep(f"{self._core}/serviceaccounts", {names.account_name(self._setup.install, pool.name) for pool in pools})
         await self._sweep_anchors({names.anchor_name(self._setup.install, pool.id) for pool in pools})
+        await self._headroom.ensure(list(pools))
         self._ensured = key, time.monotonic()
 
     def _budget(self) -> dict[str, Any]:

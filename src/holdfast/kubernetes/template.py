@@ -34,6 +34,7 @@ class Setup:
     agent_image: str
     servers: tuple[str, ...]  # where agents find us
     priority_class: str | None = None
+    headroom_class: str = "holdfast-headroom"
 
 
 def kind_of(spec: PoolSpec) -> str:

@@ -13,7 +13,7 @@ import msgspec
 
 from ..model.pod import Pod, Stamp
 from ..model.pool import Pool, Problem
-from ..ports.cluster import ClusterUnavailable, Identity, Order, OutcomeUnknown, Output, Refused, Remembered
+from ..ports.cluster import ClusterUnavailable, Finding, Identity, Order, OutcomeUnknown, Output, Refused, Remembered
 from ..ports.declared import Declarations
 from .ending import end
 from .folder import Folder, StampFile
@@ -214,6 +214,9 @@ class LocalCluster:
         if isinstance(argv, Refused):
             found.append(Problem("worker.run", argv.reason))
         return found
+
+    async def examine(self, pools: Sequence[Pool]) -> list[Finding]:
+        return []
 
     async def ensure(self, pools: Sequence[Pool]) -> None:
         """Nothing stands beside a process of this machine."""

@@ -10,7 +10,10 @@ State = Literal["waiting", "assigned", "active", "ended"]
 Outcome = Literal["completed", "failed", "released", "expired", "cancelled", "lost", "refused"]
 
 # P2: the closed list of what may end a claim. Each is a metric label; silence is not on it.
-How = Literal["result", "release", "cancel", "lease", "max_duration", "force", "death", "deadline", "pool_deleted", "unprotected"]
+How = Literal[
+    "result", "release", "cancel", "lease", "max_duration", "force", "death", "deadline", "pool_deleted", "unprotected",
+    "forgotten",  # it had ended in one of these ways, and which one was in commits that the database lost
+]  # fmt: skip
 
 CLAIM = Machine(
     noun="claim",

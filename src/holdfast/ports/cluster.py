@@ -57,6 +57,16 @@ class Output(msgspec.Struct, frozen=True):
     truncated: bool = False
 
 
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that `doctor` looked at: which promise depends on it, and what to change where it is not as it should be."""
+
+    promise: str
+    name: str
+    ok: bool
+    detail: str
+    advice: str
+
+
 class Remembered(msgspec.Struct, frozen=True):
     """A high-water mark kept outside the database: a database that shows less has lost commits."""
 
@@ -110,6 +120,9 @@ class Cluster(Protocol):
 
     async def check(self, pool: Pool) -> list[Problem]:
         """What of this pool the cluster would refuse, with the field and the reason."""
+
+    async def examine(self, pools: Sequence[Pool]) -> list[Finding]:
+        """What a person should know of this cluster before he trusts it with these pools."""
 
     async def ensure(self, pools: Sequence[Pool]) -> None:
         """Bring what stands beside the pods (accounts, policies, budgets) to what all pools that are not gone need."""

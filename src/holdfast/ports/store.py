@@ -195,6 +195,9 @@ class Pools(Protocol):
     async def trouble(self, pool_id: str, reason: str, backoff: float) -> None:
         """A start failed: the pool says why, and waits longer each time."""
 
+    async def held_up(self, pool_id: str, reason: str) -> None:
+        """A start is held up, and may yet succeed: the pool says why until one has."""
+
     async def tenants(self) -> list[Tenant]: ...
 
     async def put_tenant(self, name: str, spec: TenantSpec) -> Tenant: ...

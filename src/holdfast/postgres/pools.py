@@ -110,6 +110,12 @@ UPDATE holdfast.pool SET failures = failures + 1, trouble = $2,
 WHERE id = $1
 """
 
+# A start that is held up, and may yet succeed: the pool says why.
+HELD_UP = """
+WITH p AS (UPDATE holdfast.pool SET trouble = $2 WHERE id = $1 AND state = 'live' AND trouble IS DISTINCT FROM $2 RETURNING id)
+INSERT INTO holdfast.event (at, kind, pool_id, reason) SELECT holdfast.now(), 'pool.troubled', id, $2 FROM p
+"""
+
 SHRUNK = "UPDATE holdfast.pool SET shrunk_at = holdfast.now() WHERE id = $1"
 
 TENANTS = """
@@ -236,6 +242,9 @@ class PostgresPools:
 
     async def trouble(self, pool_id: str, reason: str, backoff: float) -> None:
         await self._db.rows(TROUBLE, pool_id, reason[:500], backoff)
+
+    async def held_up(self, pool_id: str, reason: str) -> None:
+        await self._db.rows(HELD_UP, pool_id, reason[:500])
 
     async def tenants(self) -> list[Tenant]:
         return [

@@ -47,7 +47,8 @@ w AS (
     FROM clock WHERE worker.id = $1 AND worker.version = $2 AND worker.state IN @worker.warm
     RETURNING worker.id, worker.pool_id
 ), p AS (
-    UPDATE holdfast.pool AS pool SET failures = 0, trouble = NULL, backoff_until = NULL FROM w WHERE pool.id = w.pool_id AND failures > 0
+    UPDATE holdfast.pool AS pool SET failures = 0, trouble = NULL, backoff_until = NULL FROM w WHERE pool.id = w.pool_id
+        AND (failures > 0 OR trouble IS NOT NULL)
 ), e AS (
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id) SELECT clock.t, 'worker.warm', w.pool_id, w.id FROM w, clock
 ), n AS (SELECT pg_notify('holdfast', 'p ' || w.pool_id) FROM w)

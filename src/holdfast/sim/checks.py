@@ -1,10 +1,11 @@
 """The promises, checked after every change: the tables against what they were, and against what the world knows."""
 
 from collections.abc import Callable, Iterable
+from typing import get_args
 
 import msgspec
 
-from ..model.claim import CLAIM, epoch_of
+from ..model.claim import CLAIM, How, epoch_of
 from ..model.machine import Machine
 from ..model.worker import WORKER
 from .book import Book, Broken
@@ -13,7 +14,7 @@ from .pods import WorldPod
 from .tables import ClaimRow, EventRow, Tables, WorkerRow, look
 from .world import World
 
-ENDINGS = ("result", "release", "cancel", "lease", "max_duration", "force", "death", "deadline", "pool_deleted", "unprotected")
+ENDINGS = get_args(How)
 SLACK = 2.5  # seconds by which heard time may run ahead of what we can count here: a beat, and what is on its way
 LIVE = ("assigned", "active")
 ACTS = ("claim.assigned", "claim.requeued", "claim.retried", "worker.spawning", "worker.retiring")  # not what proof of death ends
@@ -34,6 +35,7 @@ class Checks:
         self.spread: list[EventRow] = []  # of the last look, for the trace
         self.active_since: dict[str, float] = {}
         self.ended: set[str] = set()  # membership only
+        self._ever: set[str] = set()  # ended at any time, also in what the database lost; membership only
         self._gone: set[str] = set()  # membership only
         self._refused: dict[str, int] = {}
         self._unnoticed = False  # commits were lost, and no replica knows yet
@@ -165,6 +167,9 @@ class Checks:
             self._proven_dead(before, "is served again")
         if now.state == "ended":
             self.ended.add(now.id)
+            if now.how == "forgotten" and now.id not in self._ever:
+                raise Broken("P2", f"{now.id} ended as one whose end was lost, and it had none")
+            self._ever.add(now.id)
             self._ended(before, now)
 
     def _fenced(self, claim: ClaimRow, tables: Tables) -> None:

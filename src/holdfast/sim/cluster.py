@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 from ..local.keeping import CLAIM, Tokens
 from ..model.pod import Pod, Stamp
 from ..model.pool import Pool, Problem
-from ..ports.cluster import ClusterUnavailable, Identity, Order, OutcomeUnknown, Output, Refused, Remembered
+from ..ports.cluster import ClusterUnavailable, Finding, Identity, Order, OutcomeUnknown, Output, Refused, Remembered
 from ..ports.declared import Declarations
 from .loop import later
 from .world import Weather, World, WorldPod
@@ -162,6 +162,9 @@ class SimCluster:
 
     async def check(self, pool: Pool) -> list[Problem]:
         return await self._ask("check", list)
+
+    async def examine(self, pools: Sequence[Pool]) -> list[Finding]:
+        return []
 
     async def ensure(self, pools: Sequence[Pool]) -> None:
         """Nothing that a simulated pod depends on."""

@@ -80,7 +80,8 @@ BEGIN
         UPDATE holdfast.worker SET state = 'warm', version = version + 1, ready = true, endpoint = p_endpoint,
             state_since = t, state_heard = holdfast.heard() WHERE id = p_worker AND state IN @worker.warm;
         IF FOUND THEN
-            UPDATE holdfast.pool SET failures = 0, trouble = NULL, backoff_until = NULL WHERE id = w.pool_id AND failures > 0;
+            UPDATE holdfast.pool SET failures = 0, trouble = NULL, backoff_until = NULL
+            WHERE id = w.pool_id AND (failures > 0 OR trouble IS NOT NULL);
             INSERT INTO holdfast.event (at, kind, pool_id, worker_id) VALUES (t, 'worker.warm', w.pool_id, p_worker);
             PERFORM pg_notify('holdfast', 'p ' || w.pool_id);
             RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, w.pool_id;
@@ -164,11 +165,12 @@ BEGIN
             INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
             VALUES (t, 'claim.requeued', other.pool_id, p_worker, other.id, other.tenant, 'its worker was found to hold another claim');
         ELSIF other.state = 'active' THEN
-            UPDATE holdfast.claim SET state = 'ended', outcome = 'lost', how = 'death', ended_at = t,
+            -- Its worker took another assignment since, so it had ended, in one of P2's ways: which one, nobody knows any more.
+            UPDATE holdfast.claim SET state = 'ended', outcome = 'lost', how = 'forgotten', ended_at = t,
                 reason = 'its end was in commits that the database lost' WHERE id = other.id;
             INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason, data)
             VALUES (t, 'claim.ended', other.pool_id, p_worker, other.id, other.tenant,
-                    'its end was in commits that the database lost', '{"outcome": "lost", "how": "death"}');
+                    'its end was in commits that the database lost', '{"outcome": "lost", "how": "forgotten"}');
         END IF;
     END IF;
     -- Another worker's row may still believe that it has this claim.

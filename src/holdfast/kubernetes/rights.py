@@ -34,6 +34,7 @@ NAMESPACED = (
 CLUSTER = (
     Right("", "nodes", ("list", "watch"), "no claim goes to a cordoned node, and its free workers leave"),
     Right("authentication.k8s.io", "tokenreviews", ("create",), "which pod an agent's token belongs to"),
+    Right("karpenter.sh", "nodepools", ("list",), "doctor: whether something bounds a protected claim"),
 )
 
 

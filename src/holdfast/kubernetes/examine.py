@@ -1,0 +1,109 @@
+"""What `doctor` asks of a cluster: whether we may do what we must, and whether something else bounds claims, and when."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ..model.duration import seconds
+from ..model.pool import Pool
+from ..ports.cluster import ClusterUnavailable, Finding
+from .api import Api, ApiRefused
+from .rights import CLUSTER, NAMESPACED, Right
+from .shapes import Metadata
+
+NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"
+
+
+class NodeTemplateSpec(msgspec.Struct, frozen=True, rename="camel"):
+    termination_grace_period: str | None = None
+
+
+class NodeTemplate(msgspec.Struct, frozen=True):
+    spec: NodeTemplateSpec = NodeTemplateSpec()
+
+
+class NodePoolSpec(msgspec.Struct, frozen=True):
+    template: NodeTemplate = NodeTemplate()
+
+
+class NodePool(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: NodePoolSpec = NodePoolSpec()
+
+
+class NodePools(msgspec.Struct, frozen=True):
+    items: list[NodePool] = []
+
+
+class ReviewStatus(msgspec.Struct, frozen=True):
+    allowed: bool = False
+
+
+class AccessReview(msgspec.Struct, frozen=True):
+    status: ReviewStatus = ReviewStatus()
+
+
+async def examine(api: Api, namespace: str, install: str, pools: Sequence[Pool]) -> list[Finding]:
+    return [await _rights(api, namespace, install), await _bounds(api, pools)]
+
+
+async def _rights(api: Api, namespace: str, install: str) -> Finding:
+    missing = []
+    for right, where in [*((r, namespace) for r in NAMESPACED), *((r, "") for r in CLUSTER)]:
+        for verb in right.verbs:
+            if not await _allowed(api, right, verb, where, install):
+                missing.append(f"{verb} {right.resource}{'.' + right.group if right.group else ''} ({right.reason})")
+    detail = f"not allowed: {'; '.join(missing)}" if missing else ""
+    advice = "apply the Role and ClusterRole of this version: `holdfast manifests`, or upgrade the chart" if missing else ""
+    return Finding("P5", "we may do in the cluster what we must", not missing, detail, advice)
+
+
+async def _allowed(api: Api, right: Right, verb: str, namespace: str, install: str) -> bool:
+    resource, _, sub = right.resource.partition("/")
+    asked = {"group": right.group, "resource": resource, "subresource": sub, "verb": verb, "namespace": namespace}
+    if right.only:
+        asked["name"] = right.only.format(install=install)
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {key: value for key, value in asked.items() if value}},
+    }
+    try:
+        content = await api.ask("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
+    except ApiRefused as refused:
+        raise ClusterUnavailable(f"the API server refused to say what we may: {refused.status.reason}") from refused
+    return msgspec.json.decode(content, type=AccessReview).status.allowed
+
+
+async def _bounds(api: Api, pools: Sequence[Pool]) -> Finding:
+    """P4: protection holds a node back from a roll for as long as a claim lasts, unless its NodePool ends it sooner."""
+    name = "Karpenter bounds a protected claim, and not before its time"
+    try:
+        found = msgspec.json.decode(await api.get(NODE_POOLS), type=NodePools).items
+    except ApiRefused as refused:
+        if refused.code == 404:
+            return Finding("P4", name, True, "", "")  # no Karpenter here
+        detail = f"NodePools cannot be looked at: {refused.status.reason}"
+        return Finding("P4", name, False, detail, "allow: list nodepools.karpenter.sh")
+    longest = max(((pool.spec.max_duration, pool.name) for pool in pools if pool.state == "live"), default=None)
+    wrong = []
+    for each in found:
+        grace = each.spec.template.spec.termination_grace_period
+        if grace is None:
+            wrong.append(
+                f"NodePool {each.metadata.name} has no terminationGracePeriod: a roll waits for as long as any claim lasts"
+            )
+        elif longest is not None and _seconds(grace) < longest[0]:
+            limit = f"{longest[0] / 3600:g} h"
+            wrong.append(
+                f"NodePool {each.metadata.name} ends its nodes after {grace}, and claims of pool {longest[1]} may last {limit}"
+            )
+    advice = "set spec.template.spec.terminationGracePeriod to at least the longest claim.maxDuration of the pools that run there"
+    return Finding("P4", name, not wrong, "; ".join(wrong), advice if wrong else "")
+
+
+def _seconds(duration: str) -> float:
+    try:
+        return seconds(duration)
+    except ValueError:
+        return 0.0  # not a duration that we know: better named than passed over
