@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kube_fleet import KubeFleet
+from kube_fleet import KubeFleet, Made
 from kube_stage import KubeStage
 
 from kube.access import Access
@@ -25,3 +25,18 @@ def own_fleet(
     namespace = make_namespace(own_control_plane)
     with KubeFleet(own_control_plane, namespace, make_nodes(own_control_plane, namespace, nodes=2)) as fleet:
         yield fleet
+
+
+@pytest.fixture
+def fleet_of(control_plane: Access, namespace: str, make_nodes: Callable[..., Any]) -> Iterator[Made]:
+    made: list[KubeFleet] = []
+    kubelet = make_nodes(control_plane, namespace, nodes=2)
+
+    def make(**options: Any) -> KubeFleet:
+        fleet = KubeFleet(control_plane, namespace, kubelet, **options)
+        made.append(fleet)
+        return fleet.__enter__()
+
+    yield make
+    for fleet in made:
+        fleet.__exit__()

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,6 @@ class KubeFleet(Fleet):
 
     def said(self) -> str:
         return self.log.read_text()[-4000:]
+
+
+Made = Callable[..., KubeFleet]

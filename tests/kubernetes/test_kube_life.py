@@ -2,32 +2,10 @@
 
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from typing import Any
 
-import pytest
-from kube_fleet import KubeFleet, job
+from kube_fleet import Made, job
 
-from kube.access import Access
 from waiting import eventually
-
-Made = Callable[..., KubeFleet]
-
-
-@pytest.fixture
-def fleet_of(control_plane: Access, namespace: str, make_nodes: Callable[..., Any]) -> Iterator[Made]:
-    made: list[KubeFleet] = []
-    kubelet = make_nodes(control_plane, namespace, nodes=2)
-
-    def make(**options: Any) -> KubeFleet:
-        fleet = KubeFleet(control_plane, namespace, kubelet, **options)
-        made.append(fleet)
-        return fleet.__enter__()
-
-    yield make
-    for fleet in made:
-        fleet.__exit__()
-
 
 SERVE = "import http.server, os; http.server.test(http.server.SimpleHTTPRequestHandler, bind=os.environ['IP'], port=8080)"
 SESSION = {
