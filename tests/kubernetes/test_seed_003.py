@@ -1,0 +1,99 @@
+"""Seed 003: a spawn that is refused or cannot start gives its slot back and says why; headroom keeps room and nothing else."""
+
+from typing import Any
+
+from kube_fleet import KubeFleet, Made, job
+
+from waiting import eventually
+
+SMALL = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "100m", "memory": "64Mi"}}
+
+
+def sized(resources: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    pool = job(**spec)
+    pool["pod"]["spec"]["containers"][0]["resources"] = resources
+    return pool
+
+
+def trouble(fleet: KubeFleet, pool: str, word: str) -> str:
+    def look() -> Any:
+        said = fleet.api("GET", f"/v1/pools/{pool}").json["status"]["trouble"]
+        return said if said and word in said else None
+
+    return str(eventually(look, 60, f"{pool} says {word}"))
+
+
+def test_seed_003_a_spawn_beyond_the_quota_gives_its_slot_back_and_the_pool_says_why(fleet_of: Made) -> None:
+    fleet = fleet_of()
+    quota = {"metadata": {"name": "two"}, "spec": {"hard": {"pods": "2"}}}
+    path = f"/api/v1/namespaces/{fleet.namespace}/resourcequotas"
+    fleet.access.ask("POST", path, quota)
+    eventually(lambda: fleet.access.ask("GET", f"{path}/two").get("status", {}).get("hard"), 30, "the quota is in force")
+    assert fleet.api("PUT", "/v1/pools/linux", job(warm=4, max=6)).status == 201
+    assert "quota" in trouble(fleet, "linux", "exceeded quota")
+    fleet.warm(2, within=60)
+    # Rows without pods would be slots that nobody can use.
+    eventually(lambda: len(fleet.workers()) == len(fleet.pods()) == 2, 60, "no slot is taken without a pod")
+    held = fleet.claim("linux", command=["true"], wait="30s")
+    assert fleet.see(held["id"], wait="60s")["outcome"] == "completed", "those that are there serve"
+    fleet.access.ask("PATCH", f"{path}/two", {"spec": {"hard": {"pods": "9"}}}, kind="application/merge-patch+json")
+    fleet.warm(4, within=90)
+    eventually(lambda: fleet.api("GET", "/v1/pools/linux").json["status"]["trouble"] is None, 30, "it no longer complains")
+
+
+def test_seed_003_a_limit_range_and_a_bad_template_are_refused_with_their_reason(fleet_of: Made) -> None:
+    fleet = fleet_of()
+    limits = {"limits": [{"type": "Container", "max": {"memory": "1Gi"}}]}
+    fleet.access.ask("POST", f"/api/v1/namespaces/{fleet.namespace}/limitranges", {"metadata": {"name": "small"}, "spec": limits})
+    large = {"requests": {"memory": "2Gi"}, "limits": {"memory": "2Gi"}}
+
+    def refused() -> Any:  # the API server's admission learns of the range a moment later
+        answer = fleet.api("PUT", "/v1/pools/large", sized(large))
+        return answer.status == 422 and answer.json["detail"]
+
+    assert "maximum memory usage" in eventually(refused, 30, "the dry run is refused")
+    bad = job()
+    bad["pod"]["spec"]["containers"][0]["ports"] = [{"containerPort": 99999}]
+    answer = fleet.api("PUT", "/v1/pools/bad", bad)
+    assert answer.status == 422
+    assert answer.json["errors"][0]["field"] == "pod.spec.containers[0].ports[0].containerPort"
+    assert fleet.api("GET", "/v1/pools").json["items"] == [], "nothing was changed"
+
+
+def test_seed_003_unschedulable_and_missing_images_are_said_while_they_last(fleet_of: Made) -> None:
+    missing = job(startTimeout="20s")
+    missing["pod"]["spec"]["containers"][0]["image"] = "work:missing"
+    huge = sized({"requests": {"cpu": "1000"}, "limits": {"cpu": "1000"}})
+    fleet = fleet_of(pools={"missing": missing, "huge": huge})
+    assert "unschedulable" in trouble(fleet, "huge", "unschedulable")
+    assert "image" in trouble(fleet, "missing", "image")
+    assert fleet.workers("warm") == [], "its image is pulled before a worker counts as warm"
+
+    def gone() -> Any:
+        events = fleet.api("GET", "/v1/events?pool=missing").json["items"]
+        return [each for each in events if each["kind"] == "worker.gone"]
+
+    eventually(gone, 90, "past its start timeout it goes, and its slot is free again")
+
+
+def test_seed_003_headroom_keeps_room_and_goes_when_it_is_switched_off(fleet_of: Made) -> None:
+    fleet = fleet_of()
+    for name, value in (("holdfast-headroom", -10),):
+        body = {"metadata": {"name": name}, "value": value, "preemptionPolicy": "Never"}
+        fleet.access.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+
+    def placeholders() -> list[dict[str, Any]]:
+        query = f"labelSelector=holdfast.dev/headroom%3D{fleet.install}"
+        return list(fleet.access.ask("GET", f"{fleet.pods_path}?{query}")["items"])
+
+    spec = sized(SMALL, warm=1, headroom={"mode": "constant", "slots": 2})
+    assert fleet.api("PUT", "/v1/pools/linux", spec).status == 201
+    found = eventually(lambda: len(placeholders()) == 2 and placeholders(), 60, "two placeholders")
+    for each in found:
+        assert each["spec"]["priority"] == -10, "not below what cluster-autoscaler still counts"
+        assert each["spec"]["containers"][0]["resources"]["requests"] == SMALL["requests"]
+        assert "holdfast.dev/install" not in each["metadata"]["labels"], "it is no worker"
+    fleet.warm(1, within=60)
+    assert len(fleet.workers()) == 1, "placeholders are not workers"
+    assert fleet.api("PUT", "/v1/pools/linux", sized(SMALL, warm=1)).status == 200
+    eventually(lambda: not placeholders(), 60, "off means that they go")
