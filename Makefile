@@ -43,8 +43,9 @@ test: $(READY) ## all tests, on real parts
 	$(BIN)/pytest -n 3 --dist worksteal
 
 .PHONY: kube
-kube: $(READY) ## build the programs of a real Kubernetes control plane into a cache, once (Go; about ten minutes)
+kube: $(READY) ## build a real Kubernetes control plane and Helm into a cache, once (Go; about fifteen minutes)
 	@scripts/kube.sh
+	@scripts/helm.sh
 
 .PHONY: kube-up
 kube-up: kube ## leave such a control plane with three nodes running, with a kubeconfig, to try things

@@ -27,6 +27,7 @@ mapfile -t wanted < <(lacking "$CACHE")
 [ ${#wanted[@]} -gt 0 ] || { say "Kubernetes $VERSION is in $CACHE: nothing to do"; exit 0; }
 
 mkdir -p "$CACHE"
+CACHE=$(cd "$CACHE" && pwd)
 exec 9>"$CACHE/.lock"
 flock -n 9 || { say "another build into $CACHE is under way: waiting for it"; flock 9; }
 work=$(mktemp -d "$CACHE/.work-XXXXXX")  # on the same file system, so that a finished program appears by a rename
@@ -34,7 +35,7 @@ trap 'rm -rf "$work"' EXIT
 
 go_is_new_enough() {
     local have
-    have=$(go env GOVERSION 2>/dev/null) || return 1
+    have=$(cd testcluster && go env GOVERSION 2>/dev/null) || return 1  # there: a Go that can fetch a newer one of itself does
     [ "$(printf '%s\n' "$GO_NEEDED" "${have#go}" | sort -V | head -1)" = "$GO_NEEDED" ]
 }
 
@@ -43,7 +44,7 @@ build() {
         "install it, or set \$KUBEBUILDER_ASSETS to a folder with ${BUILT[*]} etcd"
     local at=k8s.io/component-base/version minor=${VERSION#*.}
     # Without these variables every program takes itself for v0.0.0.
-    (cd testcluster && GOFLAGS=-mod=readonly CGO_ENABLED=0 go build -trimpath -o "$work/" -ldflags \
+    (cd testcluster && CGO_ENABLED=0 go build -mod=readonly -trimpath -o "$work/" -ldflags \
         "-s -w -X $at.gitVersion=v$VERSION -X $at.gitMajor=${VERSION%%.*} -X $at.gitMinor=${minor%%.*}" "k8s.io/kubernetes/cmd/$1")
 }
 

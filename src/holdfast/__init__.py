@@ -9,6 +9,7 @@ def __getattr__(name: str) -> Any:
     """`holdfast.claim` and the other names of the client, loaded when first used: an import must not cost an HTTP library."""
     if name.startswith("_"):
         raise AttributeError(name)
-    from . import client
+    from importlib import import_module
 
-    return getattr(client, name)
+    # Not `from . import`, which asks us for the name again when a submodule of it is being loaded.
+    return getattr(import_module("holdfast.client"), name)

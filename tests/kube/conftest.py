@@ -1,17 +1,22 @@
-"""The fixtures of `kube.fixtures` for the tests here, and one loud line when they cannot run."""
+"""The fixtures of `kube.fixtures` for the tests here, and a node."""
 
-import os
+from collections.abc import Callable
 
 import pytest
 
-from kube import binaries
+from kube.access import Access
 from kube.fixtures import *  # noqa: F403
+from kube.kubelet_process import KubeletProcess
+from kube.pods import Pods
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    lacking = binaries.missing()
-    here = [each for each in items if each.path.is_relative_to(os.path.dirname(__file__))]
-    if lacking and here and os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
-        capture = config.pluginmanager.getplugin("capturemanager")
-        with capture.global_and_fixture_disabled():
-            os.write(2, f"\n!!! THE KUBERNETES TESTS DO NOT RUN: {lacking}\n".encode())
+@pytest.fixture
+def nodes(control_plane: Access, namespace: str, make_nodes: Callable[..., KubeletProcess]) -> KubeletProcess:
+    """One node for the test's namespace, where the image `greeter:test` says hello to its argument."""
+    return make_nodes(control_plane, namespace, images={"greeter:test": ["sh", "-c", 'echo "hello $0"']})
+
+
+@pytest.fixture
+def pods(nodes: KubeletProcess) -> Pods:
+    assert nodes.namespace
+    return Pods(nodes.access, nodes.namespace)

@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,15 +21,34 @@ from kube.keeper import shared_control_plane
 from kube.kubelet_process import KubeletProcess
 from kube.node import NAMESPACE_KEY
 
-__all__ = ["control_plane", "make_namespace", "make_nodes", "namespace", "own_control_plane"]
-REQUIRED = "HOLDFAST_REQUIRE_KUBE"
+__all__ = ["control_plane", "make_namespace", "make_nodes", "namespace", "own_control_plane", "pytest_collection_modifyitems"]
+OURS = {"control_plane", "own_control_plane"}
+REQUIRED = "HOLDFAST_REQUIRE_KUBE"  # set to 1 where a run without these tests is a failure
+SAID = pytest.StashKey[bool]()
 _numbers = itertools.count(1)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without the programs: one loud line, and the tests are skipped; they fail instead where they are required."""
+    lacking = binaries.missing()
+    ours = [each for each in items if OURS & set(getattr(each, "fixturenames", ()))]
+    if lacking is None or not ours or config.stash.get(SAID, False) or _required():
+        return
+    config.stash[SAID] = True  # more than one conftest has this hook
+    for each in ours:
+        each.add_marker(pytest.mark.skip(reason=lacking))
+    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
+        with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            os.write(2, f"\n!!! {len(ours)} KUBERNETES TESTS DO NOT RUN: {lacking}\n\n".encode())
+
+
 def want_binaries() -> None:
-    """Skip the test when there are none, or fail it where they are required."""
     if lacking := binaries.missing():
-        (pytest.fail if os.environ.get(REQUIRED) == "1" else pytest.skip)(lacking)
+        (pytest.fail if _required() else pytest.skip)(lacking)
+
+
+def _required() -> bool:
+    return os.environ.get(REQUIRED) == "1"
 
 
 @pytest.fixture(scope="session")
@@ -80,13 +98,13 @@ def namespace(control_plane: Access, make_namespace: Callable[..., str]) -> str:
 
 
 @pytest.fixture
-def make_nodes() -> Iterator[Callable[..., KubeletProcess]]:
+def make_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., KubeletProcess]]:
     """`make_nodes(access, namespace, nodes=3, images={…})`: started, and ended with the test before its namespace is deleted."""
     with contextlib.ExitStack() as stack:
 
         def make(access: Access, namespace: str, **options: Any) -> KubeletProcess:
-            folder = Path(tempfile.mkdtemp(prefix="hf-kubelet-"))
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            folder = tmp_path_factory.mktemp("nodes")
+            stack.callback(shutil.rmtree, folder / "pods", ignore_errors=True)
             return stack.enter_context(KubeletProcess(access, folder, namespace=namespace, **options))
 
         yield make

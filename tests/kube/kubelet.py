@@ -9,6 +9,7 @@ What is not there: networks, resource limits, users, exec, lifecycle hooks, even
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import random
 import signal
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kube import keys
-from kube.api import Api, Object
+from kube.api import UNREACHABLE, Api, Object
 from kube.binaries import version
 from kube.container import Container
 from kube.hollow import HollowPods
@@ -73,7 +74,8 @@ class Kubelet:
             ended, _ = await asyncio.wait([stop, *background], return_when=asyncio.FIRST_COMPLETED)
             for task in background:
                 task.cancel()
-            await self._tidy_up(nodes)
+            with contextlib.suppress(*UNREACHABLE):  # then there is nobody to tidy up for
+                await self._tidy_up(nodes)
             await logs.stop()
             for task in ended:
                 await task  # a defect of ours must be seen

@@ -1,11 +1,19 @@
 """Pods for tests: made in one line, and waited for by what they say."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from kube.access import Access
+from kube.kubelet_process import KubeletProcess
 from kube.status import Object
 from waiting import eventually
+
+STAY = "trap 'exit 0' TERM; while true; do sleep 0.05; done"  # PID 1 hears only what it has a trap for
+DEAF = "trap '' TERM; while true; do sleep 0.05; done"
+SIDECAR: dict[str, Any] = {"restartPolicy": "Always"}  # of an init container
+VOLUME: dict[str, Any] = {"volumes": [{"name": "shared", "emptyDir": {}}]}  # of a pod
+SHARED: dict[str, Any] = {"volumeMounts": [{"name": "shared", "mountPath": "/run/shared"}]}  # of a container
 
 
 def container(name: str, script: str = "", **more: Any) -> Object:
@@ -71,3 +79,25 @@ def state(pod: Object, container: str) -> Object:
 
 def condition(pod: Object, kind: str) -> str | None:
     return next((each["status"] for each in pod["status"].get("conditions", []) if each["type"] == kind), None)
+
+
+def exit_code(pod: Object, container: str) -> int:
+    code: int = state(pod, container)["terminated"]["exitCode"]
+    return code
+
+
+def running(pods: Pods, nodes: KubeletProcess, name: str, uid: str, which: str = "main") -> int:
+    """The PID of a container, once it says that it runs."""
+    pods.until(name, lambda pod: "running" in state(pod, which))
+    pid = nodes.pid(uid, which)
+    assert pid
+    assert lives(pid)
+    return pid
+
+
+def lives(pid: int) -> bool:
+    """A zombie does not."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,55 +1,11 @@
 """The test cluster itself: what its kubelet says of pods is what a kubelet would say, and nothing that it runs is left behind."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from kube.access import Access
 from kube.kubelet_process import KubeletProcess
-from kube.pods import Pods, condition, container, state, told
+from kube.pods import DEAF, SHARED, SIDECAR, STAY, VOLUME, Pods, condition, container, exit_code, lives, running, state, told
 from waiting import always, eventually
-
-SHARED = {"volumeMounts": [{"name": "shared", "mountPath": "/run/shared"}]}
-VOLUME = {"volumes": [{"name": "shared", "emptyDir": {}}]}
-STAY = "trap 'echo told; exit 0' TERM; while true; do sleep 0.05; done"
-DEAF = "trap '' TERM; while true; do sleep 0.05; done"
-SIDECAR = {"restartPolicy": "Always"}
-
-
-@pytest.fixture
-def nodes(control_plane: Access, namespace: str, make_nodes: Callable[..., KubeletProcess]) -> KubeletProcess:
-    return make_nodes(control_plane, namespace, images={"greeter:test": ["sh", "-c", 'echo "hello $0"']})
-
-
-@pytest.fixture
-def pods(nodes: KubeletProcess) -> Pods:
-    assert nodes.namespace
-    return Pods(nodes.access, nodes.namespace)
-
-
-def lives(pid: int) -> bool:
-    """A zombie does not."""
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-
-
-def running(pods: Pods, nodes: KubeletProcess, name: str, uid: str, which: str = "main") -> int:
-    """The PID of a container, once it says that it runs."""
-    pods.until(name, lambda pod: "running" in state(pod, which))
-    pid = nodes.pid(uid, which)
-    assert pid
-    assert lives(pid)
-    return pid
-
-
-def exit_code(pod: dict[str, object], which: str) -> int:
-    code: int = state(pod, which)["terminated"]["exitCode"]
-    return code
-
 
 # Jobs
 
@@ -100,7 +56,7 @@ def test_a_failed_init_container_fails_the_pod(pods: Pods) -> None:
 
 def test_a_sidecar_starts_before_and_ends_after_the_main_container(pods: Pods) -> None:
     note = "echo %s >> /run/shared/order"
-    sidecar = f"trap '{note % 'side-end'}; exit 0' TERM; {note % 'side'}; while true; do sleep 0.05; done"
+    sidecar = f"trap 'sleep 0.3; {note % 'side-end'}; exit 0' TERM; sleep 0.3; {note % 'side'}; while true; do sleep 0.05; done"
     started = {"exec": {"command": ["test", "-e", "/run/shared/order"]}, "periodSeconds": 1}
     main = container("main", f"{note % 'main'}; sleep 0.3; {note % 'main-end'}", **SHARED)
     inits = [container("side", sidecar, startupProbe=started, **SIDECAR, **SHARED), container("init", note % "init", **SHARED)]
@@ -141,14 +97,17 @@ def test_a_pod_is_ready_when_its_port_answers(pods: Pods, nodes: KubeletProcess)
 
 def test_a_deleted_pod_is_told_and_may_finish(pods: Pods, nodes: KubeletProcess) -> None:
     finish = "trap 'until [ -e /run/shared/go ]; do sleep 0.05; done; exit 0' TERM; while true; do sleep 0.05; done"
-    uid = pods.create("job", container("main", finish, **SHARED), terminationGracePeriodSeconds=60, **VOLUME)
-    pid = running(pods, nodes, "job", uid)
+    serves = [container("side", STAY, **SIDECAR)]
+    uid = pods.create(
+        "job", container("main", finish, **SHARED), initContainers=serves, terminationGracePeriodSeconds=60, **VOLUME
+    )
+    pids = [running(pods, nodes, "job", uid, which) for which in ("side", "main")]
     pods.delete("job")
     pods.until("job", lambda pod: "deletionTimestamp" in pod["metadata"])
-    always(lambda: lives(pid), during=0.5, what="it works on")
+    always(lambda: all(map(lives, pids)), during=0.5, what="it works on, and its sidecar serves it")
     (nodes.volume(uid, "shared") / "go").touch()
     pods.until_gone("job")
-    assert not lives(pid)
+    assert not any(map(lives, pids))
 
 
 def test_a_pod_that_does_not_listen_is_killed_after_its_grace(pods: Pods, nodes: KubeletProcess) -> None:
@@ -158,9 +117,9 @@ def test_a_pod_that_does_not_listen_is_killed_after_its_grace(pods: Pods, nodes:
     pods.access.kubectl("-n", pods.namespace, "patch", "pod", "deaf", "--type=merge", "-p", str(finalizer).replace("'", '"'))
     begun = time.monotonic()
     pods.delete("deaf")
-    pod = pods.until("deaf", lambda pod: "terminated" in state(pod, "main"))
+    pod = pods.until_phase("deaf", "Failed")
     assert 1.5 < time.monotonic() - begun < 10
-    assert (exit_code(pod, "main"), pod["status"]["phase"]) == (137, "Failed")
+    assert exit_code(pod, "main") == 137
     assert not lives(pid)
     pods.access.kubectl("-n", pods.namespace, "patch", "pod", "deaf", "--type=merge", "-p", '{"metadata": {"finalizers": null}}')
     pods.until_gone("deaf")

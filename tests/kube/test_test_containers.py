@@ -1,15 +1,15 @@
 """What a container of the test cluster is given: program, environment, tokens, logs; and pods that are hollow."""
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from kube import binaries
 from kube.access import Access
 from kube.kubelet_process import KubeletProcess
-from kube.pods import Pods, condition, container, exit_code, state
+from kube.pods import SHARED, SIDECAR, STAY, VOLUME, Pods, condition, container, exit_code, running, state
+from kube.status import Object
 from waiting import eventually
-
-SHARED = {"volumeMounts": [{"name": "shared", "mountPath": "/run/shared"}]}
-VOLUME = {"volumes": [{"name": "shared", "emptyDir": {}}]}
 
 
 def test_what_cannot_start_says_why(pods: Pods) -> None:
@@ -63,12 +63,11 @@ def test_a_token_is_bound_to_its_pod(pods: Pods) -> None:
     pods.until_phase("job", "Succeeded")
     token = pods.access.kubectl("-n", pods.namespace, "logs", "job")
 
-    def review(token: str) -> dict[str, dict[str, dict[str, list[str]]]]:
+    def review(token: str) -> Object:
         body = {"spec": {"token": token, "audiences": ["holdfast"]}}
-        status: dict[str, dict[str, dict[str, list[str]]]] = pods.access.ask(
-            "POST", "/apis/authentication.k8s.io/v1/tokenreviews", body
-        )["status"]
-        return status
+        answer: Object = pods.access.ask("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body)
+        told: Object = answer["status"]
+        return told
 
     status = review(token)
     assert status["authenticated"]
@@ -108,9 +107,12 @@ def test_logs_are_followed_to_the_end(pods: Pods, nodes: KubeletProcess) -> None
     script = "echo one; until [ -e /run/shared/go ]; do sleep 0.05; done; echo two; exit 1"
     uid = pods.create("job", container("main", script, **SHARED), **VOLUME)
     running(pods, nodes, "job", uid)
-    eventually(lambda: nodes.log_of(uid, "main"), what="its first line")
-    (nodes.volume(uid, "shared") / "go").touch()
-    assert pods.access.kubectl("-n", pods.namespace, "logs", "--follow", "job") == "one\ntwo\n"
+    command = [str(binaries.path("kubectl")), "-n", pods.namespace, "logs", "--follow", "job"]
+    with subprocess.Popen(command, env=pods.access.kubectl_env(), stdout=subprocess.PIPE, text=True) as follows:
+        assert follows.stdout
+        assert follows.stdout.readline() == "one\n"
+        (nodes.volume(uid, "shared") / "go").touch()
+        assert follows.stdout.read() == "two\n"
     assert pods.access.kubectl("-n", pods.namespace, "logs", "--tail=1", "job") == "two\n"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from fleet import Fleet
 from holdfast.api.auth import hash_token
 from holdfast.kubernetes import names
+from holdfast.kubernetes.rights import CLUSTER, NAMESPACED, rules
 from holdfast.wiring import Settings, connect
 from kube.access import Access
 from kube.kubelet_process import KubeletProcess
@@ -23,6 +24,19 @@ def job(argv: list[str] | None = None, **spec: Any) -> dict[str, Any]:
     if argv is not None:
         container["command"] = argv
     return {"mode": "job", "warm": 1, "max": 6, "pod": {"spec": {"containers": [container]}}, **spec}
+
+
+def account(access: Access, namespace: str, install: str) -> Path:
+    """A ServiceAccount with exactly the rights of an installation, as a kubeconfig."""
+    rbac, name = "/apis/rbac.authorization.k8s.io/v1", f"{namespace}-{install}"
+    who = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    access.ask("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}})
+    within = f"{rbac}/namespaces/{namespace}"
+    for path, kind, rights in ((within, "Role", NAMESPACED), (rbac, "ClusterRole", CLUSTER)):
+        access.ask("POST", f"{path}/{kind.lower()}s", {"metadata": {"name": name}, "rules": rules(rights, install)})
+        ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
+        access.ask("POST", f"{path}/{kind.lower()}bindings", {"metadata": {"name": name}, "subjects": [who], "roleRef": ref})
+    return access.service_account_kubeconfig(namespace, name)
 
 
 class KubeFleet(Fleet):
@@ -39,7 +53,8 @@ class KubeFleet(Fleet):
     ) -> None:
         super().__init__(replicas, pools, env)
         self.access, self.namespace, self.kubelet, self.install = access, namespace, kubelet, install
-        self.kubeconfig = kubeconfig or access.kubeconfig
+        # Every fleet runs with the rights that we ask for, and no other: what is missing fails its test.
+        self.kubeconfig = kubeconfig or account(access, namespace, install)
 
     def start(self, n: int, **env: str) -> None:
         servers = ",".join(f"http://127.0.0.1:{port}" for port in self.ports)

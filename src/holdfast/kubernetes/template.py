@@ -84,7 +84,8 @@ def manifest(order: Order, setup: Setup, anchor_uid: str) -> Json:
         pod["serviceAccountName"] = names.account_name(setup.install, pool.name)
     pod.setdefault("automountServiceAccountToken", False)  # the user's containers get no token unless they ask for it
     pod.setdefault("enableServiceLinks", False)
-    if setup.priority_class and "priorityClassName" not in pod:
+    # With headroom at priority 0: that preempts placeholders, which are below, and nobody else. Our class preempts nobody at all.
+    if setup.priority_class and "priorityClassName" not in pod and spec.headroom.mode == "off":
         pod["priorityClassName"] = setup.priority_class
     if spec.worker.agent:
         _add_agent(pod, order, setup)

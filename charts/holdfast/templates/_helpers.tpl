@@ -1,0 +1,45 @@
+{{/* The installation's name, which every object has. */}}
+{{- define "holdfast.install" -}}
+{{- $name := .Values.install | default .Release.Name -}}
+{{- if or (not (regexMatch "^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$" $name)) (has $name (list "default" "kubernetes")) -}}
+{{- fail (printf "install %q: must be a-z, 0-9 and '-', at most 40 characters, and neither default nor kubernetes" $name) -}}
+{{- end -}}
+{{- $name -}}
+{{- end }}
+
+{{/* Which pods are replicas: network policies of workers select by these. */}}
+{{- define "holdfast.labels" -}}
+app.kubernetes.io/name: holdfast
+app.kubernetes.io/instance: {{ include "holdfast.install" . }}
+{{- end }}
+
+{{- define "holdfast.postgres.labels" -}}
+app.kubernetes.io/name: holdfast-postgres
+app.kubernetes.io/instance: {{ include "holdfast.install" . }}
+{{- end }}
+
+{{- define "holdfast.image" -}}
+{{ .Values.image | default (printf "holdfast:%s" .Chart.AppVersion) }}
+{{- end }}
+
+{{- define "holdfast.dsnSecret" -}}
+{{- if .Values.postgres.throwAway.enabled -}}
+{{- if .Values.postgres.dsnSecret -}}
+{{- fail "postgres: either dsnSecret for a Postgres of your own, or throwAway, not both" -}}
+{{- end -}}
+{{ include "holdfast.install" . }}-postgres
+{{- else -}}
+{{ required "postgres.dsnSecret: name the Secret that holds the DSN of your Postgres, or set postgres.throwAway.enabled to try things out" .Values.postgres.dsnSecret }}
+{{- end -}}
+{{- end }}
+
+{{/* The name of what belongs to the whole cluster: a colon is in no name of a namespace or an installation. */}}
+{{- define "holdfast.clusterName" -}}
+holdfast:{{ .Release.Namespace }}:{{ include "holdfast.install" . }}
+{{- end }}
+
+{{- define "holdfast.subjects" -}}
+- kind: ServiceAccount
+  name: {{ include "holdfast.install" . }}
+  namespace: {{ .Release.Namespace }}
+{{- end }}
