@@ -39,6 +39,7 @@ class Chaos:
         self._mend: dict[int, Callable[[], None]] = {}
         self._count = 0
         self.healing = False
+        self._failovers = 0
 
     def schedule(self, faults: list[Fault], begin: float) -> None:
         now = asyncio.get_running_loop().time()
@@ -234,12 +235,15 @@ class Chaos:
     def _store_failover(self, fault: Fault) -> None:
         """A standby that is `span` seconds behind takes over."""
         gate = self._run.gate
-        aside, mark = gate.postgres.copy(), self._mark()
+        aside, mark, history = gate.postgres.copy(), self._mark(), self._failovers
 
         def lose() -> None:
             # A real failover shows in the server's timeline. A copy does not: what was lost since the last beat, nobody can know.
             if self.healing or gate.down or self._mark() == mark:
                 return
+            if self._failovers != history:
+                return  # another took over meanwhile: a standby of the old server is not the new one's
+            self._failovers += 1
             gate.go_down()
             gate.postgres.put_back(aside)
             self._run.checks.rewound()
