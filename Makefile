@@ -71,6 +71,10 @@ docs: $(READY) ## write the docs that come from the code: metrics, state machine
 bench: $(READY) ## figures beside their limits, one JSON line each (about 4 minutes on a quiet machine)
 	$(BIN)/python -m bench $(PARTS)
 
+.PHONY: bench-kube
+bench-kube: kube ## protected claims on a real API server with a thousand hollow pods (about 4 minutes on a quiet machine)
+	$(BIN)/python -m bench.kube
+
 .PHONY: lock
 lock: $(READY) ## write requirements.lock anew from pyproject.toml
 	$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --extra dev --python-version 3.11 --universal pyproject.toml -o requirements.lock
