@@ -47,13 +47,9 @@ class Converge:
         return seen
 
     async def observe_some(self, ports: Ports, names: Iterable[str]) -> Seen:
-        """Straight from the source, one by one: absence here is proof already."""
-        pods = {}
+        """Absence here is proof already."""
         names = sorted(names)
-        for name in names:
-            pod = await ports.cluster.read(name)
-            if pod is not None:
-                pods[name] = pod
+        pods = await ports.cluster.glance(names)
         rows = {row.worker.id: row for row in await ports.store.workers.rows(names)}
         return await self._seen(ports, pods, rows, proven=frozenset(names))
 

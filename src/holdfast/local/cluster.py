@@ -77,6 +77,10 @@ class LocalCluster:
     async def read(self, name: str) -> Pod | None:
         return await self._do(lambda: self._survey.pod(name))
 
+    async def glance(self, names: Sequence[str]) -> dict[str, Pod]:
+        found = [(name, await self.read(name)) for name in names]
+        return {name: pod for name, pod in found if pod is not None}
+
     async def create(self, order: Order) -> Pod | Refused:
         if not PLAIN.fullmatch(order.name):
             return Refused("invalid", f"not a name for a worker: {order.name!r}")

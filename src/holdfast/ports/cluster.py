@@ -92,6 +92,9 @@ class Cluster(Protocol):
     async def read(self, name: str) -> Pod | None:
         """One pod, straight from the source. None is proof: no pod of this name exists."""
 
+    async def glance(self, names: Sequence[str]) -> dict[str, Pod]:
+        """These pods, as they are or were a moment ago. Who is not in the answer is absent by a direct read."""
+
     async def create(self, order: Order) -> Pod | Refused:
         """Create the pod, or find the one that an earlier try of the same order created. Never two."""
 

@@ -177,6 +177,10 @@ class SimCluster:
 
     # Writes
 
+    async def glance(self, names: Sequence[str]) -> dict[str, Pod]:
+        found = [(name, await self.read(name)) for name in names]
+        return {name: pod for name, pod in found if pod is not None}
+
     async def create(self, order: Order) -> Pod | Refused:
         return await self._ask("create", lambda: self._world.create(order, self.install, self._tokens.issue), write=True)
 
