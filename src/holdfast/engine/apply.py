@@ -243,6 +243,9 @@ class Apply:
         return Done()
 
     async def _ensure(self, a: do.Ensure) -> Outcome:
+        # Only where objects stand beside pods: a pool that seems gone may be in what was lost.
+        if self._cluster.declarations is not None and (await self._store.fleet.state()).uncertain:
+            return Skipped("recovering")
         await self._cluster.ensure(a.pools)
         return Done()
 

@@ -180,12 +180,15 @@ class KubernetesCluster:
                 raise ClusterUnavailable(f"the API server refused a deletion: {refused.status.reason}") from refused
 
     async def forget(self, name: str, uid: str) -> None:
+        known = self._informer.known().get(name) if self._informer.fresh else None
+        if known is not None and known.metadata.uid == uid and self._kept(known):
+            return  # asked for at every pass until it is time: not worth a read each
         pod = await self._read(name)
         if pod is None or pod.metadata.uid != uid or not has_ended(pod):
             return
+        if self._kept(pod):
+            return
         if pod.metadata.deletion_timestamp is None:
-            if time.time() - ended_at(pod) < self._keep_output:
-                return  # whoever follows its output reads it to the end first; we are asked again
             await self.delete(name, uid, 1.0)
         if names.FINALIZER not in pod.metadata.finalizers:
             return
@@ -193,6 +196,10 @@ class KubernetesCluster:
         with contextlib.suppress(ApiRefused):  # gone, or changed: we are asked again
             await self._api.patch(f"{self._pods}/{name}", {"metadata": {"uid": uid, "finalizers": rest}})
         self._informer.note_absent(name)
+
+    def _kept(self, pod: PodObject) -> bool:
+        """Whether somebody may still read its output to the end."""
+        return pod.metadata.deletion_timestamp is None and time.time() - ended_at(pod) < self._keep_output
 
     # Output
 

@@ -112,7 +112,7 @@ class Objects:
     async def _sweep(self, path: str, keep: set[str]) -> None:
         """What pools that are gone left behind."""
         for meta in await self._list(path):
-            if meta.name not in keep and meta.name.startswith("holdfast-") and meta.labels.get(names.POOL):
+            if meta.name not in keep and meta.name.startswith("holdfast-") and meta.labels.get(names.POOL) and meta.age > OLD:
                 await self._delete(f"{path}/{meta.name}", meta)
 
     async def _sweep_anchors(self, keep: set[str]) -> None:

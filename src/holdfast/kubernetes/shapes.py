@@ -206,10 +206,13 @@ def _exit(pod: PodObject, kind: str, left: Left | None, stamp: Stamp | None) -> 
 
 
 def _never_ran(pod: PodObject) -> bool:
-    """Proof that the worker's container never started, from the kubelet's own word; silence is no proof."""
-    worker = _status(pod.status.container_statuses, pod.worker_container)
+    """Proof that the worker's container never started: the kubelet's own last word. An older word is none, since it may have
+    started after it: so not of a pod that was taken away by force, or written off by the garbage collector because its node is gone."""
+    worker, disrupted = _status(pod.status.container_statuses, pod.worker_container), pod.status.condition("DisruptionTarget")
     if not pod.spec.node_name:
         return True
+    if pod.status.phase not in ("Succeeded", "Failed") or (disrupted is not None and disrupted.reason == "DeletionByPodGC"):
+        return False
     waits = worker.state.waiting if worker is not None else None
     return worker is not None and waits is not None and waits.reason == "PodInitializing" and worker.restart_count == 0
 
