@@ -115,8 +115,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "protection cleared by a late patch",  # a backend whose patch carries no version
-        (Change("sim/world.py", "        if pod is None or str(pod.version) != version:\n", "        if pod is None:\n"),),
+        "protection cleared by a late patch",  # of one who looks neither at the row nor at what he once saw
+        (
+            Change(
+                "engine/apply.py",
+                "        outcome = await self._store.workers.unprotect(a.worker, a.version)\n"
+                "        if not isinstance(outcome, Done):\n"
+                "            return outcome\n"
+                "        return Done() if await self._cluster.clear(a.worker, a.uid, a.pod_version) else Stale()\n",
+                "        pod = await self._cluster.read(a.worker)\n"
+                "        return Done() if pod is not None and await self._cluster.clear(a.worker, a.uid, pod.version) else Stale()\n",
+            ),
+        ),
     ),
     Mutant(
         "a slot not freed on a refused spawn",

@@ -207,7 +207,7 @@ def _exit(pod: PodObject, kind: str, left: Left | None, stamp: Stamp | None) -> 
 
 def _never_ran(pod: PodObject) -> bool:
     """Proof that the worker's container never started: the kubelet's own last word. An older word is none, since it may have
-    started after it: so not of a pod that was taken away by force, or written off by the garbage collector because its node is gone."""
+    started after it: so not of a pod that was taken away by force, or that the garbage collector wrote off with its node."""
     worker, disrupted = _status(pod.status.container_statuses, pod.worker_container), pod.status.condition("DisruptionTarget")
     if not pod.spec.node_name:
         return True
