@@ -64,6 +64,8 @@ EXAMPLES: list[tuple[Case, Row | None, Pod | None, dict[str, Any]]] = [
     (Case.UNATTENDED, row("held", pulse=pulse()), BUSY_POD, {}),
     (Case.PROTECTION_MISSING, row("held"), FREE_POD, {}),
     (Case.PROTECTION_LEFT, row(), BUSY_POD, {}),
+    (Case.PROTECTION_LEFT, row(), pod(marked=True), {}),
+    (Case.QUIET, row(pulse=pulse(doing="running", **BUSY), age=2.0), BUSY_POD, {}),
     (Case.UNSEALED, row("held", seal=True), pod(stamp=STAMP, protected=True, attended=False), {}),
     (Case.RETIRING, row("retiring"), FREE_POD, {}),
     (Case.RETIRING_ENDING, row("retiring", age=2.0), pod(terminating=True), {}),
@@ -271,9 +273,11 @@ def test_row_without_a_pod_retiring_is_closed() -> None:
     assert done(row("retiring"), pod(phase="ended")) == [Bury(NAME, UID, "its process ended"), ForgetPod(NAME, UID)]
 
 
-def test_a_retiring_workers_pod_is_ended_with_its_grace() -> None:
+def test_a_retiring_workers_pod_is_ended_soon_since_nobody_holds_it() -> None:
     (delete,) = done(row("retiring", reason="not wanted"), FREE_POD)
-    assert delete == DeletePod(NAME, UID, 3600.0, reason="not wanted")
+    assert delete == DeletePod(NAME, UID, 30.0, reason="not wanted")
+    (delete,) = done(row("retiring", reason="not wanted", grace=5.0), FREE_POD)
+    assert delete == DeletePod(NAME, UID, 5.0, reason="not wanted")
     assert done(row("retiring", age=2.0), pod(terminating=True)) == []
     assert done(row("retiring", pool_frozen=True), FREE_POD) == []
 

@@ -54,6 +54,23 @@ def test_an_agent_with_a_claim_that_has_no_row_is_left_alone(on_store: OnStore) 
     on_store(story)
 
 
+def test_an_agent_that_turns_out_to_be_spent_gives_its_claim_back(on_store: OnStore) -> None:
+    """It was given out as one that has served nobody, and its word comes before the assignment was delivered (P1)."""
+
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, SESSION)
+        [worker] = await make_warm(store, pool)
+        [pair] = await match(store, pool, ask("acme", lease=60.0))
+        assert pair.worker == worker
+        spent = word(worker, reset_fence=pair.fence - 1)
+        assert (await store.workers.hear(spent)).do in ("nothing", "exit")
+        assert await state_of(store, "claim", pair.claim) == "waiting"
+        assert await state_of(store, "worker", worker) == "retiring"
+        assert (await store.workers.hear(spent)).do == "exit"
+
+    on_store(story)
+
+
 def test_while_recovering_no_agent_is_told_to_end_or_exit(on_store: OnStore) -> None:
     async def story(store: PostgresStore) -> None:
         pool = await make_pool(store, JOB)

@@ -38,7 +38,7 @@ log = structlog.get_logger()
 SILENT = 60.0  # seconds of heard time without a word: three missed polls of 20 s
 SPAWN_LOOK = 5.0  # a row without a pod for so long: its creator died, or the outcome is unknown
 ASK_AGAIN = 30.0  # a pod that should end and still lives is asked again: whoever watched its deadline may be dead
-UNATTENDED_GRACE = 30.0  # for a container whose claim has ended and whose agent has left: it can only be asked to stop
+RETIRING_GRACE = 30.0  # nobody holds it: a container that ignores SIGTERM must not keep its node and its slot for a drain's hour
 PART = 500  # workers that are judged between two moments in which requests are served: about 5 ms
 ORPHAN_GRACE = 45.0  # a pod without a row may be older than our view of rows; 60 s with the pass's own period
 
@@ -183,7 +183,9 @@ def living(row: Row, pod: Pod) -> Verdict:
                 # It works for a claim that we do not know: not to be ended, and not to be given out.
                 reason = f"its agent holds {pulse.claim}, which we do not know"
                 return Verdict(Case.STRANGE_HOLD, [Suspect(worker.id, worker.version, reason)])
-    if free and row.protection != "always" and (pod.protected or pod.stamp is not None):
+    held_by_agent = row.agent and (not pod.attended or (pulse is not None and pulse.claim is not None and not pulse.claim_ended))
+    marked = pod.protected or pod.marked or pod.stamp is not None
+    if free and row.protection != "always" and marked and not held_by_agent:
         return Verdict(Case.PROTECTION_LEFT, [Clear(worker.id, worker.version, pod.uid, pod.version)])
     return Verdict(Case.QUIET)
 
@@ -251,7 +253,7 @@ def terminating(row: Row) -> Verdict:
 def retiring(row: Row, pod: Pod, seen: Seen) -> Verdict:
     if row.pool_frozen or (pod.terminating and (row.age < ASK_AGAIN or not seen.whole)):
         return Verdict(Case.RETIRING_ENDING)
-    grace = row.grace if pod.attended else min(row.grace, UNATTENDED_GRACE)
+    grace = min(row.grace, RETIRING_GRACE)
     return Verdict(Case.RETIRING, [DeletePod(pod.name, pod.uid, grace, reason=row.worker.reason or "")])
 
 

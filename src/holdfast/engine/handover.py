@@ -39,6 +39,9 @@ class HandOvers:
             protected = pod is not None
             if not protected:
                 self._metrics.unprotected.labels(pool.name).inc()
+        elif (reason := await self._leaving(pair)) is not None:
+            await self._store.claims.requeue(pair.claim, pair.fence, reason=reason)
+            return Stale()
         crash_point("handover.protected")
         await self._store.claims.offer([(pair.claim, pair.fence, protected)])
         crash_point("handover.offered")
@@ -57,12 +60,16 @@ class HandOvers:
                 if attempt + 1 < TRIES:
                     await asyncio.sleep(PAUSE)
                 continue
-            if pod is None or pod.phase == "ended":
-                return "its worker's pod was gone at hand-over"
-            if pod.terminating:
-                return "its worker's pod was terminating at hand-over"
-            return pod
+            return _unusable(pod) or pod
         return None
+
+    async def _leaving(self, pair: Pair) -> str | None:
+        """Where no protection is written no answer tells how the pod is: so look. What cannot be seen is given out anyway."""
+        try:
+            pods = await asyncio.wait_for(self._cluster.glance([pair.worker]), TRY_SECONDS)
+        except (ClusterUnavailable, TimeoutError):
+            return None
+        return _unusable(pods.get(pair.worker))
 
     async def _refuse(self, pair: Pair) -> None:
         # The pool would rather have no holder than an unprotected one. Nothing was delivered, so the worker goes back.
@@ -75,3 +82,12 @@ class HandOvers:
             fence=pair.fence,
         )
         await self._counting.ended(pair.claim, "unprotected")
+
+
+def _unusable(pod: Pod | None) -> str | None:
+    """Why nobody should be given this worker any more."""
+    if pod is None or pod.phase == "ended":
+        return "its worker's pod was gone at hand-over"
+    if pod.terminating:
+        return "its worker's pod was terminating at hand-over"
+    return None if pod.schedulable else "its worker's node was cordoned at hand-over"

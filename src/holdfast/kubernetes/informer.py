@@ -43,6 +43,12 @@ class Event(msgspec.Struct, frozen=True):
     object: msgspec.Raw
 
 
+class Bookmark(msgspec.Struct, frozen=True):
+    """An object of which only the version is filled in; its other fields may be null where a real one's never are."""
+
+    metadata: ListMeta
+
+
 class Expired(Exception):
     """What we knew is too old to go on from."""
 
@@ -159,10 +165,11 @@ class Informer(Generic[T]):
             if status.code == GONE:
                 raise Expired
             raise ClusterUnavailable(f"the watch ended with {status.code} {status.reason}")
+        if event.type == "BOOKMARK":
+            self._version = msgspec.json.decode(event.object, type=Bookmark).metadata.resource_version
+            return
         item = self._items.decode(event.object)
         self._version = item.metadata.resource_version
-        if event.type == "BOOKMARK":
-            return
         name = item.metadata.name
         old = self._known.get(name)
         if event.type == "DELETED":

@@ -144,7 +144,8 @@ def facts(pod: PodObject, cordoned: frozenset[str]) -> Pod:
         schedulable=node not in cordoned,
         node=node,
         stamp=stamp,
-        protected=meta.annotations.get(names.DO_NOT_DISRUPT) == "true" and labels.get(names.BUSY) == "true",
+        protected=all(_protections(meta)),
+        marked=any(_protections(meta)),
         epoch=int(labels.get(names.EPOCH, "0")) if labels.get(names.EPOCH, "0").isdecimal() else 0,
         exit_code=code,
         exit_fence=fence,
@@ -152,6 +153,16 @@ def facts(pod: PodObject, cordoned: frozenset[str]) -> Pod:
         attended=not (kind == "job" and left is not None),
         untouched=ended and kind == "job" and _never_ran(pod),
         sealed=labels.get(names.SEALED) == "true",
+    )
+
+
+def _protections(meta: Metadata) -> tuple[bool, bool, bool]:
+    """For the Eviction API, Karpenter and cluster-autoscaler: each is blind to what the others look at."""
+    says = meta.annotations
+    return (
+        meta.labels.get(names.BUSY) == "true",
+        says.get(names.DO_NOT_DISRUPT) == "true",
+        says.get(names.SAFE_TO_EVICT) == "false",
     )
 
 

@@ -34,6 +34,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str | None = None
     stamp: Stamp | None = None
     protected: bool = False
+    marked: bool = False  # some part of the protection is there, whoever put it
     epoch: int = 0  # the database's epoch when it was created
     exit_code: int | None = None  # of the claim's command, where the cluster knows it
     exit_fence: int | None = None  # the assignment that the exit code belongs to

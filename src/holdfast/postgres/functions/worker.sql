@@ -63,7 +63,7 @@ BEGIN
         SELECT * INTO c FROM holdfast.claim WHERE id = w.claim_id;
         IF p_reset_fence IS NOT NULL AND w.held_from = 'warm' AND c.state = 'assigned' THEN
             -- Found too late: it has served somebody else before. Nothing was delivered: the claim goes on to another worker.
-            PERFORM @fn.requeue(c.id, c.fence, false, false, false, NULL,
+            PERFORM @fn.requeue(c.id, c.fence, false, false, false, false, NULL,
                                 'its worker has served a claim that the database does not know', p_mark);
         ELSIF p_doing = 'idle' AND c.state = 'assigned' AND c.offered THEN
             RETURN QUERY SELECT 'hold', c.fence, '', false, NULL::text;

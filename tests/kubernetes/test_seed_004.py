@@ -1,0 +1,182 @@
+"""Seed 004: protection on while busy and off when not, as the pod itself shows it; nobody is given a worker that is leaving."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kube_fleet import KubeFleet
+from seed_tools import (
+    FREE_MARKS,
+    Gate,
+    busy_marks,
+    evict,
+    jobs,
+    marks,
+    nobody_looks,
+    nodes_of_free,
+    quiet,
+    sessions,
+    worker,
+    write,
+)
+
+from holdfast.kubernetes import names
+from kube.access import Access
+from waiting import always, eventually
+
+Make = Callable[..., Any]
+REPAIRED = 15  # seconds: P3's bound after the death of a replica
+
+
+def test_seed_004_busy_pods_are_protected_free_ones_are_not_and_the_eviction_api_tells_them_apart(
+    control_plane: Access, namespace: str, make_nodes: Make, tmp_path: Path
+) -> None:
+    gate = Gate(tmp_path)
+    pools = {"linux": jobs(warm=1, drain={"grace": "77s"}), "notebook": sessions(drain={"grace": "1m30s"})}
+    with KubeFleet(control_plane, namespace, make_nodes(control_plane, namespace), pools=pools) as fleet:
+        fleet.warm(2, within=90)
+        job = fleet.claim("linux", tenant="acme", command=gate.job(4), wait="30s")
+        session = fleet.claim("notebook", tenant="acme", wait="30s")
+        eventually(lambda: gate.ran == 1, 30, "the job runs")
+        parked = _parked(fleet)
+        free = [each["id"] for each in fleet.warm(2, within=90)]
+        _said_both_ways(fleet, [job, session], [*free, parked])
+        _restored_on_busy_pods(fleet, [job, session])
+        _removed_from_free_pods(fleet, [*free, parked], session)
+        for claim in (job, session):
+            assert evict(fleet, claim["worker"]) == 429, "the budget refuses it"
+        for each in (*free, parked):
+            assert evict(fleet, each) == 201
+        for each in (*free, parked):
+            eventually(lambda each=each: worker(fleet, each)["state"] in ("retiring", "gone"), REPAIRED, f"{each} leaves")
+        assert fleet.see(session["id"])["state"] == "active"
+        gate.open()
+        ended = fleet.see(job["id"], wait="30s")
+        assert (ended["outcome"], ended["exit_code"]) == ("failed", 4), fleet.said()
+        fleet.check_promises()
+        quiet(fleet)
+
+
+def _parked(fleet: KubeFleet) -> str:
+    """A session that its tenant has given back."""
+    fleet.warm(2, within=90)
+    held = fleet.claim("notebook", tenant="globex", wait="30s", parkTTL="10m")
+    assert fleet.api("POST", f"/v1/claims/{held['id']}/release", {"fence": held["fence"]}).status == 200
+    eventually(lambda: worker(fleet, held["worker"])["state"] == "parked", 20, "parked")
+    return str(held["worker"])
+
+
+def _said_both_ways(fleet: KubeFleet, busy: list[dict[str, Any]], free: list[str]) -> None:
+    for claim in busy:
+        assert marks(fleet.pod(claim["worker"])) == busy_marks(claim), fleet.said()
+    for each in free:
+        eventually(lambda each=each: marks(fleet.pod(each)) == FREE_MARKS, REPAIRED, f"{each} is not protected")
+    graces = {pod["metadata"]["labels"][names.POOL]: pod["spec"]["terminationGracePeriodSeconds"] for pod in fleet.pods()}
+    assert graces == {"linux": 77, "notebook": 90}, "the pool's drain.grace"
+
+
+def _restored_on_busy_pods(fleet: KubeFleet, busy: list[dict[str, Any]]) -> None:
+    """All of it removed by hand, then each part alone."""
+    everything = [names.BUSY, names.OWNER, names.CLAIM, names.FENCE, names.DO_NOT_DISRUPT, names.SAFE_TO_EVICT]
+    for lacking in (everything, [names.BUSY], [names.DO_NOT_DISRUPT], [names.SAFE_TO_EVICT]):
+        for claim in busy:
+            write(fleet, claim["worker"], dict.fromkeys(lacking))
+        for claim in busy:
+            what = f"{lacking} of a busy {claim['pool']} is restored"
+            eventually(lambda claim=claim: marks(fleet.pod(claim["worker"])) == busy_marks(claim), REPAIRED, what)
+
+
+def _removed_from_free_pods(fleet: KubeFleet, free: list[str], past: dict[str, Any]) -> None:
+    """All of it left by a replica that died, then each part alone, whoever put it there."""
+    left = busy_marks({**past, "id": "c-long-gone"})
+    for parts in (list(left), [names.BUSY], [names.DO_NOT_DISRUPT], [names.SAFE_TO_EVICT]):
+        for each in free:
+            write(fleet, each, {key: left[key] for key in parts})
+        for each in free:
+            eventually(lambda each=each: marks(fleet.pod(each)) == FREE_MARKS, REPAIRED, f"{parts} of a free worker is removed")
+            assert worker(fleet, each)["state"] in ("warm", "parked")
+
+
+def test_seed_004_a_busy_worker_on_a_terminating_pod_drains_and_a_free_one_leaves_at_once(
+    control_plane: Access, namespace: str, make_nodes: Make, tmp_path: Path
+) -> None:
+    gate, kubelet = Gate(tmp_path), make_nodes(control_plane, namespace)
+    with KubeFleet(control_plane, namespace, kubelet, pools={"linux": jobs(warm=2)}) as fleet:
+        fleet.warm(2, within=90)
+        busy = fleet.claim("linux", command=gate.job(7), wait="30s")
+        eventually(lambda: gate.ran == 1, 30, "it runs")
+        control_plane.kubectl("delete", "pod", busy["worker"], "-n", namespace, "--wait=false")
+        free = _next(fleet.warm(2, within=90))["id"]
+        control_plane.kubectl("delete", "pod", free, "-n", namespace, "--wait=false")
+        claim = fleet.claim("linux", command=["true"], wait="30s")
+        assert claim["worker"] != free
+        eventually(lambda: worker(fleet, free)["state"] in ("retiring", "gone"), REPAIRED, "the free one leaves")
+        eventually(lambda: fleet.pod(free) is None, 30, "and nothing holds its pod")
+        assert fleet.see(claim["id"], wait="60s")["outcome"] == "completed"
+        always(lambda: fleet.see(busy["id"])["state"] == "active", 3, "the busy one drains")
+        pod = fleet.pod(busy["worker"])
+        assert pod is not None
+        assert "deletionTimestamp" in pod["metadata"]
+        gate.open()
+        ended = fleet.see(busy["id"], wait="30s")
+        assert (ended["outcome"], ended["exit_code"], ended["attempts"]) == ("failed", 7, 1), fleet.said()
+        assert gate.ran == 1
+        eventually(lambda: fleet.pod(busy["worker"]) is None, 60, "its end was recorded, and its pod is gone")
+        quiet(fleet)
+
+
+def _next(free: list[dict[str, Any]]) -> dict[str, Any]:
+    """Who has been warm for the longest is given out first."""
+    return min(free, key=lambda each: (each["state_since"], each["id"]))
+
+
+@pytest.mark.parametrize("mode", ["claim", "always"])
+@pytest.mark.parametrize("leaving", ["terminating", "cordoned"])
+def test_seed_004_no_claim_lands_on_a_leaving_worker_though_nobody_has_noted_that_it_leaves(
+    leaving: str, mode: str, control_plane: Access, namespace: str, make_nodes: Make
+) -> None:
+    """Whichever path it takes: the replica that hands over looks as well, for it may be the first to know."""
+    kubelet = make_nodes(control_plane, namespace, nodes=2)
+    with KubeFleet(control_plane, namespace, kubelet, pools={"linux": jobs(warm=4, protection={"mode": mode})}) as fleet:
+        eventually(lambda: len(set(nodes_of_free(fleet))) == 2 and len(nodes_of_free(fleet)) == 4, 90, "workers on both nodes")
+        first = _next(fleet.workers("warm"))
+        kubelet.pause()  # what is told to end goes on for a while, and would take a claim
+        try:
+            with nobody_looks(fleet):
+                if leaving == "terminating":
+                    control_plane.kubectl("delete", "pod", first["id"], "-n", namespace, "--wait=false")
+                    left = {first["id"]}
+                else:
+                    _cordon_and_see(control_plane, first["node"])
+                    left = {pod["metadata"]["name"] for pod in fleet.pods() if pod["spec"].get("nodeName") == first["node"]}
+                claims = [fleet.claim("linux", command=["true"], wait="20s", replica=n) for n in (0, 1)]
+                assert {claim["state"] for claim in claims} == {"active"}, fleet.said()
+                assert not {claim["worker"] for claim in claims} & left, f"{left} leave"
+        finally:
+            kubelet.resume()
+        for claim in claims:
+            assert fleet.see(claim["id"], wait="60s")["outcome"] == "completed", fleet.said()
+
+
+def _cordon_and_see(access: Access, node: str) -> None:
+    """Returns when whoever watches nodes has had a second to hear of it."""
+    before = access.ask("GET", "/api/v1/nodes")["metadata"]["resourceVersion"]
+    access.kubectl("cordon", node)
+    heard = access.ask("GET", f"/api/v1/nodes?watch=1&timeoutSeconds=1&resourceVersion={before}")
+    assert node in [event["object"]["metadata"]["name"] for event in heard if event["object"]["spec"].get("unschedulable")]
+
+
+def test_seed_004_a_free_session_worker_is_gone_soon_though_its_server_does_not_hear_sigterm(
+    control_plane: Access, namespace: str, make_nodes: Make
+) -> None:
+    """An hour of grace is for whoever holds it: a free worker must not hold its node or its pool's slot for it."""
+    pool = sessions(warm=2, drain={"grace": "1h"})
+    with KubeFleet(control_plane, namespace, make_nodes(control_plane, namespace), pools={"notebook": pool}) as fleet:
+        by_us, by_others = (each["id"] for each in fleet.warm(2, within=90))
+        assert fleet.api("POST", f"/v1/workers/{by_us}/retire", {"reason": "test"}).status == 200
+        assert evict(fleet, by_others) == 201
+        for each in (by_us, by_others):
+            eventually(lambda each=each: worker(fleet, each)["state"] == "gone", 120, f"{each} is gone")
+            eventually(lambda each=each: fleet.pod(each) is None, 30, f"{each} has left its node")
+        fleet.warm(2, within=90)
