@@ -76,6 +76,8 @@ EXAMPLES: list[tuple[Case, Row | None, Pod | None, dict[str, Any]]] = [
     (Case.POD_MISSING, row(), None, BEFORE),
     (Case.ORPHAN_YOUNG, None, pod(created_at=NOW - ORPHAN_GRACE + 1), {}),
     (Case.ORPHAN, None, FREE_POD, {}),
+    (Case.ORPHAN, None, pod(created_at=NOW + 200), {"strange": {NAME: ORPHAN_GRACE + 1}}),
+    (Case.ORPHAN_YOUNG, None, pod(created_at=NOW + 200), {"strange": {NAME: ORPHAN_GRACE - 1}}),
     (Case.ORPHAN_ENDED, None, pod(phase="ended"), {}),
     (Case.ORPHAN_BUSY, None, BUSY_POD, {}),
     (Case.ORPHAN_BUSY, None, FREE_POD, {"pulses": {NAME: pulse(doing="running", **BUSY)}}),

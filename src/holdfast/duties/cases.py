@@ -1,6 +1,6 @@
 """Every worker falls into exactly one named case of the failure table; each case says what to do about it. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -93,6 +93,7 @@ class Seen:
     now: float
     missing_before: frozenset[str] = frozenset()
     quarantined: frozenset[str] = frozenset()
+    strange: Mapping[str, float] = field(default_factory=dict)  # for how many seconds we have seen pods without a row
     whole: bool = True  # every pod and every row, not just some
 
     def parts(self) -> Iterator["Seen"]:
@@ -280,12 +281,10 @@ def without_pod(row: Row, seen: Seen) -> Verdict:
 def stranger(pod: Pod, seen: Seen) -> Verdict:
     """Our installation's pod, without a row."""
     pulse = seen.pulses.get(pod.name)
+    age = max(seen.now - pod.created_at, seen.strange.get(pod.name, 0.0))
     if pod.phase == "ended":
-        return Verdict(
-            Case.ORPHAN_ENDED,
-            [ForgetPod(pod.name, pod.uid)] if seen.now - pod.created_at > ORPHAN_GRACE else [],
-        )
-    if seen.now - pod.created_at < ORPHAN_GRACE:
+        return Verdict(Case.ORPHAN_ENDED, [ForgetPod(pod.name, pod.uid)] if age > ORPHAN_GRACE else [])
+    if age < ORPHAN_GRACE:
         return Verdict(Case.ORPHAN_YOUNG)
     if pod.stamp is not None or (pulse is not None and pulse.claim is not None):
         return Verdict(Case.ORPHAN_BUSY, _quarantine(pod, seen, "a pod without a row that is stamped or busy"))

@@ -1,5 +1,6 @@
 """Compare each worker's row with its pod, and do what its case asks for."""
 
+import asyncio
 from collections.abc import Iterable
 
 import structlog
@@ -32,6 +33,7 @@ class Converge:
         # Hints for cheaper or calmer passes, never authority: a replica that takes over starts without them.
         self._missing: frozenset[str] = frozenset()
         self._quarantined: frozenset[str] = frozenset()
+        self._strange: dict[str, float] = {}  # UIDs of pods without a row → when we first saw them, by our own clock
 
     async def observe(self, ports: Ports) -> Seen:
         pods = {pod.name: pod for pod in await ports.cluster.pods()}
@@ -55,10 +57,19 @@ class Converge:
 
     async def _seen(self, ports: Ports, pods: dict[str, Pod], rows: dict[str, Row], proven: frozenset[str] = frozenset()) -> Seen:
         strangers = [name for name in pods if name not in rows]
+        strange = self._strange_for({name: pods[name].uid for name in strangers}, whole=not proven)
         pulses = {p.worker: p for p in await ports.store.workers.pulses(strangers)} if strangers else {}
         state = await ports.store.fleet.state()
         now = await ports.store.now()
-        return Seen(pods, rows, pulses, state, now, self._missing | proven, self._quarantined, whole=not proven)
+        return Seen(pods, rows, pulses, state, now, self._missing | proven, self._quarantined, strange, whole=not proven)
+
+    def _strange_for(self, uids: dict[str, str], *, whole: bool) -> dict[str, float]:
+        """For how long each has been without a row. Pods have the cluster's clock, rows the database's: where that one jumped
+        back, an orphan would stay young for as long."""
+        now = asyncio.get_running_loop().time()
+        known = {uid: since for uid, since in self._strange.items() if uid in uids.values() or not whole}
+        self._strange = dict.fromkeys(uids.values(), now) | known
+        return {name: now - self._strange[uid] for name, uid in uids.items()}
 
     def plan(self, seen: Seen) -> list[Action]:
         actions: list[Action] = []
