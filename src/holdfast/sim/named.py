@@ -1,6 +1,7 @@
 """Seeds that once broke a promise. They stay, each with what it found."""
 
 NAMED: dict[str, int] = {
+    "after the database's clock jumped back an orphan stayed young": 488597796,
     "a claim whose end was lost was called its worker's death": 10,
     "a free pod whose row was lost could neither speak nor be ended": 35,
     "a claim that was adopted did not say whether its worker is protected": 301,
