@@ -93,8 +93,8 @@ class Seen:
     now: float
     missing_before: frozenset[str] = frozenset()
     quarantined: frozenset[str] = frozenset()
-    strange: Mapping[str, float] = field(default_factory=dict)  # for how many seconds we have seen pods without a row
     whole: bool = True  # every pod and every row, not just some
+    strange: Mapping[str, float] = field(default_factory=dict)  # for how many seconds we have seen pods without a row
 
     def parts(self) -> Iterator["Seen"]:
         """In slices, so that requests are served in between. Recovery is judged by the whole."""

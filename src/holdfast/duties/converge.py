@@ -61,7 +61,7 @@ class Converge:
         pulses = {p.worker: p for p in await ports.store.workers.pulses(strangers)} if strangers else {}
         state = await ports.store.fleet.state()
         now = await ports.store.now()
-        return Seen(pods, rows, pulses, state, now, self._missing | proven, self._quarantined, strange, whole=not proven)
+        return Seen(pods, rows, pulses, state, now, self._missing | proven, self._quarantined, not proven, strange)
 
     def _strange_for(self, uids: dict[str, str], *, whole: bool) -> dict[str, float]:
         """For how long each has been without a row. Pods have the cluster's clock, rows the database's: where that one jumped
