@@ -48,7 +48,8 @@ def test_a_paused_replica_is_replaced_and_does_no_harm_when_it_wakes(make_fleet:
     holder = _replica_with_duties(fleet)
     fleet.signal(holder, signal.SIGSTOP)
     other = 1 - holder
-    claim = fleet.claim("linux", command=["sh", "-c", "sleep 20; echo done"], wait="20s", replica=other)
+    # Agents whose polls hang at the paused one notice after their 20 s; until then two hand-overs of 15 s may stall.
+    claim = fleet.claim("linux", command=["sh", "-c", "sleep 20; echo done"], wait="60s", replica=other)
     assert claim["state"] == "active"
     eventually(lambda: _replica_with_duties(fleet, ask=other) == other, 25, "the duties are taken over")
     fleet.signal(holder, signal.SIGCONT)
