@@ -131,12 +131,14 @@ class Fleet:
 
     # Replicas
 
+    def arguments(self, n: int) -> list[str]:
+        pooled = ["--pooled"] if self._pooled else []
+        return ["--data-dir", str(self.layout.root), "--port", str(self.ports[n]), *pooled]
+
     def start(self, n: int, **env: str) -> None:
-        arguments = ["serve", "--data-dir", str(self.layout.root), "--port", str(self.ports[n])]
-        arguments += ["--pooled"] if self._pooled else []
         with self.log.open("ab") as log:
             self.replicas[n] = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", *arguments],
+                [sys.executable, "-m", "holdfast", "serve", *self.arguments(n)],
                 env={**os.environ, "HOLDFAST_DSN": self.dsn, **self.env, **env},
                 stdout=log,
                 stderr=log,

@@ -1,8 +1,5 @@
 """A whole fleet on a real API server: replicas as processes, workers as pods that the test kubelet runs."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,19 +53,10 @@ class KubeFleet(Fleet):
         # Every fleet runs with the rights that we ask for, and no other: what is missing fails its test.
         self.kubeconfig = kubeconfig or account(access, namespace, install)
 
-    def start(self, n: int, **env: str) -> None:
+    def arguments(self, n: int) -> list[str]:
         servers = ",".join(f"http://127.0.0.1:{port}" for port in self.ports)
-        arguments = ["serve", "--data-dir", str(self.layout.root), "--port", str(self.ports[n])]
-        arguments += ["--namespace", self.namespace, "--install", self.install, "--kubeconfig", str(self.kubeconfig)]
-        arguments += ["--agent-image", AGENT_IMAGE, "--agent-url", servers]
-        with self.log.open("ab") as log:
-            self.replicas[n] = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", *arguments],
-                env={**os.environ, "HOLDFAST_DSN": self.dsn, **self.env, **env},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        where = ["--namespace", self.namespace, "--install", self.install, "--kubeconfig", str(self.kubeconfig)]
+        return [*super().arguments(n), *where, "--agent-image", AGENT_IMAGE, "--agent-url", servers]
 
     async def _first_token(self) -> None:
         store = await connect(Settings(dsn=self.dsn, data_dir=self.layout.root), self.install)
