@@ -38,9 +38,9 @@ def test_a_pod_is_pending_until_its_init_container_ends(pods: Pods, nodes: Kubel
     assert state(pod, "main") == {"waiting": {"reason": "PodInitializing"}}
 
     (nodes.volume(uid, "shared") / "go").touch()
-    pod = pods.until_phase("job", "Running")
+    pod = pods.until("job", lambda pod: condition(pod, "Ready") == "True")
     assert state(pod, "waits")["terminated"]["message"] == "went"
-    assert (condition(pod, "Initialized"), condition(pod, "Ready")) == ("True", "True")
+    assert (pod["status"]["phase"], condition(pod, "Initialized")) == ("Running", "True")
 
 
 def test_a_failed_init_container_fails_the_pod(pods: Pods) -> None:
@@ -77,7 +77,7 @@ def test_a_sidecar_that_ends_is_started_again(pods: Pods) -> None:
 
     pod = pods.until("job", lambda pod: told(pod, "side").get("restartCount") == 1 and "running" in state(pod, "side"))
     assert told(pod, "side")["lastState"]["terminated"]["exitCode"] == 1
-    assert pod["status"]["phase"] == "Running"
+    pods.until_phase("job", "Running")
 
 
 def test_a_pod_is_ready_when_its_port_answers(pods: Pods, nodes: KubeletProcess) -> None:

@@ -73,7 +73,7 @@ def test_a_token_is_bound_to_its_pod(pods: Pods) -> None:
     assert status["authenticated"]
     assert status["user"]["username"] == f"system:serviceaccount:{pods.namespace}:default"
     assert status["user"]["extra"]["authentication.kubernetes.io/pod-uid"] == [uid]
-    assert "authenticated" not in review(token[:-4] + "AAAA")
+    assert "authenticated" not in review(token[:-8] + "AAAAAAAA")
 
 
 def test_the_usual_service_account_folder_is_there(pods: Pods) -> None:
