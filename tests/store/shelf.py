@@ -1,7 +1,7 @@
 """A cluster whose pods are only written down, as an API server keeps them; and passes of the real duties over it."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -41,6 +41,7 @@ class Shelf:
     """Every write is a new version, and a clear must carry the one it has seen."""
 
     install = "i-test"
+    shared = True
 
     def __init__(self, pool: Pool | None = None, workers: Iterable[str] = ()) -> None:
         self.kept = {worker: pod_of(worker, pool) for worker in workers if pool is not None}
@@ -59,6 +60,10 @@ class Shelf:
 
     async def read(self, name: str) -> Pod | None:
         return self.kept.get(name)
+
+    async def glance(self, names: Sequence[str]) -> dict[str, Pod]:
+        self._up()
+        return {name: self.kept[name] for name in names if name in self.kept}
 
     async def protect(self, name: str, uid: str, stamp: Stamp) -> Pod | None:
         self._up()

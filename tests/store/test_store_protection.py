@@ -1,6 +1,7 @@
 """Protection: a late clear never takes it from a new claim, and a pool that requires it refuses without it (P3)."""
 
 import asyncio
+from typing import Literal
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ from holdfast.engine.handover import HandOvers
 from holdfast.engine.metrics import Metrics
 from holdfast.model.outcome import Done, Stale
 from holdfast.model.pod import Stamp
-from holdfast.model.pool import Pool, ProtectionSpec
+from holdfast.model.pool import Pool, PoolSpec, ProtectionSpec
 from holdfast.postgres.store import PostgresStore
 from store.makes import (
     BARE,
@@ -161,5 +162,63 @@ def test_a_pool_that_does_not_require_it_says_that_protection_is_missing(on_stor
         await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
         [claim] = await store.claims.get([pair.claim])
         assert (claim.state, claim.protected) == ("active", False)
+
+    on_store(story)
+
+
+def with_mode(mode: Literal["always", "off"]) -> PoolSpec:
+    return msgspec.structs.replace(BARE, protection=ProtectionSpec(mode=mode))
+
+
+@pytest.mark.parametrize("mode", ["always", "off"])
+def test_where_others_may_end_pods_no_claim_is_active_before_its_pod_was_looked_at(
+    on_store: OnStore, mode: Literal["always", "off"]
+) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, with_mode(mode))
+        leaving, staying = await make_warm(store, pool, 2)
+        shelf = Shelf(pool, [leaving, staying])
+        shelf.kept[leaving] = msgspec.structs.replace(shelf.kept[leaving], terminating=True)
+        hand_overs, new = HandOvers(store, shelf, Metrics()), ask()
+        batch = await store.claims.match(pool.id, [new], 1, direct=hand_overs.direct)
+        seen = set()
+        while batch.pairs:
+            [pair] = batch.pairs
+            assert not pair.active
+            seen.add(pair.worker)
+            await hand_overs.hand_over(pool, pair)
+            if pair.worker == staying:
+                break
+            assert await state_of(store, "claim", new.id) == "waiting", "not given a worker that leaves"
+            batch = await store.claims.match(pool.id, (), 1, direct=hand_overs.direct)
+        assert staying in seen
+        assert await state_of(store, "claim", new.id) == "active"
+
+    on_store(story)
+
+
+def test_a_worker_older_than_the_mode_always_is_protected_before_its_holder_hears_of_it(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, with_mode("always"))
+        [worker] = await make_warm(store, pool)
+        shelf = Shelf(pool, [worker])
+        [pair] = (await store.claims.match(pool.id, [ask()], 1, direct=False)).pairs
+        await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
+        assert shelf.kept[worker].protected
+        [claim] = await store.claims.get([pair.claim])
+        assert (claim.state, claim.protected) == ("active", True)
+
+    on_store(story)
+
+
+def test_a_pool_without_protection_does_not_speak_of_it(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, with_mode("off"))
+        [worker] = await make_warm(store, pool)
+        [pair] = (await store.claims.match(pool.id, [ask()], 1, direct=False)).pairs
+        await HandOvers(store, Shelf(pool, [worker]), Metrics()).hand_over(pool, pair)
+        said = await store.db.rows("SELECT kind, reason FROM holdfast.event WHERE claim_id = $1", pair.claim)
+        assert [row["reason"] for row in said if row["kind"] == "claim.active"] == [""]
+        assert "claim.unprotected" not in {row["kind"] for row in said}
 
     on_store(story)

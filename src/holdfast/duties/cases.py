@@ -149,11 +149,12 @@ def living(row: Row, pod: Pod) -> Verdict:
     free = worker.state in ("warm", "parked")
     if free and not pod.schedulable:
         return Verdict(Case.CORDONED_FREE, [Condemn(worker.id, worker.version, "its node is cordoned", counted=False)])
-    if worker.state == "held" and row.protection == "claim" and row.claim_state == "active":
+    if worker.state == "held" and row.protection != "off" and row.claim_state == "active":
         assert worker.claim is not None
         assert worker.tenant is not None
         assert worker.fence is not None
-        if not pod.protected or pod.stamp is None or pod.stamp.fence != worker.fence:
+        stamped = row.protection == "always" or (pod.stamp is not None and pod.stamp.fence == worker.fence)
+        if not (pod.protected and stamped):
             return Verdict(
                 Case.PROTECTION_MISSING,
                 [Protect(worker.id, pod.uid, worker.claim, worker.tenant, worker.fence)],

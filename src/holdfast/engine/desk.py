@@ -60,7 +60,7 @@ class Desk:
 
     async def match(self, pool: Pool) -> int:
         """One batch without new requests; how many pairs it made."""
-        batch = await self._store.claims.match(pool.id, (), BATCH)
+        batch = await self._store.claims.match(pool.id, (), BATCH, direct=self._handovers.direct)
         self._after(pool, batch.pairs)
         return len(batch.pairs)
 
@@ -113,7 +113,7 @@ class Desk:
     async def _send(self, pool: Pool, new: list[NewClaim]) -> Any:
         for attempt in range(UNKNOWN_TRIES):
             try:
-                return await self._store.claims.match(pool.id, new, BATCH)
+                return await self._store.claims.match(pool.id, new, BATCH, direct=self._handovers.direct)
             except StoreUnavailable:
                 if attempt + 1 == UNKNOWN_TRIES:
                     raise

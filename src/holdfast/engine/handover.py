@@ -22,26 +22,27 @@ class HandOvers:
         self._cluster = cluster
         self._metrics = metrics
         self._counting = Counting(store, metrics)
+        self.direct = not cluster.shared  # whether a claim may be active before anybody has looked at its pod
 
     async def hand_over(self, pool: Pool, pair: Pair) -> Outcome | None:
         """Stale: the worker proved unusable and the claim is back in the queue: match again. None: offered."""
         if pair.active:
             return None
-        protected = pool.spec.protection.mode == "always"
-        if pool.spec.protection.mode == "claim":
+        mode, required = pool.spec.protection.mode, pool.spec.protection.required
+        protected = mode == "always"
+        pod = None if mode == "claim" else await self._glance(pair)
+        if mode == "claim" or (mode == "always" and isinstance(pod, Pod) and not pod.protected):
+            # In `always` it has been protected since its birth, unless it is older than the mode or somebody took it off.
             pod = await self._protect(pair)
-            if isinstance(pod, str):
-                await self._store.claims.requeue(pair.claim, pair.fence, reason=pod)
-                return Stale()
-            if pod is None and pool.spec.protection.required:
+            protected = pod is not None
+        if isinstance(pod, str):
+            await self._store.claims.requeue(pair.claim, pair.fence, reason=pod)
+            return Stale()
+        if not protected and mode != "off":
+            if required:
                 await self._refuse(pair)
                 return None
-            protected = pod is not None
-            if not protected:
-                self._metrics.unprotected.labels(pool.name).inc()
-        elif (reason := await self._leaving(pair)) is not None:
-            await self._store.claims.requeue(pair.claim, pair.fence, reason=reason)
-            return Stale()
+            self._metrics.unprotected.labels(pool.name).inc()
         crash_point("handover.protected")
         await self._store.claims.offer([(pair.claim, pair.fence, protected)])
         crash_point("handover.offered")
@@ -63,13 +64,14 @@ class HandOvers:
             return _unusable(pod) or pod
         return None
 
-    async def _leaving(self, pair: Pair) -> str | None:
+    async def _glance(self, pair: Pair) -> Pod | str | None:
         """Where no protection is written no answer tells how the pod is: so look. What cannot be seen is given out anyway."""
         try:
             pods = await asyncio.wait_for(self._cluster.glance([pair.worker]), TRY_SECONDS)
         except (ClusterUnavailable, TimeoutError):
             return None
-        return _unusable(pods.get(pair.worker))
+        pod = pods.get(pair.worker)
+        return _unusable(pod) or pod
 
     async def _refuse(self, pair: Pair) -> None:
         # The pool would rather have no holder than an unprotected one. Nothing was delivered, so the worker goes back.

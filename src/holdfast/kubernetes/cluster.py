@@ -29,6 +29,8 @@ KEEP_OUTPUT = 120.0  # seconds that a pod which ended by itself is kept, so that
 class KubernetesCluster:
     """Any number of replicas use the same namespace at once; so may other installations."""
 
+    shared = True
+
     def __init__(self, api: Api, namespace: str, setup: template.Setup, *, keep_output: float = KEEP_OUTPUT) -> None:
         self.install = setup.install
         self._api, self._setup = api, setup

@@ -39,9 +39,10 @@ class StoreUnavailable(Exception):
 
 
 class Claims(Protocol):
-    async def match(self, pool_id: str, new: Sequence[NewClaim], limit: int) -> Batch:
+    async def match(self, pool_id: str, new: Sequence[NewClaim], limit: int, *, direct: bool = True) -> Batch:
         """Take requests in and pair what waits with free workers, in the fair order. Under the pool's lock: caps are exact.
-        Sending the same batch again (same ids) is safe."""
+        Sending the same batch again (same ids) is safe. `direct`: a claim that needs neither agent nor protection is active
+        at once; else its pod is looked at first, as for all others."""
 
     async def offer(self, offers: Sequence[tuple[str, int, bool]]) -> list[str]:
         """The worker carries its protection (or not: the flag): its agent may now be told. Claims of pools without an agent

@@ -11,7 +11,7 @@ from .database import Database
 
 _encode = msgspec.json.Encoder().encode
 
-MATCH = "SELECT * FROM @fn.match($1, $2::jsonb, $3, $4)"
+MATCH = "SELECT * FROM @fn.match($1, $2::jsonb, $3, $4, $5)"
 
 # The worker carries its protection: its agent may be told. Without an agent this is the hand-over itself.
 OFFER = """
@@ -28,15 +28,16 @@ c AS (
     FROM given g, clock, holdfast.pool p, LATERAL (SELECT (p.spec #>> '{worker,agent}')::boolean AS yes) agent
     WHERE claim.id = g.id AND claim.fence = g.fence AND claim.state IN @claim.activate AND NOT claim.offered
       AND p.id = claim.pool_id
-    RETURNING claim.id, claim.worker_id, claim.pool_id, claim.tenant, claim.state, claim.protected
+    RETURNING claim.id, claim.worker_id, claim.pool_id, claim.tenant, claim.state, claim.protected,
+              p.spec #>> '{protection,mode}' = 'off' AS off
 ), w AS (
     UPDATE holdfast.worker AS worker SET delivered = true, version = worker.version + 1
     FROM c WHERE worker.id = c.worker_id AND c.state = 'active'
 ), e AS (
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
     SELECT clock.t, CASE WHEN c.state = 'active' THEN 'claim.active' ELSE 'claim.unprotected' END, c.pool_id, c.worker_id, c.id,
-           c.tenant, CASE WHEN c.protected THEN '' ELSE 'the cluster would not take the protection' END
-    FROM c, clock WHERE c.state = 'active' OR NOT c.protected
+           c.tenant, CASE WHEN c.protected OR c.off THEN '' ELSE 'the cluster would not take the protection' END
+    FROM c, clock WHERE c.state = 'active' OR NOT (c.protected OR c.off)
 ), n AS (
     SELECT pg_notify('holdfast', CASE WHEN c.state = 'active' THEN 'c ' || c.id ELSE 'w ' || c.worker_id END) FROM c
 )
@@ -158,9 +159,9 @@ class PostgresClaims:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    async def match(self, pool_id: str, new: Sequence[NewClaim], limit: int) -> Batch:
+    async def match(self, pool_id: str, new: Sequence[NewClaim], limit: int, *, direct: bool = True) -> Batch:
         asked = [{"ord": n, **msgspec.structs.asdict(claim)} for n, claim in enumerate(new)]
-        rows = await self._db.rows(MATCH, pool_id, _encode(asked).decode(), limit, self._db.mark.value)
+        rows = await self._db.rows(MATCH, pool_id, _encode(asked).decode(), limit, self._db.mark.value, direct)
         batch = Batch({}, [])
         for what, claim, worker, fence, uid, tenant, at in rows:
             if what in ("assigned", "active"):

@@ -47,7 +47,7 @@ CHECKS: tuple[tuple[str, str, str, str], ...] = (
         "`converge` restores it within 5 s; if not, look at /v1/duties and the cluster's rights",
         """SELECT format('worker %s is active for claim %s without protection', w.id, c.id) FROM holdfast.worker w
            JOIN holdfast.claim c ON c.id = w.claim_id JOIN holdfast.pool p ON p.id = w.pool_id
-           WHERE c.state = 'active' AND p.spec #>> '{protection,mode}' = 'claim' AND NOT w.protected AND NOT w.terminating
+           WHERE c.state = 'active' AND p.spec #>> '{protection,mode}' <> 'off' AND NOT w.protected AND NOT w.terminating
              AND c.active_at < holdfast.now() - interval '20 s'""",
     ),
     (

@@ -125,7 +125,7 @@ END $$;
 -- One batch of one pool. `what`: new | same | other | closed for each request, assigned | active for each pair.
 -- Everything here is a few rows by an index, whatever the statistics say. Left to itself the planner plans each LIMIT anew
 -- (40 % of a claim's CPU), and on tables that were small when last analyzed it hashes all workers to update one.
-CREATE FUNCTION @fn.match(p_pool text, p_new jsonb, p_limit integer, p_mark bigint)
+CREATE FUNCTION @fn.match(p_pool text, p_new jsonb, p_limit integer, p_mark bigint, p_direct boolean)
 RETURNS TABLE (o_what text, o_claim text, o_worker text, o_fence bigint, o_uid text, o_tenant text, o_at timestamptz)
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
@@ -172,7 +172,8 @@ BEGIN
     IF @fn.halted(p_mark) OR EXISTS (SELECT FROM holdfast.installation WHERE stopping) THEN
         RETURN;
     END IF;
-    v_direct := NOT ((v_pool.spec #>> '{worker,agent}')::boolean OR v_pool.spec #>> '{protection,mode}' = 'claim');
+    -- Without an agent and without a protection to write there is nothing left to do, unless the pod must be looked at first.
+    v_direct := p_direct AND NOT ((v_pool.spec #>> '{worker,agent}')::boolean OR v_pool.spec #>> '{protection,mode}' = 'claim');
     v_always := v_pool.spec #>> '{protection,mode}' = 'always';
     v_word := CASE WHEN v_direct THEN 'active' ELSE 'assigned' END;
 

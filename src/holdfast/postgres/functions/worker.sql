@@ -248,6 +248,6 @@ CREATE FUNCTION @fn.due_workers() RETURNS SETOF text LANGUAGE sql AS $$
         OR ((p.spec #>> '{worker,agent}')::boolean AND w.state IN ('warm', 'parked', 'held') AND w.suspect_since IS NULL
             AND coalesce(u.beat_heard, w.state_heard) < clock.h - interval '60 s')
         OR (w.state = 'held' AND c.state = 'active' AND NOT w.protected AND NOT w.terminating
-            AND p.spec #>> '{protection,mode}' = 'claim'))
+            AND p.spec #>> '{protection,mode}' <> 'off'))
     ORDER BY w.state = 'retiring', w.state_heard LIMIT 500
 $$;
