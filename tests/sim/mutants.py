@@ -115,16 +115,12 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "protection cleared by a late patch",  # of one who looks neither at the row nor at what he once saw
+        "protection cleared by a late patch",  # which says of the pod's UID alone, not of the version it was meant for
         (
             Change(
                 "engine/apply.py",
-                "        outcome = await self._store.workers.unprotect(a.worker, a.version)\n"
-                "        if not isinstance(outcome, Done):\n"
-                "            return outcome\n"
                 "        return Done() if await self._cluster.clear(a.worker, a.uid, a.pod_version) else Stale()\n",
-                "        pod = await self._cluster.read(a.worker)\n"
-                "        return Done() if pod is not None and await self._cluster.clear(a.worker, a.uid, pod.version) else Stale()\n",
+                '        return Done() if await self._cluster.clear(a.worker, a.uid, "") else Stale()\n',
             ),
         ),
     ),

@@ -83,7 +83,7 @@ class World(Kubelets):
 
     def clear(self, install: str, name: str, uid: str, version: str) -> bool:
         pod = self.find(install, name, uid)
-        if pod is None or str(pod.version) != version:
+        if pod is None or version not in (str(pod.version), ""):  # without a version the real one asks nothing, either
             self._note("clear-refused", f"{name} at {version}, is at {pod.version if pod is not None else 'nothing'}")
             return False
         self._effect("clear", pod, f"at {version}")
