@@ -118,9 +118,9 @@ MUTANTS = (
         "protection cleared by a late patch",  # which says of the pod's UID alone, not of the version it was meant for
         (
             Change(
-                "engine/apply.py",
-                "        return Done() if await self._cluster.clear(a.worker, a.uid, a.pod_version) else Stale()\n",
-                '        return Done() if await self._cluster.clear(a.worker, a.uid, "") else Stale()\n',
+                "engine/handover.py",
+                "    return Done() if await cluster.clear(a.worker, a.uid, a.pod_version) else Stale()\n",
+                '    return Done() if await cluster.clear(a.worker, a.uid, "") else Stale()\n',
             ),
         ),
     ),

@@ -1,7 +1,7 @@
 """A cluster whose pods are only written down, as an API server keeps them; and passes of the real duties over it."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 
@@ -17,7 +17,7 @@ from holdfast.engine.wakes import Wakes
 from holdfast.model.outcome import Outcome
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import Pool
-from holdfast.ports.cluster import ClusterUnavailable, Remembered
+from holdfast.ports.cluster import ClusterUnavailable, OutcomeUnknown, Remembered
 from holdfast.postgres.store import PostgresStore
 from holdfast.wiring import wire
 
@@ -51,7 +51,8 @@ class Shelf:
         self.reading, self.may_read = asyncio.Event(), asyncio.Event()  # of the mark
         self.may_clear.set()
         self.may_read.set()
-        self.down = self.blind = False
+        self.down = self.blind = self.answers_lost = False
+        self.on_protect: Callable[[], Awaitable[object]] | None = None
 
     async def pods(self) -> list[Pod]:
         if self.blind:
@@ -67,7 +68,12 @@ class Shelf:
 
     async def protect(self, name: str, uid: str, stamp: Stamp) -> Pod | None:
         self._up()
-        return self._write(name, stamp, True)
+        pod = self._write(name, stamp, True)
+        if self.on_protect is not None:
+            await self.on_protect()
+        if self.answers_lost:
+            raise OutcomeUnknown("it was written, and the answer was lost")
+        return pod
 
     async def clear(self, name: str, uid: str, version: str) -> bool:
         self.clearing.set()

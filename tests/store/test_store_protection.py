@@ -222,3 +222,39 @@ def test_a_pool_without_protection_does_not_speak_of_it(on_store: OnStore) -> No
         assert "claim.unprotected" not in {row["kind"] for row in said}
 
     on_store(story)
+
+
+@pytest.mark.parametrize("moment", ["cancelled while it is protected", "refused after an answer that was lost"])
+def test_a_worker_to_which_nothing_was_delivered_is_warm_again_without_a_stamp(on_store: OnStore, moment: str) -> None:
+    """At once, by the one whose hand-over failed, not by a later pass."""
+
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, msgspec.structs.replace(JOB, protection=ProtectionSpec(required=True)))
+        [worker] = await make_warm(store, pool)
+        shelf = Shelf(pool, [worker])
+        pair = await assigned(store, pool)
+        if moment.startswith("cancelled"):
+            shelf.on_protect = lambda: end(store, pair.claim, "cancel")
+        else:
+            shelf.answers_lost = True
+        await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
+        pod = shelf.kept[worker]
+        assert (pod.stamp, pod.protected) == (None, False)
+        assert int(pod.version) > 2, "it was stamped in between"
+        assert await state_of(store, "worker", worker) == "warm"
+        assert await broken(store) == []
+
+    on_store(story)
+
+
+def test_a_hand_over_done_twice_takes_nothing_off(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, JOB)
+        [worker] = await make_warm(store, pool)
+        shelf = Shelf(pool, [worker])
+        pair = await assigned(store, pool)
+        for _ in range(2):
+            await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
+        assert shelf.kept[worker].protected
+
+    on_store(story)

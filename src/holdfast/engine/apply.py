@@ -15,6 +15,7 @@ from .counting import Counting
 from .crash import crash_point
 from .declared import DeclaredPools
 from .desk import Desk
+from .handover import clear
 from .ids import Ids
 from .metrics import Metrics
 
@@ -229,10 +230,7 @@ class Apply:
         return Stale() if pod is None else Done()
 
     async def _clear(self, a: do.Clear) -> Outcome:
-        outcome = await self._store.workers.unprotect(a.worker, a.version)
-        if not isinstance(outcome, Done):
-            return outcome
-        return Done() if await self._cluster.clear(a.worker, a.uid, a.pod_version) else Stale()
+        return await clear(self._store, self._cluster, a)
 
     async def _held_up(self, a: do.HeldUp) -> Outcome:
         await self._store.pools.held_up(a.pool_id, a.reason)

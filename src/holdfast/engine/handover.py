@@ -1,8 +1,10 @@
 """Protect, then offer: a holder or agent hears of a worker only after its pod carries the protection (P3)."""
 
 import asyncio
+import contextlib
 
-from ..model.outcome import Outcome, Stale
+from ..duties.actions import Clear
+from ..model.outcome import Done, Outcome, Stale
 from ..model.pod import Pod, Stamp
 from ..model.pool import Pool
 from ..ports.cluster import Cluster, ClusterUnavailable
@@ -44,7 +46,8 @@ class HandOvers:
                 return None
             self._metrics.unprotected.labels(pool.name).inc()
         crash_point("handover.protected")
-        await self._store.claims.offer([(pair.claim, pair.fence, protected)])
+        if not await self._store.claims.offer([(pair.claim, pair.fence, protected)]):
+            await self._unstamp(pair)
         crash_point("handover.offered")
         return None
 
@@ -84,6 +87,26 @@ class HandOvers:
             fence=pair.fence,
         )
         await self._counting.ended(pair.claim, "unprotected")
+        await self._unstamp(pair)
+
+    async def _unstamp(self, pair: Pair) -> None:
+        """Nothing was delivered, and nothing will be: if its worker is free again, this claim's stamp goes now.
+        What goes wrong here `converge` finds on the pod."""
+        with contextlib.suppress(ClusterUnavailable, TimeoutError):
+            row = await self._store.workers.get(pair.worker)
+            if row is None or row.state not in ("warm", "parked"):
+                return
+            pod = await asyncio.wait_for(self._cluster.read(pair.worker), TRY_SECONDS)
+            if pod is not None and pod.uid == pair.uid and pod.stamp is not None and pod.stamp.fence == pair.fence:
+                await clear(self._store, self._cluster, Clear(row.id, row.version, pod.uid, pod.version))
+
+
+async def clear(store: Store, cluster: Cluster, a: Clear) -> Outcome:
+    """Stamp and protection off a free worker: first its row says so, if it is as seen; then its pod, if that is."""
+    outcome = await store.workers.unprotect(a.worker, a.version)
+    if not isinstance(outcome, Done):
+        return outcome
+    return Done() if await cluster.clear(a.worker, a.uid, a.pod_version) else Stale()
 
 
 def _unusable(pod: Pod | None) -> str | None:

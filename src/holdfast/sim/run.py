@@ -95,6 +95,15 @@ class Watched(SimCluster):
         await super().delete(name, uid, grace)
         self._process.did_something()
 
+    async def clear(self, name: str, uid: str, version: str) -> bool:
+        answer = await super().clear(name, uid, version)
+        self._process.did_something()
+        return answer
+
+    async def forget(self, name: str, uid: str) -> None:
+        await super().forget(name, uid)
+        self._process.did_something()
+
 
 class Run:
     def __init__(self, seed: int, dsn: str, faults: list[Fault] | None = None, name: str = "") -> None:
