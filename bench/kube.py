@@ -8,7 +8,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from .spread import Spread  # noqa: E402
 WORKERS, NODES, RATE, SECONDS, BURST = 1050, 100, 75, 10, 300
 LIMITS = {"p50": 0.030, "p90": 0.060, "p99": 0.120}  # seconds at 75/s; a peer's published gate: 0.300, 0.300, 0.500
 NAMESPACE = "bench"
+Figures = Callable[["Bench"], AsyncIterator[Figure]]
 
 
 def pool(warm: int, mode: str) -> dict[str, Any]:
@@ -48,14 +49,14 @@ def pool(warm: int, mode: str) -> dict[str, Any]:
 
 class Bench:
     def __init__(self, plane: ControlPlane, fleet: KubeFleet, session: aiohttp.ClientSession) -> None:
-        self._plane, self._fleet, self._session = plane, fleet, session
+        self.plane, self.fleet, self._session = plane, fleet, session
         self.unprotected = 0
 
     async def free(self, name: str, count: int, within: float) -> float:
         """Seconds until so many can be given out."""
         began = time.monotonic()
         while True:
-            status = (await asyncio.to_thread(self._fleet.api, "GET", f"/v1/pools/{name}")).json["status"]
+            status = (await asyncio.to_thread(self.fleet.api, "GET", f"/v1/pools/{name}")).json["status"]
             if status["free"] >= count:
                 return time.monotonic() - began
             if time.monotonic() - began > within:
@@ -64,7 +65,7 @@ class Bench:
 
     async def claim(self, name: str, n: int) -> tuple[float, str]:
         """Until the answer says that it is active; whether it is protected is counted."""
-        url = f"http://127.0.0.1:{self._fleet.ports[n % len(self._fleet.ports)]}/v1/claims"
+        url = f"http://127.0.0.1:{self.fleet.ports[n % len(self.fleet.ports)]}/v1/claims"
         began = time.perf_counter()
         async with self._session.post(url, json={"pool": name, "wait": "20s"}) as answer:
             said = await answer.json()
@@ -83,7 +84,7 @@ class Bench:
         return Spread(time.perf_counter() - began, [took for took, _ in told]), [id_ for _, id_ in told]
 
     async def release(self, ids: list[str]) -> None:
-        url = f"http://127.0.0.1:{self._fleet.ports[0]}/v1/claims"
+        url = f"http://127.0.0.1:{self.fleet.ports[0]}/v1/claims"
         gate = asyncio.Semaphore(16)
 
         async def one(id_: str) -> None:
@@ -96,7 +97,7 @@ class Bench:
 
     def patches(self) -> float:
         """PATCHes of pods (not of their status) that the API server has served, by its own count."""
-        text = self._plane.request("GET", "/metrics").body
+        text = self.plane.request("GET", "/metrics").body
         counts = [
             float(line.rsplit(" ", 1)[1])
             for line in text.splitlines()
@@ -107,8 +108,8 @@ class Bench:
 
     async def bare(self, seconds: float = 4.0, clients: int = 32) -> float:
         """PATCHes a second of the same shape with the same client, and nothing else to do."""
-        api = Api(find_access(self._plane.kubeconfig))
-        names = [pod["metadata"]["name"] for pod in self._fleet.pods()][:clients]
+        api = Api(find_access(self.plane.kubeconfig))
+        names = [pod["metadata"]["name"] for pod in self.fleet.pods()][:clients]
         end, done = time.perf_counter() + seconds, 0
 
         async def one(name: str) -> None:
@@ -147,7 +148,14 @@ async def figures(bench: Bench) -> AsyncIterator[Figure]:
     yield Figure(f"protection: always at {RATE}/s, p50", spread.p50, "s", "aim", 0.010, 1.0)
 
 
-async def measure(plane: ControlPlane, fleet: KubeFleet) -> int:
+class BenchFleet(KubeFleet):
+    """Its control plane goes with it: thousands of workers need not be ended one by one before."""
+
+    def _end_workers(self) -> None:
+        pass
+
+
+async def measured(plane: ControlPlane, fleet: KubeFleet, figures: Figures) -> int:
     missed = 0
     headers = {"Authorization": f"Bearer {fleet.token}"}
     async with aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(limit=0)) as session:
@@ -157,16 +165,16 @@ async def measure(plane: ControlPlane, fleet: KubeFleet) -> int:
     return min(missed, 1)
 
 
-def main() -> int:
-    pools = {"claims": pool(WORKERS, "claim"), "always": pool(300, "always")}
+def run(pools: dict[str, dict[str, Any]], nodes: int, figures: Figures) -> int:
+    """These figures of a fleet with these pools on a control plane of their own."""
     with tempfile.TemporaryDirectory(prefix="hf-bench-") as folder, ControlPlane(Path(folder) / "plane") as plane:
         plane.ask("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         with (
-            KubeletProcess(plane, Path(folder) / "kubelet", nodes=NODES, hollow=True) as kubelet,
-            KubeFleet(plane, NAMESPACE, kubelet, pools=pools) as fleet,
+            KubeletProcess(plane, Path(folder) / "kubelet", nodes=nodes, hollow=True) as kubelet,
+            BenchFleet(plane, NAMESPACE, kubelet, pools=pools) as fleet,
         ):
-            return asyncio.run(measure(plane, fleet))
+            return asyncio.run(measured(plane, fleet, figures))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run({"claims": pool(WORKERS, "claim"), "always": pool(300, "always")}, NODES, figures))
