@@ -1,9 +1,13 @@
 """`doctor` on Kubernetes names what is missing and what bounds a claim; headroom and policies stand beside the pods."""
 
+import asyncio
 from typing import Any
 
+import pytest
 from kube_fleet import KubeFleet, job
 
+from holdfast.kubernetes.examine import BOUNDS, RIGHTS, examine
+from holdfast.ports.cluster import ClusterUnavailable
 from waiting import eventually
 
 KARPENTER = {
@@ -39,7 +43,7 @@ def put_node_pool(fleet: KubeFleet, name: str, grace: str | None) -> None:
 
 
 def test_seed_004_doctor_finds_node_pools_that_never_end_a_claim_or_too_soon(own_fleet: KubeFleet) -> None:
-    fleet, name = own_fleet, "Karpenter bounds a protected claim, and not before its time"
+    fleet, name = own_fleet, BOUNDS
     assert checks(fleet)[name]["ok"], "there is no Karpenter"
     assert fleet.api("PUT", "/v1/pools/linux", job(claim={"maxDuration": "6h"})).status == 201
     fleet.access.ask("POST", CRDS, KARPENTER)
@@ -57,8 +61,8 @@ def test_seed_004_doctor_finds_node_pools_that_never_end_a_claim_or_too_soon(own
 
 
 def test_doctor_names_each_right_that_is_missing(own_fleet: KubeFleet) -> None:
-    """As an account that may read pods and nothing else."""
-    fleet, name = own_fleet, "we may do in the cluster what we must"
+    """As an account that may read pods and nothing else: not even the nodes, without which pods cannot be listed either."""
+    fleet, name = own_fleet, RIGHTS
     assert checks(fleet)[name]["ok"], "the admin may do everything"
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
     role = {"metadata": {"name": "poor"}, "rules": rules}
@@ -72,7 +76,44 @@ def test_doctor_names_each_right_that_is_missing(own_fleet: KubeFleet) -> None:
     fleet.kill(0)
     fleet.start(0)
     eventually(lambda: fleet.api("GET", "/healthz").status == 200, 30, "it listens")
-    # Without nodes it cannot list pods with confidence: doctor says that the cluster cannot be asked, or names the rights.
-    found = eventually(lambda: [c for c in fleet.api("GET", "/v1/doctor").json["checks"] if not c["ok"]], 30, "doctor complains")
-    said = " ".join(each["detail"] for each in found)
-    assert "create pods" in said or "refused" in said, said
+    # Without nodes it cannot list pods with confidence; what is missing for that is named all the same, and nothing else.
+    found = eventually(lambda: may_read_pods(checks(fleet)), 30, "doctor complains")
+    missing = [each.partition(" (")[0] for each in found[name]["detail"].removeprefix("not allowed: ").split("; ")]
+    assert {"list nodes", "watch nodes", "create pods", "delete pods", "create tokenreviews.authentication.k8s.io"} <= set(
+        missing
+    )
+    assert "Role" in found[name]["advice"]
+    assert "refused a list" in found["the cluster can be asked"]["detail"]
+    assert "NodePools cannot be looked at" in found[BOUNDS]["detail"]
+
+
+def may_read_pods(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]] | None:
+    """The role is known to the API server a moment after it was made."""
+    detail = found[RIGHTS]["detail"]
+    return found if not any(f"{verb} pods (" in detail for verb in ("get", "list", "watch")) else None
+
+
+class Deaf:
+    """An API server that answers nothing about one of the two."""
+
+    def __init__(self, about: str) -> None:
+        self.about = about
+
+    async def get(self, path: str) -> bytes:
+        return self._answer(BOUNDS, b'{"items": [{"metadata": {"name": "endless"}}]}')
+
+    async def ask(self, path: str, body: Any) -> bytes:
+        return self._answer(RIGHTS, b'{"status": {"allowed": false}}')
+
+    def _answer(self, about: str, content: bytes) -> bytes:
+        if about == self.about:
+            raise ClusterUnavailable("the API server answered 503 Unavailable")
+        return content
+
+
+@pytest.mark.parametrize(("about", "other", "word"), [(RIGHTS, BOUNDS, "endless"), (BOUNDS, RIGHTS, "create pods")])
+def test_what_cannot_be_asked_is_said_and_hides_nothing_else(about: str, other: str, word: str) -> None:
+    found = {each.name: each for each in asyncio.run(examine(Deaf(about), "space", "one", []))}
+    assert not found[about].ok
+    assert "503" in found[about].detail
+    assert word in found[other].detail

@@ -158,6 +158,7 @@ def test_a_claim_that_only_its_pod_knows_is_adopted(on_store: OnStore) -> None:
         assert await store.fleet.adopt(adoption) == Stale(), "known now"
         [claim] = await store.claims.get([adoption.claim])
         assert (claim.state, claim.worker, claim.fence, claim.tenant) == ("active", "w-lost", adoption.fence, "acme")
+        assert claim.protected is False, "what its holder was told is lost"
         assert claim.lease_until is not None
         assert claim.max_until is not None
         assert await kinds(store, claim=adoption.claim) == ["claim.adopted", "worker.adopted"]

@@ -100,6 +100,17 @@ def status(declared: Declared, load: PoolLoad) -> PoolStatus:
     )
 
 
+def refused(declared: Declared, load: PoolLoad | None, reason: str) -> PoolStatus:
+    """For an object whose specification cannot be taken. A pool that it has goes on as it was: its figures stay true, and all who
+    watch them (an autoscaler does) see no difference. The generation is the one that was judged."""
+    if load is None:
+        ready, degraded = Condition("Ready", False, "Refused", reason), Condition("Degraded", True, "Refused", reason)
+        return PoolStatus(generation=declared.generation, conditions=(ready, degraded))
+    degraded = Condition("Degraded", True, "Refused", f"the pool goes on as it was: {reason}")
+    said = tuple(degraded if each.type == "Degraded" else each for each in conditions(load))
+    return msgspec.structs.replace(status(declared, load), conditions=said)
+
+
 def conditions(load: PoolLoad) -> tuple[Condition, ...]:
     """Ready: it could serve a claim now, as far as its size allows. Degraded: something is wrong that more time does not mend."""
     pool, spec = load.pool, load.pool.spec

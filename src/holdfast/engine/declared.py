@@ -3,10 +3,11 @@
 import msgspec
 
 from ..duties import actions as do
+from ..duties.pools import refused
 from ..model.outcome import Done, Failed, Outcome, Skipped, Stale
 from ..model.pool import Pool, PoolSpec, Problem, problems, revision_of
 from ..ports.cluster import Cluster
-from ..ports.declared import Condition, Declarations, Declared, PoolStatus
+from ..ports.declared import Declarations, Declared
 from ..ports.store import Store
 
 FIXED = "cannot change: delete the object and make it anew, the name is free at once"
@@ -25,8 +26,9 @@ class DeclaredPools:
         found = await self._refused(a.declared)
         if isinstance(found, list):
             message = "; ".join(f"{problem.field}: {problem.reason}" for problem in found)
-            refused = (Condition("Ready", False, "Refused", message), Condition("Degraded", True, "Refused", message))
-            await self._objects.tell(a.declared, PoolStatus(generation=a.declared.generation, conditions=refused))
+            loads = await self._store.pools.loads()
+            mine = next((load for load in loads if load.pool.id == a.declared.pool_id), None)
+            await self._objects.tell(a.declared, refused(a.declared, mine, message))
             return Failed(message)
         _, what = await self._store.pools.put(a.declared.pool_id, a.declared.name, found, "cr")
         return Stale() if what in ("same", "taken") else Done()

@@ -1,19 +1,35 @@
 """Where the API server is and how we prove who we are: a kubeconfig, or the pod's own account."""
 
 import asyncio
+import contextlib
 import json
+import os
 import ssl
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lightkube.config.client_adapter import ExecAuth, async_check_output, verify_cluster
+import msgspec
+from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.config.models import UserExec
 from lightkube.core.exceptions import ConfigError
 
-from ..ports.cluster import NoCluster
+from ..ports.cluster import ClusterUnavailable, NoCluster
 
 TOKEN_SECONDS = 60.0  # a projected token is rotated below us: read again so often, and at once after a 401
+PLUGIN_SECONDS = 30.0  # a plugin that asks another service is done by then; one that waits for a person never is
+PLUGIN_VERSIONS = tuple(f"client.authentication.k8s.io/{version}" for version in ("v1", "v1beta1", "v1alpha1"))
+
+
+class CredentialStatus(msgspec.Struct, frozen=True):
+    token: str
+
+
+class ExecCredential(msgspec.Struct, frozen=True):
+    """What a plugin prints."""
+
+    status: CredentialStatus
 
 
 @dataclass
@@ -46,10 +62,40 @@ class Access:
             return user.token
         if user.exec is not None:
             if refused or self._token is None:
-                command, env = ExecAuth(user.exec)._prepare()
-                self._token = json.loads(await async_check_output(command, env=env))["status"]["token"]
+                self._token = await _told(user.exec)
             return self._token
         return None
+
+
+async def _told(plugin: UserExec) -> str:
+    """A token from an exec plugin, asked as kubectl asks it. What it prints is a secret, and what it complains of may name one:
+    neither is repeated. (lightkube's own way refuses v1, which every current kubeconfig has.)"""
+    info = {"apiVersion": plugin.apiVersion, "kind": "ExecCredential", "spec": {"interactive": False}}
+    env = {**os.environ, **{each.name: each.value for each in plugin.env or ()}, "KUBERNETES_EXEC_INFO": json.dumps(info)}
+    name = f"the kubeconfig's exec plugin {Path(plugin.command).name!r}"
+    nothing = asyncio.subprocess.DEVNULL
+    try:
+        process = await asyncio.create_subprocess_exec(
+            plugin.command, *(plugin.args or ()), env=env, stdin=nothing, stdout=asyncio.subprocess.PIPE, stderr=nothing
+        )
+    except OSError as error:
+        raise ClusterUnavailable(f"{name} cannot be started: {type(error).__name__}") from None
+    try:
+        async with asyncio.timeout(PLUGIN_SECONDS):
+            printed, _ = await process.communicate()
+    except TimeoutError:
+        raise ClusterUnavailable(f"{name} did not answer within {PLUGIN_SECONDS:.0f} s") from None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if process.returncode:
+        raise ClusterUnavailable(f"{name} ended with exit code {process.returncode}; run it by hand to see why")
+    try:
+        return msgspec.json.decode(printed, type=ExecCredential).status.token
+    except msgspec.MsgspecError:
+        raise ClusterUnavailable(f"{name} printed no credential with a token") from None
 
 
 def find_access(kubeconfig: Path | None = None, context: str | None = None) -> Access:
@@ -63,5 +109,9 @@ def find_access(kubeconfig: Path | None = None, context: str | None = None) -> A
         raise NoCluster("the kubeconfig names no current context; name one with --context")
     if config.user is not None and config.user.username:
         raise NoCluster("user names and passwords are not supported; use a token, a certificate or an exec plugin")
+    if config.user is not None and config.user.exec is not None and config.user.exec.apiVersion not in PLUGIN_VERSIONS:
+        raise NoCluster(
+            f"exec plugins of {config.user.exec.apiVersion} are not supported; use one of {', '.join(PLUGIN_VERSIONS)}"
+        )
     tls = verify_cluster(config.cluster, config.user, config.abs_file)  # type: ignore[arg-type]
     return Access(config.cluster.server.rstrip("/"), tls, config.namespace, config)

@@ -1,5 +1,6 @@
 """WorkerPool objects: read them, keep them until their drain is durable, and tell them how their pools are."""
 
+import re
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ..ports.cluster import ClusterUnavailable
-from ..ports.declared import Declared, PoolStatus
+from ..ports.declared import Condition, Declared, PoolStatus
 from . import names
 from .api import Api, ApiRefused
 from .shapes import Metadata
@@ -16,6 +17,8 @@ GROUP = f"{names.DOMAIN}/v1alpha1"
 DRAIN = f"{names.DOMAIN}/drain"  # our finalizer: the drain is durable in Postgres before the object goes
 DEFAULT = "holdfast"  # the installation that objects without a label belong to
 OLDER = 10  # seconds; the age of the oldest waiting claim is told in steps, or it would be written all the time
+AGAIN = 600.0  # seconds until the same event is posted again: a pool under load is ready and not ready all the time
+PASSING = re.compile(r"\bw-\S+|\d+")  # workers' names and counts: what a message says anew each time
 
 
 class Told(msgspec.Struct, frozen=True, rename="camel"):
@@ -26,6 +29,12 @@ class Told(msgspec.Struct, frozen=True, rename="camel"):
     reason: str = ""
     message: str = ""
     last_transition_time: str = ""
+
+    def differs(self, now: Condition) -> bool:
+        """In a way that people should hear of. Messages have counts in them, which alone are no news."""
+        if (self.status, self.reason) != (str(now.status), now.reason):
+            return True
+        return now.type == "Degraded" and _substance(self.message) != _substance(now.message)
 
 
 class PoolObject(msgspec.Struct, frozen=True):
@@ -43,6 +52,7 @@ class WorkerPools:
         self._api, self._namespace, self._install = api, namespace, install
         self._path = f"/apis/{GROUP}/namespaces/{namespace}/workerpools"
         self._known: dict[str, PoolObject] = {}  # as last listed: what their status says
+        self._posted: dict[tuple[str, ...], float] = {}  # events of late
 
     async def list(self) -> list[Declared] | None:
         try:
@@ -57,7 +67,8 @@ class WorkerPools:
 
     async def absent(self, name: str, uid: str) -> bool:
         try:
-            return bool(_decoded(await self._api.get(f"{self._path}/{name}"), PoolObject).metadata.uid != uid)
+            found = _decoded(await self._api.get(f"{self._path}/{name}"), PoolObject)
+            return bool(found.metadata.uid != uid or not self._ours(found))  # with another's label it is gone for us
         except ApiRefused as refused:
             if refused.code != 404:
                 raise ClusterUnavailable(f"the API server refused to show a pool: {refused.status.reason}") from refused
@@ -86,7 +97,7 @@ class WorkerPools:
         conditions, news = [], []
         for condition in status.conditions:
             value, old = str(condition.status), told.get(condition.type)
-            if old is None or (old.status, old.reason, old.message) != (value, condition.reason, condition.message):
+            if old is None or old.differs(condition):
                 news.append(condition)
             since = old.last_transition_time if old is not None and old.status == value else now
             conditions.append(
@@ -105,8 +116,17 @@ class WorkerPools:
         await self._patch(f"{declared.name}/status", {"metadata": {"uid": declared.uid}, "status": body})
         for condition in news:
             bad = condition.status == (condition.type != "Ready")
-            if bad or condition.type in told:  # that all is well from the start is no news
+            if (bad or condition.type in told) and self._is_due(declared, condition):  # all well from the start is no news
                 await self._event(declared, condition.reason, condition.message, warning=bad)
+
+    def _is_due(self, declared: Declared, condition: Condition) -> bool:
+        now = time.monotonic()
+        self._posted = {event: at for event, at in self._posted.items() if now - at < AGAIN}
+        event = declared.uid, condition.type, condition.reason, _substance(condition.message)
+        if event in self._posted:
+            return False
+        self._posted[event] = now
+        return True
 
     async def _event(self, declared: Declared, reason: str, message: str, *, warning: bool) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -154,6 +174,10 @@ def _declared(item: PoolObject) -> Declared:
         deleting=meta.deletion_timestamp is not None,
         guarded=DRAIN in meta.finalizers,
     )
+
+
+def _substance(message: str) -> str:
+    return PASSING.sub("", message)
 
 
 def _counts(status: PoolStatus) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What `doctor` asks of a cluster: whether we may do what we must, and whether something else bounds claims, and when."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Sequence
 
 import msgspec
 
@@ -12,6 +13,8 @@ from .rights import CLUSTER, NAMESPACED, Right
 from .shapes import Metadata
 
 NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"
+RIGHTS = "we may do in the cluster what we must"
+BOUNDS = "Karpenter bounds a protected claim, and not before its time"
 
 
 class NodeTemplateSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -44,7 +47,16 @@ class AccessReview(msgspec.Struct, frozen=True):
 
 
 async def examine(api: Api, namespace: str, install: str, pools: Sequence[Pool]) -> list[Finding]:
-    return [await _rights(api, namespace, install), await _bounds(api, pools)]
+    """Each by itself: what cannot be asked is a finding too, and hides no other."""
+    looks = _found("P5", RIGHTS, _rights(api, namespace, install)), _found("P4", BOUNDS, _bounds(api, pools))
+    return list(await asyncio.gather(*looks))
+
+
+async def _found(promise: str, name: str, look: Awaitable[Finding]) -> Finding:
+    try:
+        return await look
+    except (ClusterUnavailable, msgspec.MsgspecError) as error:
+        return Finding(promise, name, False, f"it cannot be told: {error}", "ask again once the API server answers")
 
 
 async def _rights(api: Api, namespace: str, install: str) -> Finding:
@@ -55,7 +67,7 @@ async def _rights(api: Api, namespace: str, install: str) -> Finding:
                 missing.append(f"{verb} {right.resource}{'.' + right.group if right.group else ''} ({right.reason})")
     detail = f"not allowed: {'; '.join(missing)}" if missing else ""
     advice = "apply the Role and ClusterRole of this version: `holdfast manifests`, or upgrade the chart" if missing else ""
-    return Finding("P5", "we may do in the cluster what we must", not missing, detail, advice)
+    return Finding("P5", RIGHTS, not missing, detail, advice)
 
 
 async def _allowed(api: Api, right: Right, verb: str, namespace: str, install: str) -> bool:
@@ -77,14 +89,13 @@ async def _allowed(api: Api, right: Right, verb: str, namespace: str, install: s
 
 async def _bounds(api: Api, pools: Sequence[Pool]) -> Finding:
     """P4: protection holds a node back from a roll for as long as a claim lasts, unless its NodePool ends it sooner."""
-    name = "Karpenter bounds a protected claim, and not before its time"
     try:
         found = msgspec.json.decode(await api.get(NODE_POOLS), type=NodePools).items
     except ApiRefused as refused:
         if refused.code == 404:
-            return Finding("P4", name, True, "", "")  # no Karpenter here
+            return Finding("P4", BOUNDS, True, "", "")  # no Karpenter here
         detail = f"NodePools cannot be looked at: {refused.status.reason}"
-        return Finding("P4", name, False, detail, "allow: list nodepools.karpenter.sh")
+        return Finding("P4", BOUNDS, False, detail, "allow: list nodepools.karpenter.sh")
     longest = max(((pool.spec.max_duration, pool.name) for pool in pools if pool.state == "live"), default=None)
     wrong = []
     for each in found:
@@ -99,7 +110,7 @@ async def _bounds(api: Api, pools: Sequence[Pool]) -> Finding:
                 f"NodePool {each.metadata.name} ends its nodes after {grace}, and claims of pool {longest[1]} may last {limit}"
             )
     advice = "set spec.template.spec.terminationGracePeriod to at least the longest claim.maxDuration of the pools that run there"
-    return Finding("P4", name, not wrong, "; ".join(wrong), advice if wrong else "")
+    return Finding("P4", BOUNDS, not wrong, "; ".join(wrong), advice if wrong else "")
 
 
 def _seconds(duration: str) -> float:

@@ -128,6 +128,10 @@ class Informer(Generic[T]):
                 log.error("an object cannot be read", path=self._path, reason=str(error))
                 self._version = None
                 await asyncio.sleep(PAUSES[1])
+            except Exception:  # nobody starts us again: a defect must not leave the replica blind for the rest of its life (P6)
+                log.exception("watching failed", path=self._path)
+                self._version = None
+                await asyncio.sleep(PAUSES[1])
 
     async def _relist(self) -> None:
         found, version = await self.list()

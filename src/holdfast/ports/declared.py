@@ -28,7 +28,7 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 class PoolStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What the object's status says. Counts are None where there is no pool: its specification was refused."""
+    """What the object's status says. Counts are 0 where there is no pool yet."""
 
     generation: int
     revision: str = ""
@@ -51,7 +51,7 @@ class Declarations(Protocol):
         """All of this installation, straight from the source. None: this cluster does not know such objects."""
 
     async def absent(self, name: str, uid: str) -> bool:
-        """Whether no object of this name has this UID, by a direct read."""
+        """Whether no object of this installation has this name and this UID, by a direct read."""
 
     async def guard(self, declared: Declared) -> None:
         """From now on it does not vanish before it is released."""

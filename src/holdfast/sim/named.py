@@ -5,4 +5,5 @@ NAMED: dict[str, int] = {
     "a claim whose end was lost was called its worker's death": 10,
     "a free pod whose row was lost could neither speak nor be ended": 35,
     "a claim that was adopted did not say whether its worker is protected": 301,
+    "a claim that only its pod knew was called protected": 54,
 }

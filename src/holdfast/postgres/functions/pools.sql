@@ -12,7 +12,15 @@ BEGIN
     SELECT * INTO was FROM holdfast.pool WHERE name = p_name AND state = 'live' FOR UPDATE;
     IF NOT FOUND THEN
         INSERT INTO holdfast.pool (id, name, spec, revision, source, created_at, updated_at)
-        VALUES (p_id, p_name, p_spec, p_revision, p_source, t, t);
+        VALUES (p_id, p_name, p_spec, p_revision, p_source, t, t)
+        -- An object that was another installation's for a while: its pool was drained here, and begins anew.
+        ON CONFLICT (id) DO UPDATE SET state = 'live', spec = p_spec, revision = p_revision, generation = pool.generation + 1,
+            frozen = NULL, failures = 0, backoff_until = NULL, trouble = NULL, updated_at = t
+        WHERE p_source = 'cr' AND pool.state = 'gone';
+        IF NOT FOUND THEN  -- it still drains
+            RETURN QUERY SELECT p_id, 'taken';
+            RETURN;
+        END IF;
         INSERT INTO holdfast.event (at, kind, pool_id) VALUES (t, 'pool.created', p_id);
         PERFORM pg_notify('holdfast', 'p ' || p_id);
         RETURN QUERY SELECT p_id, 'created';

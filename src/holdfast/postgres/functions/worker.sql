@@ -189,12 +189,13 @@ BEGIN
             offered, delivered, protected, lease, max_duration, created_at, assigned_at, active_at, deadline_heard, max_heard,
             lease_heard)
         VALUES (p_claim, v_pool.id, p_tenant, 'adopted', '{}', 'active', 'adopted after lost commits', 0, p_worker, p_fence, 1,
-            true, true, true, v_lease, v_max, t, t, t, h, h + v_max, h + v_lease);
+            true, true, false,  -- what its holder was told is lost, so it is told what is sure; `converge` looks at the pod
+            v_lease, v_max, t, t, t, h, h + v_max, h + v_lease);
     ELSE
         UPDATE holdfast.claim SET state = 'active', worker_id = p_worker, fence = p_fence, active_at = coalesce(active_at, t),
             assigned_at = coalesce(assigned_at, t), max_heard = coalesce(max_heard, h + max_duration), offered = true,
             delivered = true, lease_heard = h + lease, reason = 'adopted after lost commits',
-            protected = coalesce(protected, false)  -- its holder is told what is sure; `converge` looks at the pod
+            protected = coalesce(protected, false)
         WHERE id = p_claim;
         DELETE FROM holdfast.claim_secret WHERE claim_id = p_claim;
     END IF;

@@ -1,0 +1,221 @@
+"""What an object asks for, which pools have lost theirs, and what an object is told of its pool."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from scale_stage import load, pool
+
+from holdfast.duties.actions import Action, DrainPool, Ensure, FinishPool, Guard, PutPool, Release, Tell
+from holdfast.duties.pools import Pools, Seen, conditions, drained, of_object, refused, status, vanished, wanted
+from holdfast.model.pool import Pool
+from holdfast.ports.declared import Condition, Declared
+from holdfast.ports.store import PoolLoad
+
+SPEC = {"warm": 2, "max": 10}
+TROUBLE = "image: ErrImagePull: no such image"
+
+
+def declared(**about: Any) -> Declared:
+    return Declared(**{"name": "etl", "uid": "u-1", "generation": 4, "spec": SPEC, "guarded": True, **about})
+
+
+def its_pool(**about: Any) -> Pool:
+    """The pool of the object above, unless it is said differently."""
+    return msgspec.structs.replace(pool(), **{"id": "p-u-1", "source": "cr", **about})
+
+
+def its_load(*, pool: dict[str, Any] | None = None, **facts: Any) -> PoolLoad:
+    return load(its_pool(**(pool or {})), **facts)
+
+
+def by_type(said: tuple[Condition, ...]) -> dict[str, Condition]:
+    return {each.type: each for each in said}
+
+
+# What an object asks for
+
+LIVE = its_load(fresh=2)
+DRAINING = its_load(pool={"state": "draining"})
+OTHERS_CR = its_load(pool={"id": "p-u-0"})
+OTHERS_API = its_load(pool={"id": "p-9", "source": "api"})
+OLD_SPEC = its_load(pool={"spec": pool(warm=1).spec})
+PUT, DRAIN = PutPool(declared()), DrainPool("etl", "p-u-1")
+TELL = Tell(declared(), status(declared(), LIVE))
+
+
+@pytest.mark.parametrize(
+    ("loads", "expected"),
+    [
+        pytest.param([], [PUT], id="new"),
+        pytest.param([LIVE], [TELL], id="as it is"),
+        pytest.param([OLD_SPEC], [PUT], id="changed"),
+        pytest.param([DRAINING], [], id="its own pool drains: not made anew under the same identity"),
+        pytest.param([OTHERS_CR], [DrainPool("etl", "p-u-0")], id="the name's last object is gone"),
+        pytest.param([its_load(pool={"id": "p-u-0", "state": "draining"})], [PUT], id="a draining pool's name is free"),
+        pytest.param([its_load(pool={"id": "p-9", "name": "other"})], [PUT], id="another pool"),
+    ],
+)
+def test_an_object_becomes_its_pool(loads: list[PoolLoad], expected: list[Action]) -> None:
+    assert of_object(declared(), loads) == expected
+
+
+def test_an_object_is_guarded_before_anything_is_made_for_it() -> None:
+    bare = declared(guarded=False)
+    for loads in ([], [LIVE], [OLD_SPEC], [DRAINING], [OTHERS_CR], [OTHERS_API]):
+        first, *rest = of_object(bare, loads)
+        assert first == Guard(bare)
+        assert not any(isinstance(each, Guard) for each in rest)
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.parametrize(
+    ("loads", "drains"), [([LIVE], True), ([OLD_SPEC], True), ([DRAINING], False), ([], False), ([OTHERS_API], False)]
+)
+def test_a_deleted_object_goes_once_its_drain_is_durable(loads: list[PoolLoad], drains: bool, guarded: bool) -> None:
+    gone = declared(deleting=True, guarded=guarded)
+    expected: list[Action] = [DRAIN] if drains else [Release(gone)] if guarded else []
+    assert of_object(gone, loads) == expected
+
+
+def test_a_name_that_the_api_has_is_not_taken_from_it() -> None:
+    (action,) = of_object(declared(), [OTHERS_API])
+    assert isinstance(action, Tell)
+    (said,) = action.status.conditions
+    assert (said.type, said.status, said.reason) == ("Ready", False, "NameTaken")
+    assert "'etl'" in said.message
+    assert action.status.generation == 4
+
+
+def test_a_specification_that_cannot_be_read_is_put_so_that_somebody_says_why() -> None:
+    odd = declared(spec={"warm": "many"})
+    assert wanted(odd) is None
+    assert of_object(odd, [LIVE]) == [PutPool(odd)]
+
+
+# Objects that went without us
+
+
+@pytest.mark.parametrize(
+    ("objects", "about", "drains"),
+    [
+        pytest.param([], {}, True, id="gone"),
+        pytest.param([declared()], {}, False, id="there"),
+        pytest.param([declared(deleting=True)], {}, False, id="there, and going"),
+        pytest.param([declared(uid="u-2")], {}, False, id="made anew: that one drains it"),
+        pytest.param([declared(uid="u-2", deleting=True)], {}, True, id="made anew and deleted: that one drains only its own"),
+        pytest.param([declared(name="other", uid="u-2")], {}, True, id="another's"),
+        pytest.param([], {"source": "api"}, False, id="the API's pool has no object"),
+        pytest.param([], {"state": "draining"}, False, id="drains already"),
+    ],
+)
+def test_a_pool_without_its_object_drains_once_a_direct_read_agrees(
+    objects: list[Declared], about: dict[str, Any], drains: bool
+) -> None:
+    assert vanished(objects, [its_load(pool=about)]) == ([DrainPool("etl", "p-u-1", gone="u-1")] if drains else [])
+
+
+# What an object is told
+
+
+def test_a_status_says_what_its_pool_has() -> None:
+    seen = its_load(
+        pool={"revision": "abc"},
+        fresh=3,
+        starting=4,
+        held=5,
+        parked=6,
+        retiring=7,
+        waiting=9,
+        servable=8,
+        oldest_wait=61.9,
+        ready=2,
+    )
+    said = status(declared(), seen)
+    assert (said.generation, said.revision) == (4, "abc")
+    assert (said.free, said.warm, said.spawning, said.held, said.parked, said.retiring) == (2, 3, 4, 5, 6, 7)
+    assert (said.waiting, said.oldest_waiting) == (9, 61), "whole seconds"
+    assert said.desired == 2 + 8 + 1, "what is kept ready, what can be served, and one for what is blocked"
+    assert said.conditions == conditions(seen)
+
+
+def test_nothing_waits() -> None:
+    assert (status(declared(), LIVE).waiting, status(declared(), LIVE).oldest_waiting) == (0, 0)
+    assert status(declared(), LIVE).desired == 2
+
+
+@pytest.mark.parametrize(
+    ("facts", "trouble", "expected"),
+    [
+        pytest.param({"fresh": 2}, None, (True, "WarmTargetMet"), id="all there"),
+        pytest.param({"fresh": 1, "starting": 1}, None, (False, "Starting"), id="one is missing"),
+        pytest.param({"fresh": 2, "ready": 1}, None, (False, "Starting"), id="warm, and not ready"),
+        pytest.param({"fresh": 1, "held": 9}, None, (True, "Saturated"), id="max leaves room for one"),
+        pytest.param({"held": 6, "parked": 4}, None, (True, "Saturated"), id="max leaves no room"),
+        pytest.param({"held": 12}, None, (True, "Saturated"), id="max was lowered"),
+        pytest.param({"held": 9}, None, (False, "Starting"), id="there is room for one"),
+        pytest.param({"fresh": 1, "starting": 1}, TROUBLE, (False, "SpawnsFail"), id="one is missing, and cannot start"),
+        pytest.param({"fresh": 2}, TROUBLE, (True, "WarmTargetMet"), id="enough in spite of it"),
+    ],
+)
+def test_ready(facts: dict[str, Any], trouble: str | None, expected: tuple[bool, str]) -> None:
+    said = by_type(conditions(its_load(pool={"trouble": trouble}, **facts)))["Ready"]
+    assert (said.status, said.reason) == expected
+
+
+def test_a_pool_that_keeps_nothing_ready_is_ready_however_full_it_is() -> None:
+    said = by_type(conditions(its_load(pool={"spec": pool(warm=0).spec}, held=12)))["Ready"]
+    assert (said.status, said.reason) == (True, "WarmTargetMet")
+
+
+def test_ready_says_how_many_in_words() -> None:
+    assert by_type(conditions(LIVE))["Ready"].message == "2 free workers of 2 wanted; 0 held, 10 at most"
+    short = its_load(fresh=1, starting=1)
+    assert by_type(conditions(short))["Ready"].message == "1 free workers of 2 wanted; 1 starting"
+
+
+def test_degraded_has_the_reason_why_workers_do_not_start() -> None:
+    assert by_type(conditions(LIVE))["Degraded"] == Condition("Degraded", False, "AsExpected", "")
+    troubled = its_load(pool={"trouble": TROUBLE}, fresh=2)
+    assert by_type(conditions(troubled))["Degraded"] == Condition("Degraded", True, "SpawnsFail", TROUBLE)
+
+
+def test_frozen_has_the_reason_of_whoever_froze_it() -> None:
+    assert by_type(conditions(LIVE))["Frozen"] == Condition("Frozen", False, "NotFrozen", "")
+    frozen = its_load(pool={"frozen": "looking into it"})
+    assert by_type(conditions(frozen))["Frozen"] == Condition("Frozen", True, "Frozen", "looking into it")
+
+
+def test_a_refused_change_is_said_and_changes_nothing_else() -> None:
+    seen = its_load(pool={"frozen": "looking into it", "trouble": TROUBLE}, fresh=1, held=3)
+    before, now = status(declared(generation=3), seen), refused(declared(), seen, "warm: above max")
+    assert now == msgspec.structs.replace(before, generation=4, conditions=now.conditions)
+    said = by_type(now.conditions)
+    assert said.pop("Degraded") == Condition("Degraded", True, "Refused", "the pool goes on as it was: warm: above max")
+    assert said == {name: each for name, each in by_type(before.conditions).items() if name != "Degraded"}
+
+
+def test_what_was_refused_from_the_start_has_no_pool() -> None:
+    now = refused(declared(), None, "warm: above max")
+    assert {each.type: (each.status, each.reason, each.message) for each in now.conditions} == {
+        "Ready": (False, "Refused", "warm: above max"),
+        "Degraded": (True, "Refused", "warm: above max"),
+    }
+    assert (now.generation, now.revision, now.desired, now.free) == (4, "", 0, 0)
+
+
+# The whole plan
+
+
+def test_where_nobody_declares_pools_no_pool_is_taken_for_one_without_an_object() -> None:
+    assert Pools().plan(Seen(None, [LIVE])) == [Ensure((LIVE.pool,))]
+    assert DrainPool("etl", "p-u-1", gone="u-1") in Pools().plan(Seen([], [LIVE]))
+
+
+@pytest.mark.parametrize("left", ["spawning", "warm", "unusable", "held", "parked", "retiring", "waiting"])
+def test_a_pool_is_finished_when_it_drains_and_nothing_is_left(left: str) -> None:
+    assert FinishPool("p-u-1") in Pools().plan(Seen(None, [DRAINING]))
+    busy = its_load(pool={"state": "draining"}, **{left: 1})
+    assert not drained(busy)
+    assert FinishPool("p-u-1") not in Pools().plan(Seen(None, [busy]))
+    assert not drained(its_load())

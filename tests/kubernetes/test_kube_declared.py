@@ -1,0 +1,232 @@
+"""WorkerPool objects on a real API server, one pass of the duty `pools` at a time: what they are told, and when they are gone."""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from kube_fleet import job
+
+from holdfast.duties.pools import Pools
+from holdfast.install.manifests import custom_resource
+from holdfast.kubernetes import KubernetesCluster
+from holdfast.kubernetes import declared as adapter
+from holdfast.kubernetes.access import find_access
+from holdfast.kubernetes.api import Api
+from holdfast.kubernetes.template import Setup
+from holdfast.model.outcome import Outcome
+from holdfast.ports.declared import Condition, PoolStatus
+from holdfast.postgres.store import PostgresStore
+from kube.access import Access
+from store.makes import OnStore, make_warm
+from store.shelf import passed
+from waiting import eventually
+
+MERGE = "application/merge-patch+json"
+
+
+class Place:
+    """WorkerPools of one namespace, as their owner has them, and our installation `one` there."""
+
+    def __init__(self, access: Access, namespace: str) -> None:
+        self.access, self.namespace = access, namespace
+        self.path = f"/apis/holdfast.dev/v1alpha1/namespaces/{namespace}/workerpools"
+
+    def open(self) -> KubernetesCluster:
+        setup = Setup("one", "holdfast:test", ("http://127.0.0.1:9",))
+        return KubernetesCluster(Api(find_access(self.access.kubeconfig)), self.namespace, setup)
+
+    def declare(self, name: str = "linux", **spec: Any) -> None:
+        meta = {"name": name, "labels": {"holdfast.dev/install": "one"}}
+        body = {"apiVersion": "holdfast.dev/v1alpha1", "kind": "WorkerPool", "metadata": meta, "spec": job(**spec)}
+        self.access.ask("POST", self.path, body)
+
+    def edit(self, change: dict[str, Any], name: str = "linux") -> None:
+        self.access.ask("PATCH", f"{self.path}/{name}", change, kind=MERGE)
+
+    def status(self, name: str = "linux") -> dict[str, Any]:
+        """With its conditions by type."""
+        said = self.access.ask("GET", f"{self.path}/{name}")["status"]
+        return {**said, "conditions": {each["type"]: each for each in said["conditions"]}}
+
+    def events(self) -> list[str]:
+        found = self.access.ask("GET", f"/api/v1/namespaces/{self.namespace}/events")["items"]
+        return [each["reason"] for each in sorted(found, key=lambda event: str(event["metadata"]["name"]))]
+
+
+@pytest.fixture
+def place(control_plane: Access, namespace: str) -> Place:
+    control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=json.dumps(custom_resource()))
+    served = "/apis/holdfast.dev/v1alpha1/workerpools"
+    eventually(lambda: control_plane.request("GET", served).status == 200, 30, "the CRD is served")
+    return Place(control_plane, namespace)
+
+
+Pass = Callable[[], Awaitable[list[Outcome]]]
+
+
+@pytest.fixture
+def with_pool(place: Place, on_store: OnStore) -> Callable[..., None]:
+    """Run a story on a store and a cluster; `pass_()` is one pass of the duty."""
+
+    def run(story: Callable[[PostgresStore, KubernetesCluster, Pass], Awaitable[None]]) -> None:
+        async def main(store: PostgresStore) -> None:
+            cluster = place.open()
+
+            async def pass_() -> list[Outcome]:
+                return [outcome for _, outcome in await passed(Pools(), store, cluster)]
+
+            try:
+                await story(store, cluster, pass_)
+            finally:
+                await cluster.close()
+
+        on_store(main)
+
+    return run
+
+
+# A refused edit (the pool goes on)
+
+
+def test_a_refused_edit_of_a_live_pool_leaves_its_counts_revision_and_freeze_as_they_are(
+    place: Place, with_pool: Callable[..., None]
+) -> None:
+    async def story(store: PostgresStore, cluster: KubernetesCluster, pass_: Pass) -> None:
+        place.declare(warm=2)
+        await pass_()
+        pool = await store.pools.get("linux")
+        assert pool is not None
+        await make_warm(store, pool, 2)
+        await store.pools.freeze("linux", "looking into it")
+        await pass_()
+        before = place.status()
+        assert (before["free"], before["desired"], before["revision"]) == (2, 2, pool.revision)
+        assert before["conditions"]["Frozen"]["status"] == "True"
+
+        place.edit({"spec": {"warm": 5, "pod": {"spec": {"containers": [{"name": "work", "image": ""}]}}}})
+        for _ in range(2):
+            await pass_()
+            now = place.status()
+            figures = ("free", "warm", "desired", "revision", "selector")
+            assert {each: now[each] for each in figures} == {each: before[each] for each in figures}
+            assert now["conditions"]["Ready"]["status"] == "True", "it serves as before"
+            assert now["conditions"]["Frozen"]["message"] == "looking into it"
+            degraded = now["conditions"]["Degraded"]
+            assert (degraded["status"], degraded["reason"]) == ("True", "Refused")
+            assert "pod.spec.containers[0].image" in degraded["message"]
+            # Looked at and judged: whoever waits for this generation sees the judgement, not the last one's.
+            assert now["observedGeneration"] == degraded["observedGeneration"] == 2
+        stored = await store.pools.get("linux")
+        assert stored is not None
+        assert (stored.spec.warm, stored.revision) == (2, pool.revision)
+
+        place.edit({"spec": job(warm=3)})
+        await pass_()
+        await pass_()
+        now = place.status()
+        assert now["desired"] == 3
+        assert now["conditions"]["Degraded"]["status"] == "False"
+
+    with_pool(story)
+
+
+# Events
+
+
+def told(ready: tuple[bool, str, str], degraded: tuple[bool, str, str]) -> PoolStatus:
+    return PoolStatus(generation=1, conditions=(Condition("Ready", *ready), Condition("Degraded", *degraded)))
+
+
+def counts(free: int) -> str:
+    return f"{free} free workers of 9 wanted; {9 - free} starting"
+
+
+WELL = (False, "AsExpected", "")
+
+
+async def tell(cluster: KubernetesCluster, *statuses: PoolStatus) -> None:
+    objects = cluster.declarations
+    assert objects is not None
+    for status in statuses:
+        (declared,) = await objects.list() or []
+        await objects.tell(declared, status)
+
+
+def test_counts_alone_are_no_event(place: Place, with_pool: Callable[..., None]) -> None:
+    async def story(store: PostgresStore, cluster: KubernetesCluster, pass_: Pass) -> None:
+        place.declare()
+        await tell(cluster, *(told((False, "Starting", counts(free)), WELL) for free in range(9)))
+        assert place.status()["conditions"]["Ready"]["message"] == counts(8), "the condition itself is up to date"
+        assert place.events() == ["Starting"]
+        await tell(cluster, told((True, "WarmTargetMet", counts(9)), WELL))
+        assert place.events() == ["Starting", "WarmTargetMet"]
+
+    with_pool(story)
+
+
+def test_a_pool_that_comes_and_goes_with_its_load_says_so_once_in_a_while(
+    place: Place, with_pool: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(store: PostgresStore, cluster: KubernetesCluster, pass_: Pass) -> None:
+        place.declare()
+        flapping = [told((False, "Starting", counts(3)), WELL), told((True, "WarmTargetMet", counts(9)), WELL)] * 5
+        await tell(cluster, *flapping)
+        assert place.events() == ["Starting", "WarmTargetMet"]
+        monkeypatch.setattr(adapter, "AGAIN", 0.0)
+        await tell(cluster, flapping[0])
+        assert place.events() == ["Starting", "WarmTargetMet", "Starting"]
+
+    with_pool(story)
+
+
+def test_another_trouble_is_an_event_and_the_same_on_other_workers_is_not(place: Place, with_pool: Callable[..., None]) -> None:
+    troubles = [
+        "unschedulable: 0/3 nodes are available: 3 Insufficient cpu.",
+        "unschedulable: 0/4 nodes are available: 4 Insufficient cpu.",
+        'quota: pods "w-linux-abcde" is forbidden: exceeded quota: small, used: pods=5, limited: pods=5',
+        'quota: pods "w-linux-fghij" is forbidden: exceeded quota: small, used: pods=6, limited: pods=6',
+    ]
+
+    async def story(store: PostgresStore, cluster: KubernetesCluster, pass_: Pass) -> None:
+        place.declare()
+        starting = (True, "WarmTargetMet", "")
+        await tell(cluster, *(told(starting, (True, "SpawnsFail", trouble)) for trouble in troubles))
+        assert place.status()["conditions"]["Degraded"]["message"] == troubles[-1]
+        assert place.events() == ["SpawnsFail", "SpawnsFail"]
+        await tell(cluster, told(starting, WELL))
+        assert place.events() == ["SpawnsFail", "SpawnsFail", "AsExpected"]
+        edits = [f"pod.spec.containers[0].{field}: Required value" for field in ("image", "name")]
+        await tell(cluster, *(told(starting, (True, "Refused", edit)) for edit in edits))
+        assert place.events()[3:] == ["Refused", "Refused"]
+
+    with_pool(story)
+
+
+# Gone
+
+
+def test_an_object_that_became_another_installations_is_gone_for_us(place: Place, with_pool: Callable[..., None]) -> None:
+    async def story(store: PostgresStore, cluster: KubernetesCluster, pass_: Pass) -> None:
+        place.declare()
+        await pass_()
+        pool = await store.pools.get("linux")
+        assert pool is not None
+        objects = cluster.declarations
+        assert objects is not None
+        uid = pool.id.removeprefix("p-")
+        assert not await objects.absent("linux", uid)
+        place.edit({"metadata": {"labels": {"holdfast.dev/install": "two"}}})
+        assert await objects.absent("linux", uid)
+        await pass_()
+        assert await store.pools.get("linux") is None, "its name is free"
+        assert [each.state for each in await store.pools.all()] == ["draining"]
+        await pass_()
+        assert await store.pools.all() == []
+        place.edit({"metadata": {"labels": {"holdfast.dev/install": "one"}}})
+        await pass_()
+        back = await store.pools.get("linux")
+        assert back is not None, "it is ours again"
+        assert back.id == pool.id
+
+    with_pool(story)
