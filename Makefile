@@ -51,6 +51,10 @@ kube: $(READY) ## build a real Kubernetes control plane and Helm into a cache, o
 kube-up: kube ## leave such a control plane with three nodes running, with a kubeconfig, to try things
 	cd tests && ../$(BIN)/python -m kube up
 
+.PHONY: demo-kube
+demo-kube: $(READY) ## a guided minute on such a control plane: a replica is killed, a node is drained, and nothing is lost
+	cd tests && PYTHONPATH=kubernetes ../$(BIN)/python -m kube_demo
+
 .PHONY: soak
 soak: $(READY) ## five minutes of random faults (HOLDFAST_SOAK_SECONDS, HOLDFAST_SOAK_SEED)
 	HOLDFAST_SOAK_SECONDS=$${HOLDFAST_SOAK_SECONDS:-300} $(BIN)/pytest -s tests/soak
@@ -72,8 +76,9 @@ bench: $(READY) ## figures beside their limits, one JSON line each (about 4 minu
 	$(BIN)/python -m bench $(PARTS)
 
 .PHONY: bench-kube
-bench-kube: kube ## protected claims on a real API server with a thousand hollow pods (about 4 minutes on a quiet machine)
+bench-kube: kube ## protected claims on a real API server with a thousand hollow pods, and what five thousand cost
 	$(BIN)/python -m bench.kube
+	$(BIN)/python -m bench.kube_scale
 
 .PHONY: lock
 lock: $(READY) ## write requirements.lock anew from pyproject.toml

@@ -17,13 +17,18 @@ def processes(home: Path) -> list[psutil.Process]:
 
 
 def workers(home: Path) -> dict[str, list[psutil.Process]]:
-    """The same by worker: each has a folder of its own, which its processes name."""
-    inside = re.compile(re.escape(f"{home}/data/workers/") + r"([A-Za-z0-9][\w.-]*)")
-    by_worker: dict[str, list[psutil.Process]] = {}
-    for process, words in _found(home):
+    """The same by worker of a local fleet."""
+    return by_folder(home / "data" / "workers")
+
+
+def by_folder(folder: Path) -> dict[str, list[psutil.Process]]:
+    """The same by who they belong to: each has a folder of its own in this one, which its processes name."""
+    inside = re.compile(re.escape(f"{folder}/") + r"([A-Za-z0-9][\w.-]*)")
+    by_owner: dict[str, list[psutil.Process]] = {}
+    for process, words in _found(folder):
         if name := inside.search(words):
-            by_worker.setdefault(name[1], []).append(process)
-    return by_worker
+            by_owner.setdefault(name[1], []).append(process)
+    return by_owner
 
 
 def _found(home: Path) -> list[tuple[psutil.Process, str]]:

@@ -18,25 +18,21 @@ REPLICAS = 2
 
 
 class Stage:
+    """A folder that everything which is started names, the marks that jobs leave in it, and a log."""
+
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="hf-demo-")).resolve()
         self.home.chmod(0o755)  # as root, Postgres runs as another account
-        self.plan = Plan(self.home / "data", port=free_ports(REPLICAS), replicas=REPLICAS)
-        self.layout = Layout(self.plan.data_dir)
         self.begun = self.home / "begun"
         self.done = self.home / "done"
-        self._log = self.home / "log"
-
-    @property
-    def token(self) -> str:
-        return self.layout.token.read_text().strip()
+        self.log = self.home / "log"
 
     @contextlib.contextmanager
     def logs_aside(self) -> Iterator[None]:
         """What the replicas and their supervisor log goes to a file: the story is told on stdout alone."""
         sys.stderr.flush()
         own = os.dup(2)
-        log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 2)
         try:
             yield
@@ -47,18 +43,39 @@ class Stage:
             os.close(own)
 
     def last_words(self, lines: int = 20) -> list[str]:
-        return self._log.read_text(errors="replace").splitlines()[-lines:] if self._log.exists() else []
+        return self.log.read_text(errors="replace").splitlines()[-lines:] if self.log.exists() else []
 
     def clear_away(self) -> None:
         """End what is left and remove every file. The ordinary end leaves nothing to do but the files."""
-        postgres = self.layout.postgres
-        with contextlib.suppress(PostgresFailed):
-            EmbeddedPostgres(postgres, find_binaries()).kill()
         machine.end_all(self.home)
-        if postgres.is_symlink():  # it lies elsewhere where its account cannot reach our folder
-            shutil.rmtree(postgres.resolve(), ignore_errors=True)
-        shutil.rmtree(EmbeddedPostgres(postgres, find_binaries()).socket_dir, ignore_errors=True)
         shutil.rmtree(self.home, ignore_errors=True)
+
+
+class LocalStage(Stage):
+    """A fleet on this machine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plan = Plan(self.home / "data", port=free_ports(REPLICAS), replicas=REPLICAS)
+        self.layout = Layout(self.plan.data_dir)
+
+    @property
+    def token(self) -> str:
+        return self.layout.token.read_text().strip()
+
+    def clear_away(self) -> None:
+        end_postgres(self.layout.postgres)
+        super().clear_away()
+
+
+def end_postgres(data_dir: Path) -> None:
+    """At once, with the files that it may have elsewhere."""
+    postgres = EmbeddedPostgres(data_dir, find_binaries())
+    with contextlib.suppress(PostgresFailed):
+        postgres.kill()
+    shutil.rmtree(postgres.socket_dir, ignore_errors=True)
+    if data_dir.is_symlink():  # it lies elsewhere where its account cannot reach our folder
+        shutil.rmtree(data_dir.resolve(), ignore_errors=True)
 
 
 def free_ports(count: int) -> int:

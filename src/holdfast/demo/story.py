@@ -1,22 +1,19 @@
 """The guided minute itself: six steps, each a thing that happens to a real fleet, with its figures."""
 
 import asyncio
-import contextlib
 import os
 import signal
-import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ..client import Client, HoldfastError
-from ..client.answers import Replica
 from ..up import Up
 from . import machine
+from .guide import Guide
 from .leaks import Leaks
-from .stage import Stage
-from .telling import BOLD, RED, Teller, seconds
+from .stage import LocalStage
+from .telling import BOLD, Teller, seconds
 from .traffic import Job, Traffic
 
 LEASE = 6  # seconds: shorter than the outage, so that a clock which went on running would end every session
@@ -33,25 +30,17 @@ POOLS: dict[str, dict[str, Any]] = {
         "park": {"ttl": f"{PARK_TTL}s"},
     },
 }
-STEP_WITHIN = 60.0  # seconds; every bound of the failure table that is met here is shorter
-PATIENCE = 60.0
-RARE = ("prune",)  # it works once in many minutes: only its holder can be looked at
 
 
-class Story:
-    def __init__(self, stage: Stage, teller: Teller, calm: float, outage: float) -> None:
-        self._stage, self._tell = stage, teller
+class Story(Guide):
+    def __init__(self, stage: LocalStage, teller: Teller, calm: float, outage: float) -> None:
+        super().__init__(teller)
+        self._stage = stage
         self._calm, self._outage = calm, outage
         self._up = Up(stage.plan)
-        urls = stage.plan.urls
-        self._clients = [Client([*urls[n:], *urls[:n]], stage.token, patience=PATIENCE) for n in range(len(urls))]
-        self._observer = Client(urls, stage.token, patience=0.0)
+        self.meet(stage.plan.urls, stage.token)
         self._traffic = Traffic(self._clients, stage.begun, stage.done)
-        self._leaks = Leaks(self._observer, stage.home, PARK_TTL)
-        self._watch: asyncio.Task[None] | None = None
-        self._lost: list[str] = []
-        self._left: list[str] = []
-        self._unsound: list[str] = []  # what `doctor` says
+        self._leaks = Leaks(self._observer, lambda: machine.workers(stage.home), "process", PARK_TTL)
         self._stop_long = stage.home / "stop"
         self._session_over = asyncio.Event()
 
@@ -62,24 +51,11 @@ class Story:
         tell.line("  lost     a job that did not run to its end, a session that broke under its holder")
         tell.line("  doubled  a job that ran twice, a worker that two holders had at once")
         tell.line("  leaked   a worker's process without a row or a row without a process, a worker parked past its time")
-        steps = [self.start, self.work, self.kill_a_replica, self.stop_postgres, self.finish, self.drain]
-        clean = True
-        for number, step in enumerate(steps, 1):
-            await step(number)
-            lost, doubled, leaked = self._traffic.lost() + self._lost, self._traffic.doubled(), self._leaks.found() + self._left
-            tell.counter(lost, doubled, leaked)
-            clean = not (lost or doubled or leaked or self._unsound)
-            for what in self._unsound:
-                tell.line(f"{what}", RED)
-        return clean
+        return await self.take([self.start, self.work, self.kill_a_replica, self.stop_postgres, self.finish, self.drain])
 
     async def close(self) -> None:
         """Whatever the story was at: let go, stop replicas and Postgres."""
-        if self._watch is not None:
-            self._watch.cancel()
-        await self._traffic.drop()
-        for client in (*self._clients, self._observer):
-            await client.close()
+        await self.part()
         await self._up.stop()
 
     # The steps
@@ -87,20 +63,23 @@ class Story:
     async def start(self, number: int) -> None:
         self._tell.step(number, "A fleet starts: Postgres, two replicas, a pool of jobs and a pool of sessions")
         begun = time.monotonic()
+
+        async def all_live() -> bool:
+            return await self.live() == len(self._stage.plan.urls)
+
         await self._up.start()
-        await self._until(self._all_live, "the replicas are ready")
+        await self.until(all_live, "the replicas are ready")
         for name, spec in POOLS.items():
             await self._clients[0].put_pool(name, spec)
         self._tell.figure("Postgres and replicas ready after", seconds(time.monotonic() - begun))
         wanted = sum(int(spec["warm"]) for spec in POOLS.values())
 
         async def warm() -> bool:
-            rows = await self._leaks.rows()
-            return len([row for row in rows.values() if row["state"] == "warm" and row["ready"]]) >= wanted
+            return await self.warm() >= wanted
 
-        await self._until(warm, "the workers are warm")
+        await self.until(warm, "the workers are warm")
         self._tell.figure(f"{wanted} workers warm after", seconds(time.monotonic() - begun))
-        self._watch = asyncio.create_task(self._leaks.watch())
+        self.watch()
 
     async def work(self, number: int) -> None:
         self._tell.step(number, f"Jobs and sessions flow, for {self._calm:.0f} s; one of each stays to the end")
@@ -109,23 +88,18 @@ class Story:
         self._traffic.start_session("initech", self._session_over)
         self._traffic.start()
         await asyncio.sleep(self._calm)
-        self._figures(since)
+        self.figures(since)
         self._tell.proves("P1", "each worker went to one holder, by a warm hand-over instead of a start")
 
     async def kill_a_replica(self, number: int) -> None:
         self._tell.step(number, "kill -9 of the replica that does most of the duties, in the middle of it")
-        victim = max((await self._observer.list_replicas()).items, key=lambda replica: len(replica.duties))
+        victim = await self.busiest()
         assert victim.pid is not None
         before = await self._pids(self._long_job)
         os.kill(victim.pid, signal.SIGKILL)
         killed_at = time.monotonic()
         self._tell.figure("killed", f"pid {victim.pid}, {victim.url}, duties: {', '.join(sorted(victim.duties))}")
-        took_over, back = await asyncio.gather(self._taken_over(victim, killed_at), self._back(victim, killed_at))
-        self._tell.figure("the other has all its duties after", seconds(took_over))
-        self._tell.figure("started again and ready after", seconds(back))
-        first = min((s.active_at for s in self._traffic.served if s.asked_at > killed_at), default=time.monotonic())
-        self._tell.figure("next new claim served after", seconds(first - killed_at))
-        self._figures(killed_at)
+        await self.recovered(victim, killed_at)
         self._same(before, await self._pids(self._long_job))
         self._tell.proves("P2", "a replica's death ends no worker under a claim")
         self._tell.proves("P6", "another replica takes every duty over, within 15 s")
@@ -149,10 +123,10 @@ class Story:
         async def served() -> bool:
             return any(s.active_at > back_at for s in self._traffic.served)
 
-        await self._until(served, "a claim is served")
+        await self.until(served, "a claim is served")
         after = [s for s in self._traffic.served if s.active_at > back_at]
         self._tell.figure("next claim served after its return", seconds(min(s.active_at for s in after) - back_at))
-        await self._until(self._caught_up(back_at), "what was asked for meanwhile is served")
+        await self.until(self._caught_up(back_at), "what was asked for meanwhile is served")
         waited = [s for s in self._traffic.served if since < s.asked_at < back_at < s.active_at]
         if waited:
             last = seconds(max(s.active_at for s in waited) - back_at)
@@ -165,17 +139,7 @@ class Story:
         self._tell.step(number, "No new work: what is under way finishes, and every job is looked up in its own marks")
         self._stop_long.touch()
         self._session_over.set()
-        await self._traffic.finish(STEP_WITHIN)
-        self._lost += self._traffic.unfinished()
-        self._tell.figure("jobs asked for / run", f"{len(self._traffic.jobs)} / {self._traffic.jobs_done()}")
-        self._tell.figure("sessions held / pages fetched", f"{self._traffic.sessions} / {len(self._traffic.pages)}")
-        doctor = await self._observer.doctor()
-        self._unsound = [f"{check.promise} {check.name}: {check.detail}" for check in doctor.checks if not check.ok]
-        failing = len(self._unsound)
-        self._tell.figure(
-            "holdfast doctor",
-            f"{failing} of {len(doctor.checks)} checks fail" if failing else f"{len(doctor.checks)} checks pass",
-        )
+        await self.settle()
 
     async def drain(self, number: int) -> None:
         self._tell.step(number, "The pools are deleted: every worker, parked ones included, must go")
@@ -187,7 +151,7 @@ class Story:
             return await self._leaks.look() == 0
 
         try:
-            await self._until(gone, "every worker is gone")
+            await self.until(gone, "every worker is gone")
             self._tell.figure("all rows and processes gone after", seconds(time.monotonic() - since))
         except TimeoutError:
             self._left += [f"worker {name} still runs" for name in machine.workers(self._stage.home)]
@@ -204,33 +168,6 @@ class Story:
 
         return none_waits
 
-    async def _all_live(self) -> bool:
-        return len({r.url for r in (await self._observer.list_replicas()).items if r.state == "live"}) == len(
-            self._stage.plan.urls
-        )
-
-    async def _taken_over(self, victim: Replica, killed_at: float) -> float:
-        """Until each of its duties has succeeded for another replica."""
-
-        async def others() -> bool:
-            since = time.monotonic() - killed_at
-            duties = [duty for duty in (await self._observer.list_duties()).items if duty.duty in victim.duties]
-            return all(
-                duty.holder not in (None, victim.id) and (duty.duty in RARE or (duty.age is not None and duty.age < since))
-                for duty in duties
-            )
-
-        await self._until(others, "the duties are taken over")
-        return time.monotonic() - killed_at
-
-    async def _back(self, victim: Replica, killed_at: float) -> float:
-        async def ready() -> bool:
-            found = (await self._observer.list_replicas()).items
-            return any(r.url == victim.url and r.id != victim.id and r.state == "live" for r in found)
-
-        await self._until(ready, "the replica is back")
-        return time.monotonic() - killed_at
-
     async def _pids(self, job: Job) -> set[int]:
         """The processes of the job that stays to the end."""
         assert job.claim is not None
@@ -244,23 +181,3 @@ class Story:
         self._tell.figure("the long job's processes", f"{kept} of shim, agent and shell are the same")
         if kept < 3:
             self._lost.append(f"the long job ran as {sorted(before)}, and now as {sorted(after)}")
-
-    def _figures(self, since: float) -> None:
-        served = [s.latency for s in self._traffic.served if s.active_at > since]
-        pages = sum(at > since for at in self._traffic.pages)
-        self._tell.figure("claims served / pages fetched", f"{len(served)} / {pages}")
-        if served:
-            self._tell.figure(
-                "from request to worker, p50 / max", f"{seconds(statistics.median(served))} / {seconds(max(served))}"
-            )
-
-    async def _until(self, check: Callable[[], Awaitable[bool]], what: str) -> None:
-        """Ask until it is so; a replica that cannot answer yet is asked again."""
-        deadline = time.monotonic() + STEP_WITHIN
-        while True:
-            with contextlib.suppress(HoldfastError):
-                if await check():
-                    return
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"not within {STEP_WITHIN:.0f} s: {what}")
-            await asyncio.sleep(0.1)

@@ -24,6 +24,12 @@ class Teller:
     def figure(self, what: str, value: str) -> None:
         self.line(f"{MARGIN}{what:<42}{value}")
 
+    def command(self, command: str, said: str) -> None:
+        """A command line, and what it printed."""
+        self.line(f"{MARGIN}$ {command}")
+        for each in said.splitlines():
+            self.line(f"{MARGIN}  {each}")
+
     def proves(self, promise: str, text: str) -> None:
         self.line(f"{MARGIN}{promise:<4}{text}", DIM)
 

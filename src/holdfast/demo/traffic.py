@@ -45,10 +45,11 @@ class Served:
 
 
 class Traffic:
-    def __init__(self, clients: Sequence[Client], begun: Path, done: Path) -> None:
+    def __init__(self, clients: Sequence[Client], begun: Path, done: Path, job_every: float = JOB_EVERY) -> None:
         self._clients = clients  # each begins at another replica, so that whichever dies had callers
         self._turn = itertools.cycle(clients)
         self._begun, self._done = begun, done
+        self._job_every = job_every
         self._random = random.Random(1)  # noqa: S311 - the same mix of jobs each time
         self._stopping = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -147,7 +148,7 @@ class Traffic:
     async def _flow(self) -> None:
         while not self._stopping.is_set():
             self.start_job(f"sleep {self._random.uniform(0.2, 2.5):.1f}")
-            await _wait(self._stopping, JOB_EVERY)
+            await _wait(self._stopping, self._job_every)
 
     async def _run(self, job: Job) -> None:
         client, asked_at = next(self._turn), self._ask()

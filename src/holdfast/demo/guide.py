@@ -1,0 +1,142 @@
+"""What guides through any demo: its steps one after another, the counter after each, and how a fleet is looked at meanwhile."""
+
+import asyncio
+import contextlib
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from ..client import Client, HoldfastError
+from ..client.answers import Replica
+from .leaks import Leaks
+from .telling import RED, Teller, seconds
+from .traffic import Traffic
+
+STEP_WITHIN = 60.0  # seconds; every bound of the failure table that is met here is shorter
+PATIENCE = 60.0
+RARE = ("prune",)  # it works once in many minutes: only its holder can be looked at
+
+Step = Callable[[int], Awaitable[None]]
+
+
+class Guide:
+    """`meet` a fleet in the first step; then there is traffic, and somebody who counts."""
+
+    def __init__(self, teller: Teller) -> None:
+        self._tell = teller
+        self._clients: list[Client] = []
+        self._observer: Client
+        self._traffic: Traffic
+        self._leaks: Leaks
+        self._watch: asyncio.Task[None] | None = None
+        self._lost: list[str] = []
+        self._left: list[str] = []
+        self._unsound: list[str] = []  # what `doctor` says
+
+    def meet(self, urls: Sequence[str], token: str) -> None:
+        """One client for each replica, which begins there and knows the others; and an observer who does not wait."""
+        self._clients = [Client([*urls[n:], *urls[:n]], token, patience=PATIENCE) for n in range(len(urls))]
+        self._observer = Client(urls, token, patience=0.0)
+
+    async def take(self, steps: Sequence[Step]) -> bool:
+        """All steps; whether nothing was lost, doubled or leaked."""
+        clean = True
+        for number, step in enumerate(steps, 1):
+            await step(number)
+            lost, doubled, leaked = self._traffic.lost() + self._lost, self._traffic.doubled(), self._leaks.found() + self._left
+            self._tell.counter(lost, doubled, leaked)
+            clean = clean and not (lost or doubled or leaked or self._unsound)
+            for what in self._unsound:
+                self._tell.line(f"{what}", RED)
+        return clean
+
+    async def part(self) -> None:
+        """Let go of everything that `meet` and the steps have begun."""
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._clients:
+            await self._traffic.drop()
+            for client in (*self._clients, self._observer):
+                await client.close()
+
+    # What steps share
+
+    def watch(self) -> None:
+        self._watch = asyncio.create_task(self._leaks.watch())
+
+    async def settle(self) -> None:
+        """No new work: what is under way finishes, and the books are compared."""
+        await self._traffic.finish(STEP_WITHIN)
+        self._lost += self._traffic.unfinished()
+        self._tell.figure("jobs asked for / run", f"{len(self._traffic.jobs)} / {self._traffic.jobs_done()}")
+        self._tell.figure("sessions held / pages fetched", f"{self._traffic.sessions} / {len(self._traffic.pages)}")
+        doctor = await self._observer.doctor()
+        self._unsound = [f"{check.promise} {check.name}: {check.detail}" for check in doctor.checks if not check.ok]
+        failing = len(self._unsound)
+        self._tell.figure(
+            "holdfast doctor",
+            f"{failing} of {len(doctor.checks)} checks fail" if failing else f"{len(doctor.checks)} checks pass",
+        )
+
+    async def busiest(self) -> Replica:
+        """The replica that does most of the duties."""
+        return max((await self._observer.list_replicas()).items, key=lambda replica: len(replica.duties))
+
+    async def recovered(self, victim: Replica, killed_at: float) -> None:
+        """Until its duties are another's and it is back itself, with the figures of both."""
+        took_over, back = await asyncio.gather(self._taken_over(victim, killed_at), self._back(victim, killed_at))
+        self._tell.figure("the other has all its duties after", seconds(took_over))
+        self._tell.figure("started again and ready after", seconds(back))
+        first = min((s.active_at for s in self._traffic.served if s.asked_at > killed_at), default=time.monotonic())
+        self._tell.figure("next new claim served after", seconds(first - killed_at))
+        self.figures(killed_at)
+
+    async def live(self) -> int:
+        """How many replicas say that they live."""
+        return len({r.url for r in (await self._observer.list_replicas()).items if r.state == "live"})
+
+    async def warm(self) -> int:
+        rows = await self._leaks.rows()
+        return len([row for row in rows.values() if row["state"] == "warm" and row["ready"]])
+
+    def figures(self, since: float) -> None:
+        served = [s.latency for s in self._traffic.served if s.active_at > since]
+        pages = sum(at > since for at in self._traffic.pages)
+        self._tell.figure("claims served / pages fetched", f"{len(served)} / {pages}")
+        if served:
+            self._tell.figure(
+                "from request to worker, p50 / max", f"{seconds(statistics.median(served))} / {seconds(max(served))}"
+            )
+
+    async def until(self, check: Callable[[], Awaitable[bool]], what: str) -> None:
+        """Ask until it is so; a replica that cannot answer yet is asked again."""
+        deadline = time.monotonic() + STEP_WITHIN
+        while True:
+            with contextlib.suppress(HoldfastError):
+                if await check():
+                    return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not within {STEP_WITHIN:.0f} s: {what}")
+            await asyncio.sleep(0.1)
+
+    async def _taken_over(self, victim: Replica, killed_at: float) -> float:
+        """Until each of its duties has succeeded for another replica."""
+
+        async def others() -> bool:
+            since = time.monotonic() - killed_at
+            duties = [duty for duty in (await self._observer.list_duties()).items if duty.duty in victim.duties]
+            return all(
+                duty.holder not in (None, victim.id) and (duty.duty in RARE or (duty.age is not None and duty.age < since))
+                for duty in duties
+            )
+
+        await self.until(others, "the duties are taken over")
+        return time.monotonic() - killed_at
+
+    async def _back(self, victim: Replica, killed_at: float) -> float:
+        async def ready() -> bool:
+            found = (await self._observer.list_replicas()).items
+            return any(r.url == victim.url and r.id != victim.id and r.state == "live" for r in found)
+
+        await self.until(ready, "the replica is back")
+        return time.monotonic() - killed_at

@@ -1,0 +1,66 @@
+"""Run a demo from its first line to its last word: Ctrl-C at any moment, and nothing is left behind."""
+
+import asyncio
+import signal
+import traceback
+from collections.abc import Callable
+from typing import Protocol
+
+from .stage import Stage
+from .telling import Teller
+
+INTERRUPTED = 130  # as a shell says it of Ctrl-C
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LAST_WORD = {
+    0: "Every process that was started is gone, and so are its files.",
+    1: "Something went wrong: see above. Every process that was started is gone, and so are its files.",
+    INTERRUPTED: "Stopped. Every process that was started is gone, and so are its files.",
+}
+
+
+class Played(Protocol):
+    async def play(self) -> bool:
+        """Whether nothing was lost, doubled or leaked."""
+
+    async def close(self) -> None:
+        """Whatever it was at: let go, and stop what it started."""
+
+
+def run(stage: Stage, teller: Teller, story: Callable[[], Played]) -> int:
+    """The exit code. The story is made on the event loop."""
+    code = 1
+    try:
+        with stage.logs_aside():
+            code = asyncio.run(_play(story, teller))
+        if code == 1:
+            for line in stage.last_words():
+                teller.line(f"  log  {line}")
+    finally:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave half of it behind
+        stage.clear_away()
+    teller.line()
+    teller.line(LAST_WORD[code])
+    return code
+
+
+async def _play(make: Callable[[], Played], teller: Teller) -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, task.cancel)
+    story = make()
+    try:
+        return 0 if await story.play() else 1
+    except asyncio.CancelledError:
+        task.uncancel()
+        return INTERRUPTED
+    except Exception as error:
+        teller.line(f"\nThe demo failed: {error or type(error).__name__}")
+        traceback.print_exc()  # into the log, whose end is shown
+        return 1
+    finally:
+        for number in SIGNALS:
+            loop.add_signal_handler(number, lambda: None)
+        await story.close()

@@ -1,0 +1,119 @@
+"""Where the demo plays: a control plane, nodes, an installation and its replicas, all in one temporary folder."""
+
+import contextlib
+import os
+import sys
+import tempfile
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+from kube_fleet import KubeFleet
+
+from holdfast.demo import machine
+from holdfast.demo.stage import Stage, end_postgres
+from holdfast.install import Values, objects
+from holdfast.install.manifests import WORKERS
+from kube.control_plane import ControlPlane
+from kube.kubelet_process import KubeletProcess
+
+from .pools import INSTALL
+
+NAMESPACE = "holdfast"
+NODES, REPLICAS = 3, 2
+OVER = ("Succeeded", "Failed")  # a pod that ended is kept for a while, so that its output can be read
+# Of all that an installation has: the replicas' own objects are left out, since the demo runs and kills them as processes.
+INSTALLED = (
+    *("CustomResourceDefinition", "PriorityClass", "ServiceAccount"),
+    *("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"),
+)
+
+
+class ClusterStage(Stage):
+    """Everything here blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        tempfile.tempdir = str(self.home)  # a fleet makes its own folder, which must be below ours
+        # "python" in a container is ours, as it is in our image.
+        os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self.plane = ControlPlane(self.home / "control-plane")
+        self.kubelet = KubeletProcess(self.plane, self.home / "nodes", nodes=NODES)
+        self.fleet: KubeFleet | None = None
+
+    def start_cluster(self) -> None:
+        self.plane.start()
+        self.kubelet.start()
+        self.plane.kubectl("create", "namespace", NAMESPACE)
+
+    def install(self) -> list[str]:
+        """Apply what `holdfast manifests` prints; which objects those were."""
+        values = Values(namespace=NAMESPACE, install=INSTALL, dsn_secret="unused")
+        found = [each for each in objects(values) if each["kind"] in INSTALLED]
+        said = self.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(found))
+        return said.splitlines()
+
+    def start_fleet(self) -> KubeFleet:
+        """Replicas that may do what the installation's ServiceAccount may, and nothing else."""
+        account = self.plane.service_account_kubeconfig(NAMESPACE, INSTALL)
+        env = {"HOLDFAST_PRIORITY_CLASS": WORKERS}
+        self.fleet = KubeFleet(self.plane, NAMESPACE, self.kubelet, REPLICAS, env=env, install=INSTALL, kubeconfig=account)
+        self.fleet.log = self.log
+        self.fleet.__enter__()
+        return self.fleet
+
+    def stop(self) -> None:
+        """Whatever was started; a piece that fails here is ended with the folder."""
+        if self.fleet is not None:
+            with contextlib.suppress(Exception):
+                self.fleet.__exit__()
+        if self.kubelet.process is not None:
+            self.kubelet.kill()  # nobody will see its nodes again
+        self.plane.stop()
+
+    def clear_away(self) -> None:
+        if self.fleet is not None:
+            end_postgres(self.fleet.layout.postgres)
+        super().clear_away()
+
+    # Looking
+
+    def kubectl(self, *args: str, input: str | None = None) -> str:
+        """As an admin who works in our namespace."""
+        return self.plane.kubectl(*args, input=input, kubeconfig=self.kubeconfig)
+
+    @cached_property
+    def kubeconfig(self) -> Path:
+        return self.plane.kubeconfig_for(self.plane.token, "person", NAMESPACE)
+
+    def workers(self) -> set[str]:
+        """Each that lives by the API server's word or has a process on this machine; none of Holdfast's books are asked."""
+        running = machine.by_folder(self.kubelet.folder / "pods")
+        pods = self.pods()
+        names = {pod["metadata"]["uid"]: pod["metadata"]["name"] for pod in pods}
+        living = {pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") not in OVER}
+        return living | {names.get(uid, uid) for uid in running}
+
+    def pods(self) -> list[dict[str, Any]]:
+        assert self.fleet is not None
+        return self.fleet.pods()
+
+    def on(self, node: str) -> set[str]:
+        """The names of the pods there that have not ended."""
+        return {
+            pod["metadata"]["name"]
+            for pod in self.pods()
+            if pod["spec"].get("nodeName") == node and pod["status"].get("phase") not in OVER
+        }
+
+    def process_of(self, worker: str) -> int | None:
+        """The first process of a worker's own container."""
+        assert self.fleet is not None
+        pod = self.fleet.pod(worker)
+        return None if pod is None else self.kubelet.pid(pod["metadata"]["uid"], "work")
+
+    def free(self, pool: str) -> int:
+        """As the WorkerPool's own status says it."""
+        path = f"/apis/holdfast.dev/v1alpha1/namespaces/{NAMESPACE}/workerpools/{pool}"
+        return int(self.plane.ask("GET", path).get("status", {}).get("free", 0))
