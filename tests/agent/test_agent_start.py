@@ -1,0 +1,27 @@
+"""The moments before an agent is up: a signal that comes then is heard."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from waiting import eventually
+
+
+def test_an_agent_that_is_still_being_loaded_hears_sigterm(tmp_path: Path) -> None:
+    """A container's first process has the signals' default actions switched off; here they are ignored, which is the same."""
+    loading = tmp_path / "loading"
+    (tmp_path / "msgspec.py").write_text(f"import time; open({str(loading)!r}, 'w').close(); time.sleep(60)\n")
+    signal_before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a child inherits what is ignored
+    try:
+        agent = subprocess.Popen([sys.executable, "-m", "holdfast.agent"], env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    finally:
+        signal.signal(signal.SIGTERM, signal_before)
+    try:
+        eventually(loading.exists, 20, "an agent that loads its parts")
+        agent.terminate()
+        assert agent.wait(20) == 128 + signal.SIGTERM, "not 0: that would let a job's container start"
+    finally:
+        agent.kill()
+        agent.wait()
