@@ -68,7 +68,7 @@ class Checks:
 
     def rewound(self) -> None:
         """The database lost commits: what it says from now on is compared with what it says now."""
-        before = self.before
+        before, over = self.before, set(self.ended)
         self._gone.clear()
         self.ended.clear()
         self._event = 0
@@ -86,6 +86,7 @@ class Checks:
         for id_ in list(self._book.asked) + list(self._book.starts):
             if id_ not in now.claims and id_ not in kept:
                 self._book.forgotten.add(id_)
+        self._book.forgotten |= over - self.ended - kept  # and its worker's record is gone as well: nobody can know
         for name, worker in before.workers.items() if before is not None else ():
             if (after := now.workers.get(name)) is None or after[2:8] != worker[2:8]:
                 self._rewound.add(name)
