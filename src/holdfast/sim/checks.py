@@ -147,6 +147,8 @@ class Checks:
         left = sum(w.pool == worker.pool and (w.usable or w.state == "spawning") for w in tables.workers.values())
         wanted = int((worker.reason or "").split("the pool wants ")[1].split()[0])
         waiting = sum(c.pool == worker.pool and c.state == "waiting" for c in tables.claims.values())
+        if worker.pool in tables.crowded:
+            return  # adopted ones put it above its max
         if left < wanted and waiting == 0 and left < tables.warm.get(worker.pool, 0):
             raise Broken("P5", f"{worker.id} was let go as one too many, and {left} of {wanted} are left")
 
