@@ -88,6 +88,10 @@ EXAMPLES: list[tuple[Case, Row | None, Pod | None, dict[str, Any]]] = [
     (Case.ORPHAN_EPOCH, None, pod(epoch=EPOCH - 1), {"pulses": {NAME: pulse(age=61.0)}}),
     (Case.ORPHAN_EPOCH, None, pod(epoch=EPOCH - 1), {"pulses": {NAME: pulse(doing="resetting")}}),
     (Case.ORPHAN_IDLE, None, pod(epoch=EPOCH - 1), {"pulses": {NAME: pulse()}}),
+    (Case.ORPHAN, None, pod(epoch=EPOCH - 1, phase="pending"), {}),
+    (Case.ORPHAN_EPOCH, None, pod(epoch=EPOCH - 1, phase="pending"), {"pulses": {NAME: pulse(age=61.0)}}),
+    (Case.ORPHAN_EPOCH, None, pod(epoch=EPOCH - 1, phase="pending", protected=True), {}),
+    (Case.ORPHAN_BUSY, None, pod(epoch=EPOCH - 1, phase="pending", stamp=STAMP), {}),
     (Case.AHEAD, row(), pod(stamp=Stamp("acme", "c-9", fence_of(EPOCH, 1001))), {}),
     (Case.RECOVERING, row("held"), None, RECOVERING),
 ]

@@ -293,7 +293,9 @@ def stranger(pod: Pod, seen: Seen) -> Verdict:
         spent = pulse.reset_fence is not None
         adopt = AdoptFree(pod.worker, pod.uid, pod.pool_id, pod.pool, pod.revision, spent)
         return Verdict(Case.ORPHAN_IDLE, [adopt])
-    if pod.epoch != seen.state.epoch:
+    # What has not started and whose agent has never spoken nobody was ever given: its row alone was lost.
+    began = pod.phase != "pending" or pulse is not None or pod.protected
+    if pod.epoch != seen.state.epoch and began:
         return Verdict(Case.ORPHAN_EPOCH, _quarantine(pod, seen, "a pod without a row, of another epoch"))
     return Verdict(Case.ORPHAN, [DeletePod(pod.name, pod.uid, 30.0, orphan=True, reason="a pod without a row")])
 
