@@ -141,8 +141,9 @@ class Container:
                 env = await self._env()
                 spec = self.record.spec
                 argv = [expand(each, env) for each in [*self._place.images.program(spec), *(spec.get("args") or [])]]
-                where = {"cwd": spec.get("workingDir") or "/", "mounts": self._mounts(), "pid_file": str(self._pid_file)}
-                return {"parent": os.getpid(), "argv": argv, "env": env, **where}
+                where = {"cwd": spec.get("workingDir") or "/", "mounts": self._mounts()}
+                files = {"pid_file": str(self._pid_file), "exit_file": str(self.exit_file)}
+                return {"parent": os.getpid(), "argv": argv, "env": env, **where, **files}
             except (FieldProblem, VolumeProblem) as problem:
                 self.wait_for("CreateContainerConfigError", str(problem))
                 await asyncio.sleep(PULL_AGAIN_AFTER)
@@ -214,7 +215,7 @@ class Container:
         self._process, self._ended = process, asyncio.get_running_loop().create_future()
         self._problem, self._started_at = "", now()
         self.up.clear()
-        self.record.container_id = f"test://{self._place.pod['metadata']['uid']}/{self.record.name}/{self.record.restarts}"
+        self.record.container_id = self.identity
         pidfd = os.pidfd_open(process.pid)
         reported: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -247,23 +248,33 @@ class Container:
     def _pid_file(self) -> Path:
         return self.folder / "pid"
 
+    @property
+    def exit_file(self) -> Path:
+        """There once it was started; holds its exit code once it has ended."""
+        return self.folder / "exit"
+
+    @property
+    def identity(self) -> str:
+        return f"test://{self._place.pod['metadata']['uid']}/{self.record.name}/{self.record.restarts}"
+
     def _record_end(self, process: "subprocess.Popen[bytes]") -> None:
         code = process.wait()
         if code < 0:  # the launcher itself was killed, and its container with it
             code = 128 - code
-        told: dict[str, Any] = {"exitCode": code, "startedAt": self._started_at, "finishedAt": now()}
+        told = {**self.end(code), "startedAt": self._started_at, "finishedAt": now()}
         if self._problem:
             told |= {"exitCode": 128, "reason": "StartError", "message": f"failed to create task for container: {self._problem}"}
-        else:
-            told["reason"] = "Completed" if code == 0 else "Error"
-            if message := self._message(code):
-                told["message"] = message
         told["containerID"] = self.record.container_id
         self.record.state = {"terminated": told}
         self.record.ready = self.record.started = False
         self._changed()
         assert self._ended
         self._ended.set_result(told["exitCode"])
+
+    def end(self, code: int) -> Object:
+        """How it ended, in its own words."""
+        message = self._message(code)
+        return {"exitCode": code, "reason": "Error" if code else "Completed", **({"message": message} if message else {})}
 
     def _message(self, code: int) -> str:
         message = (self.folder / "termination-log").read_bytes()[:MESSAGE_AT_MOST]

@@ -1,9 +1,9 @@
 """Run one container: PID 1 of a process namespace of its own, with its volumes mounted in a private mount namespace.
 
 `python -I -S launcher.py SPEC`, where SPEC is a file of JSON: `parent` (the PID of who starts us), `argv`, `env`, `cwd`, `mounts`
-(each `source`, `target`, `read_only`), `pid_file`, and `report`: a file descriptor that is closed when the program runs, or gets
-the reason why it does not. We stay as its parent: SIGTERM is passed on, SIGUSR1 means kill; our exit code is its own (128 + its
-signal).
+(each `source`, `target`, `read_only`), `pid_file`, `exit_file` (empty until its exit code is known: that survives a reboot),
+and `report`: a file descriptor that is closed when the program runs, or gets the reason why it does not. We stay as its parent:
+SIGTERM is passed on, SIGUSR1 means kill; our exit code is its own (128 + its signal).
 
 As in a real container, all that PID 1 leaves behind dies with it, and it does not hear signals that it has no handler for.
 Nothing of it survives the kubelet, however that ends. Only a little of the standard library: this is started for every container.
@@ -39,6 +39,7 @@ def main(spec_path: str) -> int:
     if os.getppid() != spec["parent"]:
         return COULD_NOT_START  # it died before we asked to die with it
     pid_file = os.open(spec["pid_file"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)  # now: a mount may cover its place
+    exit_file = os.open(spec["exit_file"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     report: int = spec["report"]
     os.set_inheritable(report, False)  # the program's start closes it
     try:
@@ -61,7 +62,9 @@ def main(spec_path: str) -> int:
             os._exit(COULD_NOT_START)
     os.write(pid_file, str(child).encode())
     os.close(report)
-    return attend(child)
+    code = attend(child)
+    os.write(exit_file, str(code).encode())
+    return code
 
 
 def become_root() -> None:

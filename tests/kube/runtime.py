@@ -10,7 +10,8 @@ from kube.api import STRATEGIC, Api
 from kube.container import PULL_AGAIN_AFTER, Container, Deadline, PodPlace
 from kube.fields import FieldProblem
 from kube.images import Images
-from kube.status import LOST, Object, PodStatus, records_of
+from kube.records import recall
+from kube.status import Object, PodStatus, records_of, settle
 from kube.volumes import VolumeProblem, Volumes
 
 log = logging.getLogger("kubelet")
@@ -39,6 +40,7 @@ class PodRun:
         self._reported: Object | None = None
         self._reporting = asyncio.Lock()
         self._first_status: Object = pod.get("status", {})
+        self._known = self._first_status  # the API server's word, when we last heard of a change of it
 
     # What the API server says
 
@@ -54,6 +56,8 @@ class PodRun:
         self._end_within(0)
 
     def _end_within(self, seconds: float) -> None:
+        if not self._to_end.is_set():
+            self._known = self.pod.get("status", {})
         if self._deadline is None:
             self._deadline = Deadline(seconds)
         else:
@@ -67,12 +71,12 @@ class PodRun:
         reporter = asyncio.create_task(self._report_changes())
         try:
             if self._has_lived():
-                self._declare_lost()
+                self._recall()
             else:
                 await self._live_until_told()
             if not self._was_over:
                 self.status.over = True
-                self._settle()
+                settle(self.status.records, self._known)
                 self._dirty.set()
             await self._to_end.wait()  # an ended pod stays, and with it its logs, until somebody deletes it
             await self._bury()
@@ -159,14 +163,6 @@ class PodRun:
             late = self._deadline.past and not self._gone.is_set()
             await each.stop(Deadline(SIDECARS_AT_LEAST) if late else self._deadline)
 
-    def _settle(self) -> None:
-        """What was to run and never did is told as lost, once the pod was initialized."""
-        inits = [each for each in self.status.records if each.kind != "main"]
-        if all("terminated" in each.state if each.kind == "sidecar" else each.exit_code == 0 for each in inits):
-            for each in self.status.records:
-                if each.exit_code is None:
-                    each.state = {"terminated": dict(LOST)}
-
     async def _bury(self) -> None:
         """The last status first, then the object: whoever waits for the result finds it."""
         if not self._was_over:
@@ -182,19 +178,17 @@ class PodRun:
         return self._first_status.get("phase") in ("Succeeded", "Failed")
 
     def _has_lived(self) -> bool:
-        """This kubelet died and came back: none of what it ran has survived it. What may be restarted is begun anew instead."""
+        """Our node was rebooted: nothing of what it ran has survived. What may be restarted is begun anew instead."""
         told = [each for key in STATUSES for each in self._first_status.get(key) or []]
         ran = any("waiting" not in each["state"] for each in told)
         return self._was_over or (ran and self.pod["spec"].get("restartPolicy") == "Never")
 
-    def _declare_lost(self) -> None:
-        status = self._first_status
-        told = {each["name"]: each for key in STATUSES for each in status.get(key) or []}
-        for each in self.status.records:
-            before = told.get(each.name, {"state": each.state})
-            each.state = {"terminated": dict(LOST)} if "running" in before["state"] else before["state"]
-            each.restarts = before.get("restartCount", 0)
-        self.status.start_time = status.get("startTime", self.status.start_time)
+    def _recall(self) -> None:
+        """A pod that never begins again is over. (A kubelet leaves it Pending where its last init container had succeeded.)"""
+        told = {each["name"]: each for key in STATUSES for each in self._first_status.get(key) or []}
+        for each in self.containers:
+            recall(each, told.get(each.record.name, {}))
+        self.status.start_time = self._first_status.get("startTime", self.status.start_time)
 
     # Reports
 

@@ -61,7 +61,7 @@ class Record:
             "started": self.started and self.running,
             "restartCount": self.restarts,
             "image": image,
-            "imageID": "" if "waiting" in self.state and not self.last else f"test://{image}",
+            "imageID": f"test://{image}" if self.container_id else "",
             "containerID": self.container_id,
         }
 
@@ -74,6 +74,30 @@ def records_of(spec: Object) -> list[Record]:
         for each in spec.get("initContainers") or []
     ]
     return inits + [Record(each, "main", dict(waiting)) for each in spec["containers"]]
+
+
+def settle(records: list[Record], known: Object) -> None:
+    """Give an end to what has none, as a kubelet's last word does (`TerminatePod` in its status_manager.go): to main containers
+    once the pod was initialized, and to init containers that were begun. `known`: the API server's status of the pod when the
+    kubelet last heard of a change of it, such as its deletion. What happened since does not count: so of two pods whose
+    container never started one says `waiting` and the other `terminated`."""
+    mains, inits = [each for each in records if each.kind == "main"], [each for each in records if each.kind != "main"]
+    begun = [n for n, each in enumerate(inits) if "waiting" not in each.state or each.last]
+    for each in inits[: max(begun, default=0) + 1] + (mains if was_initialized(inits, known) else []):
+        if each.exit_code is None:
+            each.state = {"terminated": dict(LOST)}
+
+
+def was_initialized(inits: list[Record], known: Object) -> bool:
+    """The kubelet's `hasPodInitialized`."""
+    if not inits:
+        return True
+    if any("terminated" in each["lastState"] or "waiting" not in each["state"] for each in known.get("containerStatuses") or []):
+        return True
+    last = (known.get("initContainerStatuses") or [{"state": {}, "lastState": {}}])[-1]
+    if inits[-1].kind == "sidecar":
+        return "running" in last["state"] and bool(last.get("started"))
+    return any(each.get("terminated", {}).get("exitCode") == 0 for each in (last["state"], last["lastState"]))
 
 
 def phase_of(records: list[Record], over: bool) -> str:

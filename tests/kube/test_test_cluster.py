@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+from kube.access import MERGE
 from kube.kubelet_process import KubeletProcess
 from kube.pods import DEAF, SHARED, SIDECAR, STAY, VOLUME, Pods, condition, container, exit_code, lives, running, state, told
 from waiting import always, eventually
@@ -154,7 +155,54 @@ def test_no_container_outlives_its_kubelet_and_a_rebooted_node_says_that_it_lost
     assert pods.until_phase("deaf", "Running")
     nodes.start()
     pod = pods.until_phase("deaf", "Failed")
-    assert state(pod, "main")["terminated"]["reason"] == "ContainerStatusUnknown"
+    ended = state(pod, "main")["terminated"]
+    assert (ended["exitCode"], ended["reason"]) == (255, "Unknown"), (
+        "what containerd says of a container whose end it did not see"
+    )
+
+
+def test_a_rebooted_node_still_knows_what_had_begun_and_ended_though_nobody_was_told(pods: Pods, nodes: KubeletProcess) -> None:
+    waits = "until [ -e /run/shared/go ]; do sleep 0.05; done; echo -n went > /dev/termination-log"
+    uid = pods.create("job", container("main", STAY), initContainers=[container("waits", waits, **SHARED)], **VOLUME)
+    pid = running(pods, nodes, "job", uid, "waits")
+    nodes.pause()
+    (nodes.volume(uid, "shared") / "go").touch()
+    eventually(lambda: not lives(pid) and (nodes.folder / "pods" / uid / "containers/waits/exit").read_text(), what="its end")
+    nodes.kill()
+    nodes.start()
+    pod = pods.until_phase("job", "Failed")
+    ended = state(pod, "waits")["terminated"]
+    assert (ended["exitCode"], ended["reason"], ended["message"]) == (0, "Completed", "went")
+    assert state(pod, "main") == {"waiting": {"reason": "PodInitializing"}}
+
+
+def test_a_container_that_never_started_is_told_of_in_one_of_two_ways(pods: Pods, nodes: KubeletProcess) -> None:
+    """By what the API server knew when the pod was deleted, as a kubelet's TerminatePod does it."""
+    late = "trap 'exit 0' TERM; touch /run/shared/hears; while true; do sleep 0.05; done"  # succeeds after the deletion
+    kept = {"finalizers": ["kube.test/look"]}  # so that its last status can be read
+    main = container("main", "true") | {"image": "any:missing"}
+    pods.create("before", main, initContainers=[container("first", "true")])
+    uid = pods.create("after", main, initContainers=[container("first", late, **SHARED)], **VOLUME)
+    pods.until("before", lambda pod: "waiting" in state(pod, "main") and "terminated" in state(pod, "first"))
+    eventually((nodes.volume(uid, "shared") / "hears").exists, what="a trap")
+    pods.until("after", lambda pod: "running" in state(pod, "first"))
+    for name in ("before", "after"):
+        pods.access.ask("PATCH", f"{pods.path}/{name}", {"metadata": kept}, MERGE)
+        pods.delete(name)
+    ended = {name: pods.until_phase(name, "Failed") for name in ("before", "after")}
+    for pod in ended.values():
+        assert exit_code(pod, "first") == 0
+        assert (told(pod, "main")["imageID"], told(pod, "main").get("containerID"), told(pod, "main")["lastState"]) == (
+            "",
+            None,
+            {},
+        )
+    unknown = state(ended["before"], "main")["terminated"]
+    assert (unknown["exitCode"], unknown["reason"]) == (137, "ContainerStatusUnknown")
+    assert (unknown["startedAt"], unknown["finishedAt"]) == (None, None)
+    assert state(ended["after"], "main") == {"waiting": {"reason": "PodInitializing"}}
+    for name in ended:
+        pods.access.ask("PATCH", f"{pods.path}/{name}", {"metadata": {"finalizers": None}}, MERGE)
 
 
 def test_eviction_is_refused_while_a_budget_protects_the_pod(pods: Pods, nodes: KubeletProcess) -> None:

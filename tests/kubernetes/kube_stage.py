@@ -1,7 +1,9 @@
 """A stage for pods of a real API server, run by the test kubelet."""
 
+import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from contracts.cluster import FOREVER
@@ -32,15 +34,35 @@ def template(argv: list[str] | None, **more: object) -> dict[str, object]:
     return {"spec": {"containers": [container]}}
 
 
+class FollowingCluster(KubernetesCluster):
+    """One that answers from what it knows, as a replica's does: a look waits until the watches of pods and nodes stand."""
+
+    async def pods(self) -> list[Pod]:
+        await self.follows()
+        return await super().pods()
+
+    async def glance(self, names: Sequence[str]) -> dict[str, Pod]:
+        await self.follows()
+        return await super().glance(names)
+
+    async def follows(self) -> None:
+        self.watch()
+        async with asyncio.timeout(20):
+            while not (self._informer.fresh and self._nodes._informer.fresh):
+                await asyncio.sleep(0.01)
+
+
 class KubeStage:
+    kind = KubernetesCluster
+
     def __init__(self, access: Access, namespace: str, kubelet: KubeletProcess, servers: tuple[str, ...] = ()) -> None:
         self.access, self.namespace, self.kubelet = access, namespace, kubelet
+        self.kubeconfig = access.kubeconfig
         self._servers = servers or ("http://127.0.0.1:9",)  # nobody listens: agents wait
-        self._opened: list[KubernetesCluster] = []
 
     def open(self, install: str = "one") -> KubernetesCluster:
         setup = Setup(install, AGENT_IMAGE, self._servers)
-        return KubernetesCluster(Api(find_access(self.access.kubeconfig)), self.namespace, setup, keep_output=0.0)
+        return self.kind(Api(find_access(self.kubeconfig)), self.namespace, setup, keep_output=0.0)
 
     def order(self, worker: str, argv: list[str] = FOREVER) -> Order:
         spec = PoolSpec(worker=WorkerSpec(agent=False), pod=template(argv) if argv else {})
@@ -70,3 +92,20 @@ class KubeStage:
 
     def put_output(self, claim: str, data: bytes, *, truncated: bool = False) -> None:
         raise NotImplementedError("an output is its container's log here")
+
+
+class FollowingStage(KubeStage):
+    kind = FollowingCluster
+
+    @classmethod
+    def through(cls, kubeconfig: Path, stage: KubeStage) -> "FollowingStage":
+        """The same place, reached in another way."""
+        made = cls(stage.access, stage.namespace, stage.kubelet)
+        made.kubeconfig = kubeconfig
+        return made
+
+    def open(self, install: str = "one") -> FollowingCluster:
+        opened = super().open(install)
+        assert isinstance(opened, FollowingCluster)
+        opened.watch()
+        return opened

@@ -1,112 +1,79 @@
-"""Faults of the parts around: the API server or Postgres away under load, an expired watch, replicas killed at random moments."""
+"""Faults of the parts around: the API server or Postgres away under load, an expired watch, a rollout."""
 
-import random
 import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
 
 from kube_fleet import KubeFleet, Made, job
+from load_tools import all_served, load, sound
+from seed_tools import Gate, busy_marks, marks, worker
 
+from kube.access import MERGE
 from kube.control_plane import ControlPlane
 from waiting import eventually
 
 AWAY = 30.0  # seconds, as the failure table has it
 
 
-@contextmanager
-def load(fleet: KubeFleet, pool: str, seconds: float = 0.2) -> Iterator[list[str]]:
-    """Claims with keys, one after another, each asked for until some replica has taken it."""
-    over, ids = threading.Event(), list[str]()
-
-    def ask(n: int) -> str | None:
-        body = {
-            "pool": pool,
-            "command": ["sh", "-c", f"sleep {seconds}; exit 0"],
-            "key": f"k-{n}",
-            "wait": "1s",
-            "deadline": "10m",
-        }
-        for replica in range(len(fleet.ports)):
-            try:
-                answer = fleet.api("POST", "/v1/claims", body, replica=replica, timeout=10)
-                if answer.status in (200, 201, 202):
-                    return str(answer.json["id"])
-            except OSError:
-                continue
-        return None
-
-    def work() -> None:
-        n = 0
-        while not over.is_set():
-            if (id_ := ask(n)) is not None:
-                ids.append(id_)
-                n += 1
-            over.wait(0.3)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield ids
-    finally:
-        over.set()
-        thread.join()
-
-
-def all_served(fleet: KubeFleet, ids: list[str]) -> None:
-    """P8: each was served, and completed; P1: each once."""
-    assert len(set(ids)) == len(ids)
-    for id_ in ids:
-        ended = fleet.see(id_, wait="60s")
-        assert (ended["state"], ended["outcome"]) == ("ended", "completed"), (ended, fleet.said())
-
-
-def nothing_leaks(fleet: KubeFleet, pool: str) -> None:
+def nothing_leaks(fleet: KubeFleet, *pools: str) -> None:
     """P5, from the API server's and the database's own view."""
-    assert fleet.api("DELETE", f"/v1/pools/{pool}").status == 200
+    for pool in pools:
+        assert fleet.api("DELETE", f"/v1/pools/{pool}").status == 200
     eventually(lambda: not fleet.workers(), 120, "all rows are closed")
     living = lambda: [p for p in fleet.pods() if p["status"].get("phase") not in ("Succeeded", "Failed")]  # noqa: E731
     eventually(lambda: not living(), 60, "no pod lives")
     assert fleet.sql("SELECT id FROM holdfast.claim WHERE state <> 'ended'") == []
 
 
-def sound(fleet: KubeFleet) -> None:
-    def look() -> bool:
-        return all(check["ok"] for check in fleet.api("GET", "/v1/doctor").json["checks"])
-
-    eventually(look, 60, "doctor finds every promise kept")
-
-
-def test_the_api_server_away_for_30_s_under_load_ends_nothing(own_fleet: KubeFleet, own_control_plane: ControlPlane) -> None:
-    fleet = own_fleet
-    assert fleet.api("PUT", "/v1/pools/linux", job(warm=3, max=8)).status == 201
-    fleet.warm(3, within=60)
+def test_the_api_server_away_for_30_s_under_load_ends_nothing(
+    own_fleet: KubeFleet, own_control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    fleet, gate = own_fleet, Gate(tmp_path)
+    for name, spec in {"linux": job(warm=3, max=8), "idle": job(warm=2)}.items():
+        assert fleet.api("PUT", f"/v1/pools/{name}", spec).status == 201
+    fleet.warm(5, within=60)
+    idle = {each["id"]: each["uid"] for each in fleet.workers("warm") if each["pool"] == "idle"}
     long = fleet.claim("linux", command=["sh", "-c", f"sleep {AWAY + 10}; exit 5"], wait="30s")
     with load(fleet, "linux") as ids:
         eventually(lambda: len(ids) >= 3, 60, "claims flow")
+        skipped = skips(fleet)
         own_control_plane.stop_apiserver()
         gone = time.monotonic()
+        bare = fleet.claim("linux", command=gate.job(6), wait="30s")
         while time.monotonic() - gone < AWAY:
             assert fleet.see(long["id"])["state"] == "active", "a busy worker is not ended for it"
             time.sleep(1)
+        assert skips(fleet) > skipped, "passes that could not read are counted"
         own_control_plane.start_apiserver()
+        told = fleet.see(bare["id"], wait="60s", until="active")
+        eventually(lambda: marks(fleet.pod(told["worker"])) == busy_marks(told), 5 + 25, "who was told `protected: false` has it")
         before = len(ids)
         eventually(lambda: len(ids) > before + 3, 90, "claims flow again")
+    gate.open()
     all_served(fleet, ids)
     assert fleet.see(long["id"], wait="60s")["exit_code"] == 5
+    assert (fleet.see(bare["id"], wait="60s")["exit_code"], gate.ran) == (6, 1)
+    assert idle == {each["id"]: each["uid"] for each in fleet.workers("warm") if each["pool"] == "idle"}, "free ones are the same"
+    assert idle.items() <= {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in fleet.pods()}.items()
     sound(fleet)
-    nothing_leaks(fleet, "linux")
+    nothing_leaks(fleet, "linux", "idle")
 
 
-def test_postgres_away_for_30_s_under_load_ends_nothing(fleet_of: Made) -> None:
-    fleet = fleet_of(pools={"linux": job(warm=3, max=8)})
+def skips(fleet: KubeFleet) -> int:
+    return int(fleet.sql("SELECT skips FROM holdfast.term WHERE duty = 'converge'")[0]["skips"])
+
+
+def test_postgres_away_for_30_s_under_load_ends_nothing(fleet_of: Made, tmp_path: Path) -> None:
+    fleet, gate = fleet_of(pools={"linux": job(warm=3, max=8)}), Gate(tmp_path)
     fleet.warm(3, within=60)
     long = fleet.claim("linux", command=["sh", "-c", f"sleep {AWAY + 15}; exit 5"], wait="30s")
     uid = (fleet.pod(long["worker"]) or {})["metadata"]["uid"]
+    # A lease and a longest duration that would both be over, had the time counted in which nobody could be heard.
+    leased = fleet.claim("linux", command=gate.job(), lease="20s", maxDuration="29s", wait="30s")
+    assert leased["state"] == "active"
     with load(fleet, "linux") as ids:
         eventually(lambda: len(ids) >= 3, 60, "claims flow")
+        assert fleet.api("POST", f"/v1/claims/{leased['id']}/renew", {"fence": leased["fence"]}).status == 200
         names = {pod["metadata"]["name"] for pod in fleet.pods() if pod["status"]["phase"] == "Pending"}
         fleet.postgres.stop()
         gone = time.monotonic()
@@ -116,25 +83,52 @@ def test_postgres_away_for_30_s_under_load_ends_nothing(fleet_of: Made) -> None:
             assert not [n for n in names & pods.keys() if "deletionTimestamp" in pods[n]["metadata"]], "nothing is ended"
             time.sleep(1)
         fleet.postgres.start()
+        renew = lambda: fleet.api("POST", f"/v1/claims/{leased['id']}/renew", {"fence": leased["fence"]})  # noqa: E731
+        eventually(lambda: renew().status == 200, 30, "its holder is in time")
+        gate.open()
         before = len(ids)
         eventually(lambda: len(ids) > before + 3, 90, "claims flow again")
     all_served(fleet, ids)
     assert fleet.see(long["id"], wait="60s")["exit_code"] == 5
+    assert fleet.see(leased["id"], wait="60s")["outcome"] == "completed"
+    ends = fleet.sql("SELECT id, how, reason FROM holdfast.claim WHERE how NOT IN ('result', 'death')")
+    assert not ends, "no claim ended but by itself"
     sound(fleet)
 
 
-def test_a_watch_that_expired_is_begun_again(own_fleet: KubeFleet, own_control_plane: ControlPlane) -> None:
-    fleet = own_fleet
+def test_a_watch_that_expired_is_begun_again_and_what_went_meanwhile_is_noticed(
+    own_fleet: KubeFleet, own_control_plane: ControlPlane
+) -> None:
+    fleet, plane = own_fleet, own_control_plane
     assert fleet.api("PUT", "/v1/pools/linux", job(warm=2, max=8)).status == 201
-    fleet.warm(2, within=60)
-    own_control_plane.pause_apiserver()
-    own_control_plane.resume_apiserver()
-    own_control_plane.expire_watches()
+    gone, stays = (worker["id"] for worker in fleet.warm(2, within=60))
+    everybody = 3  # each replica, and the kubelet
+    eventually(lambda: pod_watches(plane) == everybody, 30, "they follow the namespace's pods")
+    for n in range(2):
+        fleet.signal(n, signal.SIGSTOP)  # nobody looks
+    plane.restart_apiserver()  # else what follows would lie in their sockets when they wake
+    plane.kubectl("delete", "pod", gone, "-n", fleet.namespace, "--wait=false")
+    plane.request("PATCH", f"{fleet.pods_path}/{gone}", {"metadata": {"finalizers": None}}, MERGE)
+    eventually(lambda: fleet.pod(gone) is None, 30, "a pod goes")
+    plane.expire_watches()
+    assert pod_watches(plane) < everybody
+    for n in range(2):
+        fleet.signal(n, signal.SIGCONT)
+    eventually(lambda: pod_watches(plane) == everybody, 60, "each follows again, by the API server's own count")
+    eventually(lambda: worker(fleet, gone)["state"] == "gone", 30, "what went while they were blind is noticed")
+    assert worker(fleet, stays)["state"] == "warm"
     for n in range(3):
         ended = fleet.see(fleet.claim("linux", command=["sh", "-c", f"exit {n}"], wait="30s")["id"], wait="60s")
         assert ended["exit_code"] == n
     fleet.warm(2, within=60)
     sound(fleet)
+
+
+def pod_watches(plane: ControlPlane) -> float:
+    """Of one namespace alone: scheduler and controllers watch all of them."""
+    mine = ('resource="pods"', 'scope="namespace"', 'verb="WATCH"')
+    lines = [line for line in plane.request("GET", "/metrics").body.splitlines() if all(each in line for each in mine)]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("apiserver_longrunning_requests"))
 
 
 def test_a_rollout_of_the_template_under_load_fails_no_claim(fleet_of: Made) -> None:
@@ -155,26 +149,3 @@ def test_a_rollout_of_the_template_under_load_fails_no_claim(fleet_of: Made) -> 
     all_served(fleet, ids)
     ends = fleet.sql("SELECT how, count(*) AS n FROM holdfast.claim WHERE state = 'ended' GROUP BY how")
     assert {row["how"] for row in ends} <= {"result", "death"}, ends
-
-
-def test_replicas_killed_fifty_times_at_random_moments_lose_and_leak_nothing(fleet_of: Made) -> None:
-    fleet = fleet_of(pools={"linux": job(warm=3, max=8)}, replicas=2)
-    fleet.warm(3, within=60)
-    dice = random.Random(4)
-    with load(fleet, "linux", 0.1) as ids:
-        for _ in range(50):
-            victim = dice.randrange(2)
-            fleet.signal(victim, signal.SIGKILL)
-            fleet.replicas[victim].wait()
-            fleet.start(victim)
-            time.sleep(dice.uniform(0.2, 1.5))  # the moment is the fault: between claim, stamp, hand-over and release
-        eventually(lambda: fleet.api("GET", "/readyz").status == 200, 60, "a replica is back")
-        before = len(ids)
-        eventually(lambda: len(ids) > before + 3, 90, "claims flow again")
-    all_served(fleet, ids)
-    held: dict[str, Any] = {}
-    for row in fleet.sql("SELECT worker_id, id FROM holdfast.claim"):
-        held.setdefault(row["worker_id"], []).append(row["id"])
-    assert all(len(claims) == 1 for worker, claims in held.items() if worker), "a job worker serves one claim"
-    sound(fleet)
-    nothing_leaks(fleet, "linux")

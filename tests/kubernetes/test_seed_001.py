@@ -140,13 +140,16 @@ def test_a_template_that_the_api_server_refuses_is_told_by_its_object(fleet: Kub
     bad = job(warm=1)
     bad["pod"]["spec"]["containers"][0]["image"] = ""
     declare(fleet, "linux", bad)
+    # Without its field the rule would allow everything.
+    declare(fleet, "leaky", job(warm=1, network={"egress": [{"too": [{"ipBlock": {"cidr": "10.1.0.0/16"}}]}]}))
 
-    def refused() -> Any:
-        conditions = {c["type"]: c for c in (declared(fleet, "linux") or {}).get("status", {}).get("conditions", [])}
+    def refused(name: str) -> Any:
+        conditions = {c["type"]: c for c in (declared(fleet, name) or {}).get("status", {}).get("conditions", [])}
         return conditions.get("Ready", {}).get("reason") == "Refused" and conditions["Ready"]["message"]
 
-    assert "pod.spec.containers[0].image" in eventually(refused, 30, "its object says why")
-    assert fleet.api("GET", "/v1/pools/linux").status == 404
+    assert "pod.spec.containers[0].image" in eventually(lambda: refused("linux"), 30, "its object says why")
+    assert "network.egress[0].too: unknown field" in eventually(lambda: refused("leaky"), 30, "and the other's")
+    assert fleet.api("GET", "/v1/pools").json["items"] == []
     events = fleet.access.kubectl("-n", fleet.namespace, "get", "events", "--field-selector=involvedObject.kind=WorkerPool")
     assert "Refused" in events
     declare(fleet, "linux", job(warm=1))
@@ -155,21 +158,40 @@ def test_a_template_that_the_api_server_refuses_is_told_by_its_object(fleet: Kub
 
 def test_seed_001_workers_have_a_constant_base_policy_and_a_control_channel_that_a_seal_closes(fleet: KubeFleet) -> None:
     declare(fleet, "linux", job(warm=1, network={"seal": True}))
+    declare(fleet, "notebooks", job(mode="session", warm=0))
     ready(fleet, "linux")
     path = f"/apis/networking.k8s.io/v1/namespaces/{fleet.namespace}/networkpolicies"
-    before = {each["metadata"]["name"]: each["spec"] for each in fleet.access.ask("GET", path)["items"]}
+
+    def policies() -> dict[str, Any]:
+        return {each["metadata"]["name"]: each["spec"] for each in fleet.access.ask("GET", path)["items"]}
+
+    before = eventually(lambda: len(policies()) == 3 and policies(), 30, "the base, the control channel, the sessions' own")
     base, control = before[f"holdfast-{fleet.install}-base"], before[f"holdfast-{fleet.install}-control"]
+    (session,) = (spec for name, spec in before.items() if name.endswith("-ingress"))
     assert base["podSelector"] == {"matchLabels": {"holdfast.dev/install": fleet.install}}, (
         "constant: no claim changes who it selects"
     )
-    assert base.get("ingress", []) == []
-    blocks = [to["ipBlock"] for rule in base["egress"] for to in rule.get("to", [])]
-    assert any("169.254.0.0/16" in block.get("except", []) for block in blocks), "never to the metadata address"
+    assert (base["policyTypes"], base.get("ingress", [])) == (["Ingress", "Egress"], []), "nobody comes in"
+    dns, public = base["egress"]
+    assert dns == {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]}
+    four, six = (to["ipBlock"] for to in public["to"])
+    # Not to other pods and hosts of a cluster (100.64/10 is some clouds' for them), nor to the metadata address (169.254/16).
+    private = ["10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"]
+    assert (four["cidr"], sorted(four["except"])) == ("0.0.0.0/0", private)
+    assert (six["cidr"], sorted(six["except"])) == ("::/0", ["fc00::/7", "fe80::/10"])
+    assert "ports" not in public, "all of the public internet"
+    assert (control["policyTypes"], len(control["egress"])) == (["Egress"], 1)
+    assert control["egress"][0]["ports"] == [{"protocol": "TCP", "port": 7070}], "to our replicas, and nothing else of theirs"
+    replicas = {"app.kubernetes.io/name": "holdfast", "app.kubernetes.io/instance": fleet.install}
+    assert control["egress"][0]["to"] == [{"podSelector": {"matchLabels": replicas}}], "in this namespace"
+    assert session["ingress"] == [{"from": [{"podSelector": {}}], "ports": [{"protocol": "TCP", "port": 7071}]}], (
+        "holders of the namespace reach a session's agent, and never its worker"
+    )
+    assert session["policyTypes"] == ["Ingress"]
     assert control["podSelector"]["matchExpressions"] == [{"key": "holdfast.dev/sealed", "operator": "DoesNotExist"}]
     free = fleet.pods()[0]
     assert "holdfast.dev/sealed" not in free["metadata"]["labels"], "never before it has acknowledged"
     held = busy(fleet, "linux")
     eventually(lambda: (fleet.pod(held["worker"]) or {})["metadata"]["labels"].get("holdfast.dev/sealed") == "true", 30, "sealed")
-    after = {each["metadata"]["name"]: each["spec"] for each in fleet.access.ask("GET", path)["items"]}
-    assert after == before, "nothing that a claim does changes a policy"
+    assert policies() == before, "nothing that a claim does changes a policy"
     finishes(fleet, held, uid(fleet, held["worker"]))

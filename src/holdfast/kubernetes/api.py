@@ -1,7 +1,7 @@
 """One call to the API server: its answer, its refusal, or the honest word that nobody knows.
 
-Kubernetes answers every refusal with a Status object. What we decide by is its code and reason, never its text, which
-echoes what users wrote.
+Kubernetes answers every refusal with a Status object. What we decide by is its code and reason, not its text, which echoes
+what users wrote; but for one answer that only its own fixed words tell from others (FAILED_WEBHOOK).
 """
 
 import asyncio
@@ -19,6 +19,7 @@ READ_SECONDS = 10.0
 WRITE_SECONDS = 10.0
 MERGE = "application/merge-patch+json"
 JSON = "application/json"
+FAILED_WEBHOOK = 'Internal error occurred: failed calling webhook "'  # how a message begins: admission could not be asked
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -47,7 +48,8 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class ApiRefused(Exception):
-    """The API server understood and said no: a 4xx. The text is a user's as much as the server's."""
+    """The API server understood and said no: a 4xx, or a create that fell with its webhook. The text is a user's as much as
+    the server's."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(f"{status.code} {status.reason}: {status.message}")
@@ -69,8 +71,8 @@ class Api:
     async def get(self, path: str, params: dict[str, str] | None = None, timeout: float = READ_SECONDS) -> bytes:
         return await self._call("GET", path, None, JSON, timeout, params or {}, writes=False)
 
-    async def post(self, path: str, body: Any, timeout: float = WRITE_SECONDS) -> bytes:
-        return await self._call("POST", path, body, JSON, timeout, {}, writes=True)
+    async def post(self, path: str, body: Any, params: dict[str, str] | None = None, timeout: float = WRITE_SECONDS) -> bytes:
+        return await self._call("POST", path, body, JSON, timeout, params or {}, writes=True)
 
     async def ask(self, path: str, body: Any, params: dict[str, str] | None = None, timeout: float = READ_SECONDS) -> bytes:
         """A POST that changes nothing: a review, a dry run."""
@@ -108,7 +110,7 @@ class Api:
                         content = await answer.read()
                         if answer.status == 401 and not refused:
                             continue  # our token was rotated: once more with the new one
-                        return _judged(answer.status, content, writes)
+                        return _judged(answer.status, content, writes, creates=method == "POST")
             except aiohttp.ClientConnectorError as error:
                 raise ClusterUnavailable(f"the API server cannot be reached: {error.strerror or type(error).__name__}") from error
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
@@ -167,13 +169,19 @@ def status_of(code: int, content: bytes) -> Status:
     return status if status.code else msgspec.structs.replace(status, code=code)
 
 
-def _judged(code: int, content: bytes, writes: bool) -> bytes:
+def _judged(code: int, content: bytes, writes: bool, creates: bool = False) -> bytes:
     if code < 300:
         return content
     status = status_of(code, content)
-    if code >= 500:
+    if code >= 500 and not (creates and code == 500 and _fell_with_its_webhook(status)):
         word = f"the API server answered {code} {status.reason}"
         raise (OutcomeUnknown if writes else ClusterUnavailable)(word)
     if code in (401, 408, 429):
         raise ClusterUnavailable(f"the API server answered {code} {status.reason or 'and did not act'}")
     raise ApiRefused(status)
+
+
+def _fell_with_its_webhook(status: Status) -> bool:
+    """Admission comes before storage: where a webhook that must be asked could not be, nothing was stored. No other 5xx says
+    that much."""
+    return status.reason == "InternalError" and status.message.startswith(FAILED_WEBHOOK)

@@ -16,14 +16,16 @@ from .api import Api, ApiRefused
 from .declared import WorkerPools
 from .examine import examine
 from .informer import Informer
+from .logs import Logs
 from .nodes import Nodes
 from .objects import Objects
-from .shapes import PodObject, ended_at, facts, has_ended, is_ours
+from .shapes import PodObject, ended_at, facts, has_ended, is_ours, is_over
 from .tokens import Reviews
 
 PROTECT_SECONDS = 1.0
-LOG_LIMIT = 8 * 1024 * 1024  # bytes of one claim's output that can be read
 KEEP_OUTPUT = 120.0  # seconds that a pod which ended by itself is kept, so that its output can be read to the end
+KEEP_BESIDE = 10.0  # the same, while containers beside the worker still hold their node; who follows the output needs a second
+BESIDE_GRACE = 30.0  # for those, as for every worker that nobody holds
 
 
 class KubernetesCluster:
@@ -44,6 +46,7 @@ class KubernetesCluster:
         self._objects = Objects(api, namespace, setup)
         self.declarations: Declarations | None = WorkerPools(api, namespace, setup.install)
         self._reviews = Reviews(api, namespace)
+        self._logs = Logs(api, self._pods)
         self._tasks: list[asyncio.Task[None]] = []
 
     # Looking
@@ -190,7 +193,9 @@ class KubernetesCluster:
             return
         if self._kept(pod):
             return
-        if pod.metadata.deletion_timestamp is None:
+        if not is_over(pod):
+            await self.delete(name, uid, BESIDE_GRACE)  # also where somebody else did, with the grace of a busy worker
+        elif pod.metadata.deletion_timestamp is None:
             await self.delete(name, uid, 1.0)
         if names.FINALIZER not in pod.metadata.finalizers:
             return
@@ -201,21 +206,16 @@ class KubernetesCluster:
 
     def _kept(self, pod: PodObject) -> bool:
         """Whether somebody may still read its output to the end."""
-        return pod.metadata.deletion_timestamp is None and time.time() - ended_at(pod) < self._keep_output
+        keep = self._keep_output if is_over(pod) else min(self._keep_output, KEEP_BESIDE)
+        return pod.metadata.deletion_timestamp is None and time.time() - ended_at(pod) < keep
 
     # Output
 
     async def output(self, claim: str, worker: str, offset: int, limit: int) -> Output:
         """From the log of the worker's container: there while the pod is."""
-        pod = await self._read(worker) if worker else None
-        if pod is None:
-            return Output(b"", offset, 0)
-        try:
-            params = {"container": pod.worker_container, "limitBytes": str(LOG_LIMIT)}
-            data = await self._api.get(f"{self._pods}/{worker}/log", params)
-        except ApiRefused:  # not started yet
-            return Output(b"", offset, 0)
-        return Output(data[offset : offset + limit], offset, len(data), truncated=len(data) >= LOG_LIMIT)
+        known = self._informer.known().get(worker) if self._informer.fresh else None
+        pod = known or (await self._read(worker) if worker else None)
+        return await self._logs.read(pod, offset, limit) if pod is not None else Output(b"", offset, 0)
 
     async def prune_output(self, keep: set[str]) -> int:
         return 0  # it goes with its pod
@@ -238,7 +238,7 @@ class KubernetesCluster:
         manifest = template.manifest(order, self._setup, "00000000-0000-0000-0000-000000000000")
         if manifest["spec"]["serviceAccountName"] == names.account_name(self.install, pool.name):
             manifest["spec"]["serviceAccountName"] = "default"  # its own is made with its first pod
-        return await self._objects.dry_run(manifest)
+        return [*await self._objects.check_pod(manifest), *await self._objects.check_policies(pool)]
 
     async def examine(self, pools: Sequence[Pool]) -> list[Finding]:
         return await examine(self._api, self._namespace, self.install, pools)

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,6 +19,8 @@ TRIES = 20  # of replicas that raise the mark at the same time
 TRUSTED = 30.0  # seconds that an anchor which we saw is taken to be there still
 AGAIN = 60.0  # seconds after which everything is looked at again, though no pool changed
 OLD = 600.0  # seconds; what is younger may belong to a pool that we do not know yet
+STRICT = {"fieldValidation": "Strict"}  # a field that is mistyped would be dropped, and a rule that has lost it allows everything
+LOUD = 5  # refusals that are told in words
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -83,7 +86,8 @@ class Objects:
     # Everything
 
     async def ensure(self, pools: Sequence[Pool]) -> None:
-        """Bring it to what these pools need: at once when they changed, else once a minute."""
+        """Bring it to what these pools need: at once when they changed, else once a minute. What is refused of one pool does not
+        hold up the others: it is said at the end."""
         wanted = [policies.base(self._setup), policies.control(self._setup)]
         wanted += [policy for pool in pools for policy in policies.of_pool(pool, self._setup)]
         known = sorted((pool.id, pool.name) for pool in pools)
@@ -91,13 +95,15 @@ class Objects:
         key = msgspec.json.encode([known, wanted, rooms])
         if self._ensured[0] == key and time.monotonic() - self._ensured[1] < AGAIN:
             return
-        await self._put(self._budgets_path, self._budget())
-        for policy in wanted:
-            await self._put(self._policies_path, policy)
-        await self._sweep(self._policies_path, {policy["metadata"]["name"] for policy in wanted})
-        await self._sweep(f"{self._core}/serviceaccounts", {names.account_name(self._setup.install, pool.name) for pool in pools})
-        await self._sweep_anchors({names.anchor_name(self._setup.install, pool.id) for pool in pools})
-        await self._headroom.ensure(list(pools))
+        accounts = {names.account_name(self._setup.install, pool.name) for pool in pools}
+        said = [await self._put(self._budgets_path, self._budget())]
+        said += [await self._put(self._policies_path, policy) for policy in wanted]
+        said += await self._sweep(self._policies_path, {policy["metadata"]["name"] for policy in wanted}, pools)
+        said += await self._sweep(f"{self._core}/serviceaccounts", accounts)
+        said += await self._sweep_anchors({names.anchor_name(self._setup.install, pool.id) for pool in pools})
+        said += await self._headroom.ensure(pools)
+        if refused := [each for each in said if each is not None]:
+            raise ClusterUnavailable(f"{len(refused)} refused beside the pods: {'; '.join(refused[:LOUD])}")
         self._ensured = key, time.monotonic()
 
     def _budget(self) -> dict[str, Any]:
@@ -109,21 +115,21 @@ class Objects:
             "spec": {"maxUnavailable": 0, "selector": {"matchLabels": self._ours | {names.BUSY: "true"}}},
         }
 
-    async def _sweep(self, path: str, keep: set[str]) -> None:
-        """What pools that are gone left behind."""
-        for meta in await self._list(path):
-            if meta.name not in keep and meta.name.startswith("holdfast-") and meta.labels.get(names.POOL) and meta.age > OLD:
-                await self._delete(f"{path}/{meta.name}", meta)
+    async def _sweep(self, path: str, keep: set[str], pools: Sequence[Pool] = ()) -> list[str | None]:
+        """What pools that are gone left behind; and at once what a pool has taken back, since it may be an open way out. Another
+        replica's newer view is no such thing: what it made is younger than the spec that we know."""
+        ours = [meta for meta in await self._list(path) if meta.name.startswith("holdfast-") and meta.labels.get(names.POOL)]
+        gone = [meta for meta in ours if meta.name not in keep and (meta.age > OLD or policies.outlived(meta, pools))]
+        return [await self._delete(f"{path}/{meta.name}", meta) for meta in gone]
 
-    async def _sweep_anchors(self, keep: set[str]) -> None:
+    async def _sweep_anchors(self, keep: set[str]) -> list[str | None]:
         """Only where no pod is left: the garbage collector ends what still refers to an anchor that is gone."""
         gone = [meta for meta in await self._list(self._anchors_path) if meta.name not in keep and meta.age > OLD]
         if not gone:
-            return
+            return []
         used = {meta.labels.get(names.POOL_ID) for meta in await self._list(f"{self._core}/pods")}
-        for meta in gone:
-            if meta.labels.get(names.POOL_ID) not in used:
-                await self._delete(f"{self._anchors_path}/{meta.name}", meta)
+        unused = [meta for meta in gone if meta.labels.get(names.POOL_ID) not in used]
+        return [await self._delete(f"{self._anchors_path}/{meta.name}", meta) for meta in unused]
 
     # Calls
 
@@ -134,18 +140,20 @@ class Objects:
             raise ClusterUnavailable(f"the API server refused a list: {refused.status.reason}") from refused
         return [item.metadata for item in msgspec.json.decode(content, type=NamedList).items]
 
-    async def _delete(self, path: str, meta: Metadata) -> None:
+    async def _delete(self, path: str, meta: Metadata) -> str | None:
+        """None, or what was refused."""
         options = {"preconditions": {"uid": meta.uid, "resourceVersion": meta.resource_version}}
         try:
             await self._api.delete(path, options)
         except ApiRefused as refused:
             if refused.code not in (404, 409):
-                raise ClusterUnavailable(f"the API server refused a deletion: {refused.status.reason}") from refused
+                return f"pool {meta.labels.get(names.POOL)!r}: the deletion of {meta.name}: {refusals.of_create(refused).reason}"
+        return None
 
     async def _make(self, path: str, body: dict[str, Any]) -> Metadata | Refused:
         """Created, or found as an earlier try left it."""
         try:
-            return _meta(await self._api.post(path, body))
+            return _meta(await self._api.post(path, body, STRICT))
         except ApiRefused as refused:
             if refused.code != 409:
                 return refusals.of_create(refused)
@@ -154,24 +162,41 @@ class Objects:
         except ApiRefused as refused:
             raise ClusterUnavailable(f"an object came and went: {refused.status.reason}") from refused
 
-    async def _put(self, path: str, body: dict[str, Any]) -> None:
-        """There, and as we want it. The name is ours, but another installation's object is not."""
+    async def _put(self, path: str, body: dict[str, Any]) -> str | None:
+        """There, and as we want it: None, or what was refused. The name is ours, but another installation's object is not."""
+        wanted = body["metadata"]
+        whose = f"pool {wanted['labels'][names.POOL]!r}: " if names.POOL in wanted["labels"] else ""
+        what = f"{whose}{body['kind']} {wanted['name']}"
         made = await self._make(path, body)
         if isinstance(made, Refused):
-            raise ClusterUnavailable(f"{body['kind']} {body['metadata']['name']} was refused: {made.reason}")
+            return f"{what}: {made.reason}"
         if made.labels.get(names.INSTALL) != self._setup.install:
-            raise ClusterUnavailable(f"{body['kind']} {made.name} is not this installation's")
+            return f"{what} is not this installation's"
+        meta = {"uid": made.uid, "annotations": wanted.get("annotations", {})}
         try:
-            await self._api.patch(f"{path}/{made.name}", {"metadata": {"uid": made.uid}, "spec": body["spec"]})
+            await self._api.patch(f"{path}/{made.name}", {"metadata": meta, "spec": body["spec"]})
         except ApiRefused as refused:
-            raise ClusterUnavailable(f"{body['kind']} {made.name} was refused: {refused.status.reason}") from refused
+            return f"{what}: {refusals.of_create(refused).reason}"
+        return None
 
-    async def dry_run(self, pod: dict[str, Any]) -> list[Problem]:
+    # Dry runs
+
+    async def check_pod(self, pod: dict[str, Any]) -> list[Problem]:
         """What the API server and its admission would refuse of this pod."""
+        return await self._dry_run(f"{self._core}/pods", pod, lambda field: f"pod.{field}" if field else "pod")
+
+    async def check_policies(self, pool: Pool) -> list[Problem]:
+        """The same of the pool's network policies; under other names, since its own may be there."""
+        found: list[Problem] = []
+        for policy in policies.of_pool(msgspec.structs.replace(pool, id=f"{pool.id}-check"), self._setup):
+            found += await self._dry_run(self._policies_path, policy, partial(policies.place, policy))
+        return found
+
+    async def _dry_run(self, path: str, body: dict[str, Any], place: Callable[[str], str]) -> list[Problem]:
         try:
-            await self._api.ask(f"{self._core}/pods", pod, {"dryRun": "All", "fieldValidation": "Strict"})
+            await self._api.ask(path, body, {"dryRun": "All"} | STRICT)
         except ApiRefused as refused:
-            return refusals.of_check(refused)
+            return refusals.of_check(refused, place)
         return []
 
     # The mark

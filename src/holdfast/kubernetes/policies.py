@@ -4,10 +4,12 @@ The base never changes with a claim, a deploy or a pool, so that nothing that we
 channel is closed by a label that is written only after the acknowledgement, when the worker needs it no more.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..model.pool import Pool
 from . import names
+from .shapes import Metadata
 from .template import Setup
 
 Json = dict[str, Any]
@@ -16,6 +18,7 @@ PRIVATE = ["10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "19
 PRIVATE_6 = ["fc00::/7", "fe80::/10"]
 DNS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
 API_PORT = 7070
+GENERATION = f"{names.DOMAIN}/generation"  # of the pool's spec that a policy was made for
 
 
 def base(setup: Setup) -> Json:
@@ -42,7 +45,7 @@ def control(setup: Setup) -> Json:
 
 def of_pool(pool: Pool, setup: Setup) -> list[Json]:
     """Holders reach a session's agent from the namespace, or from the peers that the pool names; egress that the pool adds."""
-    found = []
+    found: list[Json] = []
     network, labels = pool.spec.network, {names.POOL: pool.name, names.POOL_ID: pool.id}
     selector = {"matchLabels": {names.INSTALL: setup.install, names.POOL_ID: pool.id}}
     stem = f"holdfast-{names.digest(setup.install, pool.id)}"
@@ -54,7 +57,23 @@ def of_pool(pool: Pool, setup: Setup) -> list[Json]:
     if network.egress:
         spec = {"podSelector": selector, "policyTypes": ["Egress"], "egress": network.egress}
         found.append(_policy(f"{stem}-egress", setup, labels, spec))
+    for policy in found:
+        policy["metadata"]["annotations"] = {GENERATION: str(pool.generation)}
     return found
+
+
+def place(policy: Json, field: str) -> str:
+    """Where the pool says what a field of its policy holds."""
+    ingress = "ingress" in policy["spec"]
+    theirs, ours = ("spec.ingress[0].from", "network.ingress") if ingress else ("spec.egress", "network.egress")
+    return ours + field.removeprefix(theirs) if field.startswith(theirs) else ours
+
+
+def outlived(meta: Metadata, pools: Sequence[Pool]) -> bool:
+    """Whether the pool that it was made for is known in that spec or a later one: then not to be wanted is to be taken back."""
+    said = meta.annotations.get(GENERATION, "0")
+    generation = int(said) if said.isdecimal() else 0
+    return any(pool.id == meta.labels.get(names.POOL_ID) and generation <= pool.generation for pool in pools)
 
 
 def _workers(setup: Setup) -> Json:

@@ -13,6 +13,8 @@ from . import names
 IMAGE_TROUBLE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 START_TROUBLE = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff")
 KILLED = (137, 143)  # by SIGKILL, by SIGTERM
+# Of a container whose end nobody saw: the kubelet's word where its runtime has no record, and containerd's after a reboot.
+MISSED, UNSEEN = "ContainerStatusUnknown", "Unknown"
 
 
 class _Part(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -167,8 +169,19 @@ def _protections(meta: Metadata) -> tuple[bool, bool, bool]:
 
 
 def has_ended(pod: PodObject) -> bool:
-    """Its containers are over, or can never have been. Force deletion (a grace of 0) is what removes a pod whose node is dead:
-    our finalizer keeps the record of it, and without that the UID would be gone, which is proof of death."""
+    """The worker is over, or can never have been. Its container's status is its report, whatever the containers beside it do: no
+    template may restart it. (Alone, its pod follows at once.) That its kubelet cannot find it is no proof while the pod lives."""
+    if is_over(pod):
+        return True
+    worker = _status(pod.status.container_statuses, pod.worker_container)
+    done = worker.state.terminated if worker is not None else None
+    every = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    return done is not None and done.reason != MISSED and any(each.state.terminated is None for each in every)
+
+
+def is_over(pod: PodObject) -> bool:
+    """Nothing of it runs. Force deletion (a grace of 0) is what removes a pod whose node is dead: our finalizer keeps the record
+    of it, and without that the UID would be gone, which is proof of death."""
     if pod.status.phase in ("Succeeded", "Failed"):
         return True
     if pod.metadata.deletion_timestamp is None:
@@ -206,7 +219,7 @@ def _exit(pod: PodObject, kind: str, left: Left | None, stamp: Stamp | None) -> 
     """The worker's exit code and the assignment that it belongs to, where both are sure."""
     worker = _status(pod.status.container_statuses, pod.worker_container)
     done = worker.state.terminated if worker is not None else None
-    if done is None or done.started_at is None or done.reason == "ContainerStatusUnknown":
+    if done is None or done.started_at is None or done.reason in (MISSED, UNSEEN):
         return None, None
     disrupted = pod.status.condition("DisruptionTarget")
     if done.exit_code in KILLED and (pod.status.reason or (disrupted is not None and disrupted.status == "True")):
@@ -217,15 +230,22 @@ def _exit(pod: PodObject, kind: str, left: Left | None, stamp: Stamp | None) -> 
 
 
 def _never_ran(pod: PodObject) -> bool:
-    """Proof that the worker's container never started: the kubelet's own last word. An older word is none, since it may have
-    started after it: so not of a pod that was taken away by force, or that the garbage collector wrote off with its node."""
-    worker, disrupted = _status(pod.status.container_statuses, pod.worker_container), pod.status.condition("DisruptionTarget")
+    """Proof that the worker's container never started: its kubelet's last word, where that knows how the agent before it ended.
+    An older word is none, since it may have started after it: so not of a pod that was taken away by force, or that the garbage
+    collector wrote off with its node; nor where a node came back and its runtime had forgotten the agent, and then perhaps the
+    worker. So `terminated: ContainerStatusUnknown` is none either: it is said of what never started and of what was forgotten."""
     if not pod.spec.node_name:
         return True
+    disrupted = pod.status.condition("DisruptionTarget")
     if pod.status.phase not in ("Succeeded", "Failed") or (disrupted is not None and disrupted.reason == "DeletionByPodGC"):
         return False
-    waits = worker.state.waiting if worker is not None else None
-    return worker is not None and waits is not None and waits.reason == "PodInitializing" and worker.restart_count == 0
+    agent = _status(pod.status.init_container_statuses, names.AGENT)
+    worker = _status(pod.status.container_statuses, pod.worker_container)
+    if agent is None or worker is None or agent.restart_count or worker.restart_count or worker.last_state.terminated is not None:
+        return False
+    left, waits = agent.state.terminated, worker.state.waiting
+    known = left is not None and left.started_at is not None and left.reason not in (MISSED, UNSEEN)
+    return known and waits is not None and waits.reason == "PodInitializing"
 
 
 def _stamp(meta: Metadata) -> Stamp | None:

@@ -46,7 +46,8 @@ def problems(spec: PoolSpec) -> list[Problem]:
     found: list[Problem] = []
     template = spec.pod.get("spec")
     containers = template.get("containers") if isinstance(template, dict) else None
-    if not isinstance(template, dict) or not isinstance(containers, list) or not containers:
+    real = isinstance(containers, list) and all(isinstance(each, dict) for each in containers)
+    if not isinstance(template, dict) or not containers or not real:
         return [Problem("pod.spec.containers", "a pool on Kubernetes needs a pod template with at least one container")]
     for field in spec.pod:
         if field not in ("metadata", "spec"):
@@ -61,6 +62,7 @@ def problems(spec: PoolSpec) -> list[Problem]:
         for n, each in enumerate(template.get(part) or []):
             if isinstance(each, dict) and str(each.get("name", "")).startswith("holdfast-"):
                 found.append(Problem(f"pod.spec.{part}[{n}].name", "names that begin with holdfast- are ours"))
+    found += _restarts(template)
     metadata = spec.pod.get("metadata") or {}
     for part in ("labels", "annotations"):
         for key in metadata.get(part) or {} if isinstance(metadata, dict) else {}:
@@ -70,6 +72,20 @@ def problems(spec: PoolSpec) -> list[Problem]:
         found.append(Problem("worker.serve", "on Kubernetes the pod's own container serves, on worker.port"))
     if spec.mode == "job" and spec.worker.activate:
         found.append(Problem("worker.activate", "a job's container starts only after its claim: put it into the command"))
+    return found
+
+
+def _restarts(template: Json) -> list[Problem]:
+    """Since 1.35 a container can say otherwise than its pod, and since 1.36 for all others: then work would run twice."""
+    found: list[Problem] = []
+    worker = template["containers"][0]
+    if worker.get("restartPolicy", "Never") != "Never" or worker.get("restartPolicyRules"):
+        found.append(Problem("pod.spec.containers[0].restartPolicy", "must be Never: a worker that ended has ended"))
+    for part in ("containers", "initContainers"):
+        for n, each in enumerate(template.get(part) or []):
+            rules = each.get("restartPolicyRules") if isinstance(each, dict) else None
+            if any(isinstance(rule, dict) and rule.get("action") == "RestartAllContainers" for rule in rules or []):
+                found.append(Problem(f"pod.spec.{part}[{n}].restartPolicyRules", "would start a worker again that has ended"))
     return found
 
 
@@ -177,25 +193,26 @@ def _add_agent(pod: Json, order: Order, setup: Setup) -> None:
         "securityContext": RESTRICTED,
         "resources": SMALL,
     }
-    mine: list[Json]
+    worker, *beside = pod["containers"]
     if spec.mode == "session":
         agent |= {
             "restartPolicy": "Always",
             "ports": [{"name": "holdfast", "containerPort": names.AGENT_PORT}],
         }
-        mine = [agent]
+        pulls = _pulls(beside, shared, {worker.get("image", "")})  # its own runs before it counts as warm
     else:
-        worker = pod["containers"][0]
         worker["volumeMounts"] = [*(worker.get("volumeMounts") or []), shared]
         worker["env"] = [
             *(worker.get("env") or []),
             {"name": "HOLDFAST_ASSIGNMENT", "value": f"{names.SHARED_PATH}/assignment.json"},
         ]
-        mine = [_stage(setup, shared), _pull(worker, shared), agent]
+        pulls = _pulls([worker, *beside], shared, set())
         if not worker.get("command"):
             worker["command"] = SHELL
             worker.pop("args", None)
-    pod["initContainers"] = [*(pod.get("initContainers") or []), *mine]
+    stage = [_stage(setup, shared)] if pulls else []
+    # The template's own come first, so their images are on the node when the agent says that it is warm.
+    pod["initContainers"] = [*(pod.get("initContainers") or []), *stage, *pulls, agent]
 
 
 def _stage(setup: Setup, shared: Json) -> Json:
@@ -210,16 +227,25 @@ def _stage(setup: Setup, shared: Json) -> Json:
     }
 
 
-def _pull(worker: Json, shared: Json) -> Json:
-    """The user's image, told to do nothing: so it is on the node, and starts, before the worker counts as warm."""
+def _pulls(containers: list[Json], shared: Json, known: set[str]) -> list[Json]:
+    """The user's images, told to do nothing: so they are on the node, and start, before the worker counts as warm."""
+    pulls: list[Json] = []
+    for each in containers:
+        if (image := each.get("image", "")) not in known:
+            known = known | {image}
+            pulls.append(_pull(f"{names.PULL}-{len(pulls) + 1}" if pulls else names.PULL, each, shared))
+    return pulls
+
+
+def _pull(name: str, user: Json, shared: Json) -> Json:
     pull = {
-        "name": names.PULL,
-        "image": worker.get("image", ""),
+        "name": name,
+        "image": user.get("image", ""),
         "command": [NOOP],
         "volumeMounts": [shared],
         "terminationMessagePath": names.TERMINATION_PATH,
     }
-    return pull | {key: worker[key] for key in ("imagePullPolicy", "securityContext", "resources") if key in worker}
+    return pull | {key: user[key] for key in ("imagePullPolicy", "securityContext", "resources") if key in user}
 
 
 def _agent_env(spec: PoolSpec, setup: Setup) -> list[Json]:

@@ -1,0 +1,100 @@
+"""P8 where a node's last word is all that there is: what provably never began is served again, and nothing else runs twice."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kube_fleet import KubeFleet, Made
+from seed_tools import Gate, jobs
+
+from holdfast.kubernetes import names
+from kube.access import Access
+from kube.control_plane import ControlPlane
+from kube.pods import state
+from waiting import eventually
+
+Make = Callable[..., Any]
+
+
+def held_up(**spec: Any) -> dict[str, Any]:
+    """Jobs whose container cannot be started before a ConfigMap is there: acknowledged, and yet not begun."""
+    pool = jobs(**spec)
+    needs = {"name": "GO", "valueFrom": {"configMapKeyRef": {"name": "later", "key": "go"}}}
+    pool["pod"]["spec"]["containers"][0]["env"] = [needs]
+    return pool
+
+
+def let_go(access: Access, namespace: str) -> None:
+    body = {"metadata": {"name": "later"}, "data": {"go": "now"}}
+    access.ask("POST", f"/api/v1/namespaces/{namespace}/configmaps", body)
+
+
+def take_away(fleet: KubeFleet, worker: str) -> None:
+    """As a drain does: a pod that is not running yet passes every budget."""
+    fleet.access.kubectl("delete", "pod", worker, "-n", fleet.namespace, "--wait=false")
+
+
+def told(fleet: KubeFleet, worker: str, container: str) -> dict[str, Any]:
+    pod = fleet.pod(worker)
+    assert pod is not None
+    return state(pod, container)
+
+
+def test_a_claim_whose_container_provably_never_started_is_served_again(fleet_of: Made, tmp_path: Path) -> None:
+    """Deleted before the API server knew that its agent had left: then a kubelet's last word says that nothing began."""
+    fleet, gate = fleet_of(pools={"linux": held_up(warm=1)}), Gate(tmp_path)
+    fleet.warm(1, within=90)
+    fleet.kubelet.pause()
+    claim = fleet.claim("linux", command=gate.job(3), wait="30s")
+    assert claim["state"] == "active", fleet.said()
+    assert "running" in told(fleet, claim["worker"], names.AGENT)
+    take_away(fleet, claim["worker"])
+    fleet.kubelet.resume()
+    eventually(lambda: fleet.see(claim["id"])["worker"] not in (None, claim["worker"]), 60, "it has another worker")
+    let_go(fleet.access, fleet.namespace)
+    eventually(lambda: gate.ran == 1, 60, "it runs")
+    gate.open()
+    ended = fleet.see(claim["id"], wait="60s")
+    assert (ended["outcome"], ended["exit_code"], gate.ran) == ("failed", 3, 1), fleet.said()
+
+
+def test_a_claim_whose_container_cannot_be_proved_unstarted_is_lost_or_retried_if_it_asked_for_it(
+    fleet_of: Made, tmp_path: Path
+) -> None:
+    """Deleted after its agent had left: a kubelet then says of its container what it also says of one that it has forgotten."""
+    fleet = fleet_of(pools={"linux": held_up(warm=2)})
+    once, again = Gate(tmp_path, "once"), Gate(tmp_path, "again")
+    fleet.warm(2, within=90)
+    claims = [fleet.claim("linux", command=once.job(), wait="30s")]
+    claims.append(fleet.claim("linux", command=again.job(3), retry="lost", wait="30s"))
+    for claim in claims:
+        assert claim["state"] == "active", fleet.said()
+        eventually(lambda claim=claim: "terminated" in told(fleet, claim["worker"], names.AGENT), 30, "its agent has left")
+        take_away(fleet, claim["worker"])
+    lost = fleet.see(claims[0]["id"], wait="60s")
+    assert (lost["outcome"], lost["exit_code"]) == ("lost", None), fleet.said()
+    let_go(fleet.access, fleet.namespace)
+    eventually(lambda: again.ran == 1, 90, "what asked for it is served again")
+    again.open()
+    ended = fleet.see(claims[1]["id"], wait="60s")
+    assert (ended["outcome"], ended["exit_code"], ended["attempts"]) == ("failed", 3, 2), fleet.said()
+    assert (once.ran, again.ran) == (0, 1)
+
+
+def test_a_job_that_began_unseen_is_not_run_again_when_its_node_comes_back(
+    own_control_plane: ControlPlane, make_namespace: Make, make_nodes: Make, tmp_path: Path
+) -> None:
+    """Its node could not say that its container started, and crashed. Rebooted, it knows that it did, and not how it ended."""
+    plane, namespace = own_control_plane, make_namespace(own_control_plane)
+    kubelet, gate = make_nodes(plane, namespace), Gate(tmp_path)
+    with KubeFleet(plane, namespace, kubelet, pools={"linux": jobs(warm=1)}) as fleet:
+        fleet.warm(1, within=90)
+        plane.stop_apiserver()
+        claim = fleet.claim("linux", command=gate.job(), wait="30s")
+        assert claim["state"] == "active", fleet.said()
+        eventually(lambda: gate.ran == 1, 30, "it runs, and its node cannot say so")
+        kubelet.kill()
+        plane.start_apiserver()
+        kubelet.start()
+        after = eventually(lambda: (c := fleet.see(claim["id"])) and (c["outcome"] or c["attempts"] > 1) and c, 60, "judged")
+        assert (after["outcome"], after["exit_code"], after["attempts"], gate.ran) == ("lost", None, 1, 1), fleet.said()

@@ -1,0 +1,180 @@
+"""Webhooks that deny a pod, or that must be asked and cannot be: the slot comes back at once, and the pool names the webhook."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+from kube_fleet import KubeFleet, Made, job
+
+from holdfast.kubernetes.access import Access as OurAccess
+from holdfast.kubernetes.api import Api, ApiRefused
+from holdfast.ports.cluster import OutcomeUnknown
+from kube import keys
+from waiting import eventually
+
+HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+NAME = "pods.policy.example.com"
+
+
+class Denies(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        said = {"uid": review["request"]["uid"], "allowed": False, "status": {"message": "no pods on Mondays"}}
+        body = json.dumps({"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": said}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def denying(folder: Path) -> Iterator[int]:
+    """A webhook that says no; its port."""
+    keys.make_server(folder, "hook")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Denies)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "hook.crt", folder / "hook.key")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextlib.contextmanager
+def unreachable(_: Path) -> Iterator[int]:
+    """A port that nobody listens at, and that nobody else can take."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+@contextlib.contextmanager
+def hooked(fleet: KubeFleet, folder: Path, port: int) -> Iterator[None]:
+    """Every new pod of this namespace, and of no other, must be shown to the webhook at this port."""
+    authority = base64.b64encode((folder / "ca.crt").read_bytes()).decode()
+    hook = {
+        "name": NAME,
+        "clientConfig": {"url": f"https://127.0.0.1:{port}/", "caBundle": authority},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": fleet.namespace}},
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "timeoutSeconds": 5,
+    }
+    pod = {"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "work", "image": "x"}]}}
+    probe = lambda: fleet.access.request("POST", f"{fleet.pods_path}?dryRun=All", pod).status  # noqa: E731
+    fleet.access.ask("POST", HOOKS, {"metadata": {"name": fleet.namespace}, "webhooks": [hook]})
+    try:
+        eventually(lambda: probe() >= 400, 30, "the webhook is in force")
+        yield
+    finally:
+        fleet.access.ask("DELETE", f"{HOOKS}/{fleet.namespace}")
+
+
+@pytest.mark.parametrize(("webhook", "word"), [(unreachable, "connection refused"), (denying, "no pods on Mondays")])
+def test_a_pod_that_a_webhook_stops_gives_its_slot_back_and_the_pool_names_the_webhook(
+    fleet_of: Made, tmp_path: Path, webhook: Callable[[Path], contextlib.AbstractContextManager[int]], word: str
+) -> None:
+    fleet = fleet_of(pools={"linux": job(warm=1, max=2)})
+    fleet.warm(1, within=60)
+    keys.make_authority(tmp_path)
+    with webhook(tmp_path) as port, hooked(fleet, tmp_path, port):
+        done = fleet.claim("linux", command=["true"], wait="30s")  # takes the warm one; another is wanted in its place
+
+        def trouble() -> Any:
+            said = fleet.api("GET", "/v1/pools/linux").json["status"]["trouble"]
+            return said if said and NAME in said else None
+
+        said = str(eventually(trouble, 60, "the pool names the webhook"))
+        assert said.startswith("webhook: ")
+        assert word in said
+        assert fleet.see(done["id"], wait="60s")["outcome"] == "completed", "what runs is not touched by it"
+        # With its start timeout of ten minutes a slot that is not given back would still be there.
+        eventually(lambda: not fleet.workers(), 60, "no slot is taken without a pod")
+        gone = [each for each in fleet.api("GET", "/v1/events?pool=linux").json["items"] if each["kind"] == "worker.gone"]
+        assert any(NAME in (each["reason"] or "") for each in gone), "and why is kept"
+    fleet.warm(1, within=90)
+    eventually(lambda: fleet.api("GET", "/v1/pools/linux").json["status"]["trouble"] is None, 30, "it no longer complains")
+
+
+# Which 5xx is a refusal
+
+CALL = 'Internal error occurred: failed calling webhook "x": failed to call webhook: connection refused'
+UNKNOWN = [
+    (
+        "another error",
+        "POST",
+        500,
+        {"reason": "InternalError", "message": "Internal error occurred: etcdserver: request timed out"},
+    ),
+    ("a name of a user's", "POST", 500, {"reason": "InternalError", "message": f"pods {CALL!r} broke"}),
+    ("no reason: not the API server's own", "POST", 500, {"message": CALL}),
+    ("another code", "POST", 503, {"reason": "InternalError", "message": CALL}),
+    ("another code than it says", "POST", 504, {"code": 500, "reason": "InternalError", "message": CALL}),
+    ("not a create", "PATCH", 500, {"reason": "InternalError", "message": CALL}),
+    ("no status at all", "POST", 502, CALL),
+]
+
+
+class Fixed:
+    """An API server at an address, asked without credentials."""
+
+    def __init__(self, port: int) -> None:
+        self.server, self.tls = f"http://127.0.0.1:{port}", False
+
+    async def headers(self, *, refused: bool = False) -> dict[str, str]:
+        return {}
+
+
+def answered(code: int, body: Any, ask: Callable[[Api], Awaitable[bytes]]) -> BaseException | None:
+    async def story() -> BaseException | None:
+        async def handler(_: web.Request) -> web.Response:
+            return web.Response(status=code, text=body if isinstance(body, str) else json.dumps({"code": code, **body}))
+
+        app = web.Application()
+        app.router.add_route("*", "/pods", handler)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        api = Api(cast(OurAccess, Fixed(runner.addresses[0][1])))
+        try:
+            await ask(api)
+        except (ApiRefused, OutcomeUnknown) as error:
+            return error
+        finally:
+            await api.close()
+            await runner.cleanup()
+        return None
+
+    return asyncio.run(story())
+
+
+def test_a_create_that_fell_with_its_webhook_is_refused() -> None:
+    status = {"reason": "InternalError", "message": CALL}
+    assert isinstance(answered(500, status, lambda api: api.post("/pods", {})), ApiRefused)
+
+
+@pytest.mark.parametrize(("method", "code", "body"), [case[1:] for case in UNKNOWN], ids=[case[0] for case in UNKNOWN])
+def test_every_other_5xx_stays_unknown(method: str, code: int, body: Any) -> None:
+    write = (lambda api: api.post("/pods", {})) if method == "POST" else (lambda api: api.patch("/pods", {}))
+    assert isinstance(answered(code, body, write), OutcomeUnknown)
