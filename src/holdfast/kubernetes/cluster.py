@@ -1,7 +1,6 @@
 """The Cluster port on a Kubernetes namespace: pods as facts, writes that fit what was seen or do nothing."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
 
@@ -186,23 +185,34 @@ class KubernetesCluster:
 
     async def forget(self, name: str, uid: str) -> None:
         known = self._informer.known().get(name) if self._informer.fresh else None
-        if known is not None and known.metadata.uid == uid and self._kept(known):
+        if known is not None and known.metadata.uid == uid and self._kept(known) and not _recorded_later(known):
             return  # asked for at every pass until it is time: not worth a read each
         pod = await self._read(name)
         if pod is None or pod.metadata.uid != uid or not has_ended(pod):
             return
-        if self._kept(pod):
-            return
-        if not is_over(pod):
-            await self.delete(name, uid, BESIDE_GRACE)  # also where somebody else did, with the grace of a busy worker
-        elif pod.metadata.deletion_timestamp is None:
-            await self.delete(name, uid, 1.0)
-        if names.FINALIZER not in pod.metadata.finalizers:
-            return
+        if not self._kept(pod):
+            if not is_over(pod):
+                await self.delete(name, uid, BESIDE_GRACE)  # also where somebody else did, with the grace of a busy worker
+            elif pod.metadata.deletion_timestamp is None:
+                await self.delete(name, uid, 1.0)
+        if _recorded_later(pod):
+            await self._let_go(pod)
+
+    async def _let_go(self, pod: PodObject) -> None:
+        """Its end is recorded. Also of a pod that is kept for its output: a drain need not wait for that."""
         rest = [each for each in pod.metadata.finalizers if each != names.FINALIZER]
-        with contextlib.suppress(ApiRefused):  # gone, or changed: we are asked again
-            await self._api.patch(f"{self._pods}/{name}", {"metadata": {"uid": uid, "finalizers": rest}})
-        self._informer.note_absent(name)
+        body = {"metadata": {"uid": pod.metadata.uid, "finalizers": rest}}
+        try:
+            left = _pod(await self._api.patch(f"{self._pods}/{pod.metadata.name}", body))
+        except ApiRefused as refused:
+            if refused.code not in (404, 409) and not _other_uid(refused):
+                raise ClusterUnavailable(f"the API server refused to let a pod go: {refused.status.reason}") from refused
+            self._informer.note_absent(pod.metadata.name)
+            return
+        if left.metadata.deletion_timestamp is None:
+            self._informer.note(left)
+        else:
+            self._informer.note_absent(pod.metadata.name)
 
     def _kept(self, pod: PodObject) -> bool:
         """Whether somebody may still read its output to the end."""
@@ -278,6 +288,11 @@ def _pod(content: bytes) -> PodObject:
         return msgspec.json.decode(content, type=PodObject)
     except msgspec.MsgspecError as error:
         raise ClusterUnavailable(f"the API server's answer cannot be read: {error}") from error
+
+
+def _recorded_later(pod: PodObject) -> bool:
+    """Whether it stays until somebody says that its end is recorded."""
+    return names.FINALIZER in pod.metadata.finalizers
 
 
 def _other_uid(refused: ApiRefused) -> bool:

@@ -1,0 +1,45 @@
+"""A pod whose end is recorded: kept for its output for a while, and in nobody's way."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from kube_stage import AGENT_IMAGE, KubeStage
+
+from contracts.cluster import reaches
+from holdfast.kubernetes import KubernetesCluster, names
+from holdfast.kubernetes.access import find_access
+from holdfast.kubernetes.api import Api
+from holdfast.kubernetes.template import Setup
+from holdfast.model.pod import Pod
+from kube.access import Access
+from kube.pods import Pods
+
+
+def test_a_pod_that_is_kept_for_its_output_holds_up_no_drain(
+    control_plane: Access, namespace: str, make_nodes: Callable[..., Any]
+) -> None:
+    stage = KubeStage(control_plane, namespace, make_nodes(control_plane, namespace, nodes=1))
+    asyncio.run(story(control_plane, namespace, stage, Pods(control_plane, namespace)))
+
+
+async def story(control_plane: Access, namespace: str, stage: KubeStage, pods: Pods) -> None:
+    setup = Setup("one", AGENT_IMAGE, ("http://127.0.0.1:9",))
+    cluster = KubernetesCluster(Api(find_access(control_plane.kubeconfig)), namespace, setup)
+    try:
+        made = await cluster.create(stage.order("w-1", ["echo", "hello"]))
+        assert isinstance(made, Pod)
+        await reaches(cluster, "w-1", "ended")
+        before = pods.get("w-1")
+        assert before is not None
+        assert names.FINALIZER in before["metadata"]["finalizers"], "nobody has said yet that its end is recorded"
+        for _ in range(2):
+            await cluster.forget("w-1", made.uid)
+            kept = pods.get("w-1")
+            assert kept is not None
+            assert "finalizers" not in kept["metadata"]
+        assert (await cluster.output("c-1", "w-1", 0, 99)).data == b"hello\n"
+        pods.delete("w-1")
+        pods.until_gone("w-1", within=20)
+    finally:
+        await cluster.close()
