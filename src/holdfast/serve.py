@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from types import FrameType
 
 import structlog
@@ -29,6 +30,15 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, wired: Wired) -> None:
         super().__init__(config)
         self._wired = wired
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Ours alone. Uvicorn would raise them once more when it has served, and we would die of that before our leave: terms
+        that nobody gives back stay dark until they run out."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._wired.context.stopping.set()

@@ -285,7 +285,11 @@ class ClusterContract:
             await cluster.delete("w-1", pod.uid, 5)
             await reaches(cluster, "w-1", "ended")
             await cluster.forget("w-1", pod.uid)
-            assert await cluster.pods() == []
+
+            async def nothing() -> bool:
+                return await cluster.pods() == []
+
+            await until(nothing, "an end of it: whoever runs it may have a last word to say")
             again = await cluster.create(stage.order("w-1"))
             assert isinstance(again, Pod)
             assert again.uid != pod.uid, "a new pod under an old name is another pod"

@@ -124,7 +124,6 @@ def _a_deletion_that_is_refused_is_said(fleet: KubeFleet, flaky: FlakyApi) -> No
     eventually(lambda: worker(fleet, free)["state"] == "gone", 60, "once it may, it does")
 
 
-@pytest.mark.xfail(strict=True, reason="an empty list is believed for as long as the watch that began from it stands")
 def test_seed_000_a_list_that_was_empty_by_mistake_is_not_believed_for_ever(
     control_plane: Access, namespace: str, make_nodes: Callable[..., Any], tmp_path: Path
 ) -> None:

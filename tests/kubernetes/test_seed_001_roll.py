@@ -4,7 +4,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import pytest
 from kube_fleet import KubeFleet, Made
 from load_tools import all_served, load
 from seed_tools import Gate, busy_marks, get, holder_of, jobs, marks, sessions, worker
@@ -40,7 +39,6 @@ def test_seed_001_a_rolling_restart_touches_no_worker_and_fails_no_claim(fleet_o
     assert not fleet.sql("SELECT id, how FROM holdfast.claim WHERE how NOT IN ('result', 'death')")
 
 
-@pytest.mark.xfail(strict=True, reason="uvicorn raises the signal again before `serve` has stopped the replica: it dies of it")
 def test_seed_001_a_replica_that_is_told_to_stop_takes_its_leave(fleet_of: Made) -> None:
     """So that its duties are another's at once, and not when its terms run out."""
     fleet = fleet_of()

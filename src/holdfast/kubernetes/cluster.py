@@ -56,7 +56,12 @@ class KubernetesCluster:
             self._tasks = [asyncio.create_task(self._informer.run()), asyncio.create_task(self._nodes.run())]
 
     async def pods(self) -> list[Pod]:
-        known = self._informer.known() if self._informer.fresh else (await self._informer.list())[0]
+        known = self._informer.known() if self._informer.fresh else {}
+        if not known:
+            # Also where a watch stands: a list that was empty by mistake would be believed for as long as the watch from it does.
+            known = (await self._informer.list())[0]
+            for pod in known.values():
+                self._informer.note(pod)
         cordoned = await self._nodes.cordoned()
         return [facts(pod, cordoned) for pod in known.values()]
 

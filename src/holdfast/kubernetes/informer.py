@@ -101,7 +101,10 @@ class Informer(Generic[T]):
                 if refused.code == GONE:
                     raise Expired from None
                 raise ClusterUnavailable(f"the API server refused a list: {refused.status.reason}") from refused
-            page = self._lists.decode(content)
+            try:
+                page = self._lists.decode(content)
+            except msgspec.MsgspecError as error:
+                raise ClusterUnavailable(f"a list cannot be read: {error}") from error
             found.update((item.metadata.name, item) for item in page.items)
             if not page.metadata.continue_:
                 return found, page.metadata.resource_version
