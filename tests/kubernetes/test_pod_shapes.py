@@ -113,8 +113,9 @@ def test_what_others_killed_is_no_result_though_containers_beside_it_still_end()
 # Never begun
 
 
-@pytest.mark.parametrize("agent", [LEFT, ended(3, "Error")])
-def test_a_kubelets_last_word_that_knows_how_the_agent_ended_proves_that_nothing_began(agent: dict[str, Any]) -> None:
+@pytest.mark.parametrize("agent", [LEFT, ended(3, "Error"), UNSEEN])
+def test_a_kubelets_last_word_proves_that_nothing_began_where_its_runtime_remembers_the_agent(agent: dict[str, Any]) -> None:
+    """Also where nobody saw how the agent ended: the worker's container, created after it, would be remembered as well."""
     assert pod(WAITS, agent, phase="Failed").untouched
 
 
@@ -127,7 +128,6 @@ def test_a_kubelets_last_word_that_knows_how_the_agent_ended_proves_that_nothing
         pytest.param({"worker": MISSED}, id="never started, or forgotten by its runtime"),
         pytest.param({"worker": None}, id="no word of it"),
         pytest.param({"agent": MISSED}, id="its runtime has forgotten the agent"),
-        pytest.param({"agent": UNSEEN}, id="nobody saw the agent's end"),
         pytest.param({"agent": RUNS}, id="an old word of the agent"),
         pytest.param({"restarts": (1, 0)}, id="the agent was begun again by a runtime that forgot it"),
         pytest.param({"restarts": (0, 1)}, id="begun again"),

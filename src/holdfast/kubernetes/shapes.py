@@ -230,7 +230,7 @@ def _exit(pod: PodObject, kind: str, left: Left | None, stamp: Stamp | None) -> 
 
 
 def _never_ran(pod: PodObject) -> bool:
-    """Proof that the worker's container never started: its kubelet's last word, where that knows how the agent before it ended.
+    """Proof that the worker's container never started: its kubelet's last word, where its runtime remembers the agent before it.
     An older word is none, since it may have started after it: so not of a pod that was taken away by force, or that the garbage
     collector wrote off with its node; nor where a node came back and its runtime had forgotten the agent, and then perhaps the
     worker. So `terminated: ContainerStatusUnknown` is none either: it is said of what never started and of what was forgotten."""
@@ -244,7 +244,7 @@ def _never_ran(pod: PodObject) -> bool:
     if agent is None or worker is None or agent.restart_count or worker.restart_count or worker.last_state.terminated is not None:
         return False
     left, waits = agent.state.terminated, worker.state.waiting
-    known = left is not None and left.started_at is not None and left.reason not in (MISSED, UNSEEN)
+    known = left is not None and left.started_at is not None and left.reason != MISSED
     return known and waits is not None and waits.reason == "PodInitializing"
 
 
