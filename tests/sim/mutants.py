@@ -220,7 +220,7 @@ MUTANTS = (
             ),
             Change(
                 "duties/cases.py",
-                "    if pod.epoch != seen.state.epoch:\n        return Verdict(Case.ORPHAN_EPOCH",
+                "    if pod.epoch != seen.state.epoch and began:\n        return Verdict(Case.ORPHAN_EPOCH",
                 "    if False:\n        return Verdict(Case.ORPHAN_EPOCH",
             ),
         ),
