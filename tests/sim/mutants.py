@@ -211,7 +211,7 @@ MUTANTS = (
             Change(
                 "duties/recover.py",
                 "    if held is not None:\n        claim,",
-                "    if held is not None and row is not None:\n        claim,",
+                "    if held is not None and row is not None and row.worker.claim is not None:\n        claim,",
             ),
             Change(
                 "duties/cases.py",
