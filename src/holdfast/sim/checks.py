@@ -264,8 +264,8 @@ class Checks:
                 raise Broken("P3", f"the protection of {pod.name} is cleared under {claim}, which is {state}")
             if kind == "forget":
                 raise Broken("P8", f"the record of {pod.name} is removed while {claim} is {state}")
-        if kind == "delete" and busy is not None and busy[0] not in self.ended and row is None:
-            raise Broken("P7", f"{pod.name} has no row and works for {busy[0]}, and is deleted")
+        if kind == "delete" and busy is not None and live is None and busy[0] not in self.ended | self._book.forgotten:
+            raise Broken("P7", f"{pod.name} works for {busy[0]}, which nobody has ended, and is deleted")
 
     def _of(self, worker: str) -> tuple[tuple[str | None] | None, tuple[str, int, str] | None]:
         """The worker's row and its live claim, at this very instant."""
