@@ -14,6 +14,8 @@ from kube_fleet import KubeFleet
 
 from holdfast.kubernetes import names
 from kube.access import MERGE, Access
+from kube.control_plane import ControlPlane
+from waiting import eventually
 
 SERVE = "import http.server, os; http.server.test(http.server.SimpleHTTPRequestHandler, bind=os.environ['IP'], port=8080)"
 ADDRESS = {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
@@ -168,3 +170,17 @@ def get(endpoint: str, credential: str) -> int:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
+
+
+def begins_unseen(plane: ControlPlane, fleet: KubeFleet, gate: Gate) -> dict[str, Any]:
+    """A job that runs while its node cannot say so. The API server is away afterwards."""
+    plane.stop_apiserver()
+    claim = fleet.claim("linux", command=gate.job(), wait="30s")
+    assert claim["state"] == "active", fleet.said()
+    eventually(lambda: gate.ran == 1, 30, "it runs, and its node cannot say so")
+    return claim
+
+
+def judged(fleet: KubeFleet, claim: str) -> dict[str, Any]:
+    """The claim, once it has ended or is served again."""
+    return eventually(lambda: (c := fleet.see(claim)) and (c["outcome"] or c["attempts"] > 1) and c, 60, "judged")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kube_fleet import KubeFleet, Made
-from seed_tools import Gate, jobs
+from seed_tools import Gate, begins_unseen, jobs, judged
 
 from holdfast.kubernetes import names
 from kube.access import Access
@@ -89,12 +89,9 @@ def test_a_job_that_began_unseen_is_not_run_again_when_its_node_comes_back(
     kubelet, gate = make_nodes(plane, namespace), Gate(tmp_path)
     with KubeFleet(plane, namespace, kubelet, pools={"linux": jobs(warm=1)}) as fleet:
         fleet.warm(1, within=90)
-        plane.stop_apiserver()
-        claim = fleet.claim("linux", command=gate.job(), wait="30s")
-        assert claim["state"] == "active", fleet.said()
-        eventually(lambda: gate.ran == 1, 30, "it runs, and its node cannot say so")
+        claim = begins_unseen(plane, fleet, gate)
         kubelet.kill()
         plane.start_apiserver()
         kubelet.start()
-        after = eventually(lambda: (c := fleet.see(claim["id"])) and (c["outcome"] or c["attempts"] > 1) and c, 60, "judged")
+        after = judged(fleet, claim["id"])
         assert (after["outcome"], after["exit_code"], after["attempts"], gate.ran) == ("lost", None, 1, 1), fleet.said()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kube_fleet import KubeFleet
-from seed_tools import Gate, force_delete, jobs, nodes_of_free, quiet
+from seed_tools import Gate, begins_unseen, force_delete, jobs, judged, nodes_of_free, quiet
 
 from kube import binaries
 from kube.access import Access
@@ -147,15 +147,12 @@ def test_seed_004_a_job_that_began_unseen_is_not_run_again_after_a_forced_deleti
     kubelet, gate = make_nodes(plane, namespace), Gate(tmp_path)
     with KubeFleet(plane, namespace, kubelet, pools={"linux": jobs(warm=2)}) as fleet:
         fleet.warm(2, within=90)
-        plane.stop_apiserver()
-        claim = fleet.claim("linux", command=gate.job(), wait="30s")
-        assert claim["state"] == "active", fleet.said()
-        eventually(lambda: gate.ran == 1, 30, "it runs, and its node cannot say so")
+        claim = begins_unseen(plane, fleet, gate)
         kubelet.pause()
         plane.start_apiserver()
         force_delete(fleet, claim["worker"])
         try:
-            after = eventually(lambda: (c := fleet.see(claim["id"])) and (c["outcome"] or c["attempts"] > 1) and c, 30, "judged")
+            after = judged(fleet, claim["id"])
             assert (after["outcome"], after["attempts"], gate.ran) == ("lost", 1, 1), fleet.said()
         finally:
             kubelet.resume()

@@ -1,0 +1,68 @@
+"""What the tests of both guided minutes share: a run of one, what it counted, and what it left behind."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.demo import machine
+from waiting import eventually
+
+COUNTER = re.compile(r"^ +(\d+) lost, (\d+) doubled, (\d+) leaked$", re.MULTILINE)
+
+
+@contextmanager
+def own_folder() -> Iterator[Path]:
+    """The demo's TMPDIR, and so a name that everything it starts carries."""
+    path = Path(tempfile.mkdtemp(prefix="hf-"))
+    path.chmod(0o755)
+    try:
+        yield path
+    finally:
+        machine.end_all(path)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def start(module: str, folder: Path, *arguments: str, cwd: Path | None = None, **env: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        cwd=cwd,
+        env={**os.environ, "TMPDIR": str(folder), **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def left(folder: Path) -> list[object]:
+    return [*machine.processes(folder), *folder.iterdir()]
+
+
+def counts_nothing_wrong(demo: subprocess.Popen[str], folder: Path, steps: int, within: float) -> str:
+    """All that it said."""
+    said, _ = demo.communicate(timeout=within)
+    counted = [tuple(map(int, found)) for found in COUNTER.findall(said)]
+    assert counted == [(0, 0, 0)] * steps, said
+    assert demo.returncode == 0, said
+    assert "\033" not in said, "colours are for terminals"
+    assert not left(folder)
+    return said
+
+
+def leaves_nothing_when_interrupted(demo: subprocess.Popen[str], folder: Path, step: str) -> None:
+    assert demo.stdout is not None
+    for line in demo.stdout:
+        if step in line:
+            break
+    if step.startswith("1"):
+        eventually(lambda: len(machine.processes(folder)) > 1, 30, "something that it starts runs")
+    demo.send_signal(signal.SIGINT)
+    said = demo.stdout.read()
+    assert demo.wait(60) == 130, said
+    assert not left(folder)
