@@ -36,13 +36,17 @@ def pod_of(fleet: KubeFleet, worker: str) -> dict[str, Any]:
 # Ends
 
 
-def test_a_job_ends_with_its_container_though_another_one_lives_on(fleet_of: Made) -> None:
+def test_a_job_ends_with_its_container_though_another_one_lives_on(fleet_of: Made, tmp_path: Path) -> None:
     fleet = fleet_of(pools={"linux": with_beside(job())})
     fleet.warm(1, within=90)
-    claim = fleet.claim("linux", command=["sh", "-c", "echo said; exit 5"], wait="30s")
+    end = tmp_path / "end"
+    tmp_path.chmod(0o755)
+    waits = f"echo said; until [ -e {end} ]; do sleep 0.1; done; exit 5"
+    claim = fleet.claim("linux", command=["sh", "-c", waits], wait="30s")
+    eventually(lambda: "running" in state(pod_of(fleet, claim["worker"]), "beside"), 60, "the other one runs")
+    end.touch()
     ended = fleet.see(claim["id"], wait="60s")
     assert (ended["outcome"], ended["exit_code"], ended["attempts"]) == ("failed", 5, 1), fleet.said()
-    assert "running" in state(pod_of(fleet, claim["worker"]), "beside")
     assert fleet.api("GET", f"/v1/claims/{claim['id']}/output").raw == b"said\n"
     eventually(lambda: fleet.pod(claim["worker"]) is None, 60, "its pod goes, and with it what ran beside")
     fleet.warm(1, within=90)

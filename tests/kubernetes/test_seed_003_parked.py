@@ -12,7 +12,7 @@ from kube.control_plane import ControlPlane
 from waiting import always, eventually
 
 Make = Callable[..., Any]
-TTL = 8  # seconds: an agent's beat fits in
+TTL = 15  # seconds: an agent's beat fits in, also on a loaded machine
 BOUND = 10  # the failure table's, past the TTL
 TAKE_OVER = 15  # if the replica that should have done it died
 SLACK = 30  # a pod ends by its kubelet, on a loaded machine

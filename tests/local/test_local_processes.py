@@ -155,6 +155,23 @@ def test_a_creator_that_died_before_the_shim_is_taken_over_once(stage: LocalStag
     play(stage, story)
 
 
+def test_a_pod_that_its_creator_left_unstarted_is_started_though_nobody_asks_for_it_again(
+    stage: LocalStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(cluster: Cluster) -> None:
+        with monkeypatch.context() as dying:
+            dying.setattr("holdfast.local.cluster.start_shim", lambda folder: None)
+            left = await cluster.create(stage.order("w-1"))
+        assert isinstance(left, Pod)
+        monkeypatch.setattr("holdfast.local.launch.ABANDONED", -1.0)
+        changed = aiter(cluster.changes())
+        told = asyncio.ensure_future(anext(changed))
+        assert (await reaches(cluster, "w-1", "running")).uid == left.uid
+        assert await told == {"w-1"}
+
+    play(stage, story)
+
+
 def test_of_two_shims_one_takes_the_pod(stage: LocalStage) -> None:
     async def story(cluster: Cluster) -> None:
         await running(cluster, stage.order("w-1"))

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -70,6 +70,7 @@ class LocalCluster:
             begun = time.monotonic()
             with contextlib.suppress(ClusterUnavailable):  # only a hint: the next look will tell
                 now = {pod.name: pod for pod in await self.pods()}
+                await self._start_abandoned(now.values())
                 old, before = before if before is not None else now, now
                 if changed := {name for name in old.keys() | now.keys() if old.get(name) != now.get(name)}:
                     yield changed
@@ -113,15 +114,24 @@ class LocalCluster:
         facts = self._survey.facts(order.name)
         if facts is not None and facts.order.install != self.install:
             return Refused("other", f"the name {order.name!r} is taken by another installation")
+        return self._take_over(order.name) or self._there(order.name)
+
+    def _take_over(self, name: str) -> Refused | None:
+        """Start the shim of a pod whose creator died before it could."""
+        facts = self._survey.facts(name)
         if facts is not None and abandoned(facts):
-            folder = self._survey.folder(order.name)
+            folder = self._survey.folder(name)
             with contextlib.suppress(FileNotFoundError, ClusterUnavailable), folder.locked(timeout=0):
-                facts = self._survey.facts(order.name)
+                facts = self._survey.facts(name)
                 if facts is not None and abandoned(facts):
-                    refused = start_shim(folder)
-                    if refused is not None:
-                        return refused
-        return self._there(order.name)
+                    return start_shim(folder)
+        return None
+
+    async def _start_abandoned(self, pods: Iterable[Pod]) -> None:
+        """What a kubelet would do: a pod that is there is started, also when nobody asks for it any more."""
+        for name in [pod.name for pod in pods if pod.phase == "pending"]:
+            with contextlib.suppress(OSError):
+                await asyncio.get_running_loop().run_in_executor(self._starters, self._take_over, name)
 
     def _there(self, name: str) -> Pod:
         pod = self._survey.pod(name)
