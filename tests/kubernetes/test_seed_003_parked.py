@@ -20,7 +20,7 @@ LAST_SUCCESS = 'holdfast_duty_last_success_timestamp_seconds{duty="converge"}'
 
 PARKED = """
 SELECT w.parked_since, u.beat_heard > w.parked_heard AS heard_since FROM holdfast.worker w
-JOIN holdfast.pulse u ON u.worker_id = w.id WHERE w.id = $1 AND w.state = 'parked'
+LEFT JOIN holdfast.pulse u ON u.worker_id = w.id WHERE w.id = $1 AND w.state = 'parked'
 """
 
 
