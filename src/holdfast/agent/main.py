@@ -14,6 +14,7 @@ from .control import Control, pauses
 from .hold import GRACE, Hold, Leave
 from .job import environment, file_name, forget_payload, run, store_result, write_payload
 from .log import log, speak_for
+from .memory import forget, remember
 from .messages import Assignment, Directive, Registration, Word
 from .process import Sink
 from .staging import NOT_STAGED, sign, stage, unstage
@@ -145,9 +146,19 @@ class Agent:
 
     async def next_hold(self) -> Hold:
         self.say("idle")
+        self._speak()
+        return await self._offers.get()
+
+    def take_up(self, held: Assignment) -> Hold:
+        """What we held before we were restarted. Nobody is let in before it proves to be ours still."""
+        self.greatest_fence, self.hold = held.fence, Hold(held)
+        self.say("running")
+        self._speak()
+        return self.hold
+
+    def _speak(self) -> None:
         if self._beating is None:
             self._beating = asyncio.create_task(self._beat())
-        return await self._offers.get()
 
     async def hand_over(self, hold: Hold, extra: dict[str, str], sink: Sink) -> Literal["accepted", "stale", "ended"]:
         """Activate and acknowledge. Nothing may start unless it was accepted (P8)."""
@@ -161,8 +172,14 @@ class Agent:
                 if outcome != "done":
                     log("not ours", claim=assignment.claim, why=outcome)
                     return outcome
+            if self.registration.mode == "session":
+                remember(self.config.folder, assignment)  # activated; before the answer, which may be lost with us
         except (HookFailed, OSError) as error:
             await self.refuse(hold, str(error))
+        return await self.acknowledge(hold)
+
+    async def acknowledge(self, hold: Hold) -> Literal["accepted", "stale", "ended"]:
+        assignment = hold.assignment
         asking = asyncio.create_task(self.control.acknowledge(assignment.fence, self.endpoint))
         await first_of(asking, hold.ended)
         if hold.ended.done():
@@ -175,6 +192,7 @@ class Agent:
     def let_go(self) -> None:
         """We hold nothing any more. One that drains has nothing left to do."""
         self.hold = None
+        forget(self.config.folder)
         forget_payload(self.config.folder)
         if self.draining:
             raise Leave(0, "drained")

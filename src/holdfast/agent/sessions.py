@@ -8,13 +8,15 @@ from .activation import HookFailed
 from .hold import GRACE, Hold, Leave
 from .job import file_name
 from .log import log
-from .messages import Registration
+from .memory import remembered
+from .messages import Assignment, Registration
 from .process import Sink
 from .proxy import Proxy
 from .session import Served, ServeEnded
 from .tasks import first_of, settle
 
 TERMINATED = 128 + signal.SIGTERM
+ASK_AGAIN = 5.0  # seconds
 
 if TYPE_CHECKING:
     from .main import Agent
@@ -58,6 +60,9 @@ async def _mourn(agent: "Agent", proxy: Proxy, error: ServeEnded) -> None:
 
 
 async def _claims(agent: "Agent", registration: Registration, served: Served, proxy: Proxy) -> None:
+    held = remembered(agent.config.folder)
+    if held is not None and not registration.worker.serve:  # what we had started ourselves has died with us
+        await _take_up(agent, held, served, proxy)
     while True:
         hold = await agent.next_hold()
         assignment = hold.assignment
@@ -82,6 +87,20 @@ async def _claims(agent: "Agent", registration: Registration, served: Served, pr
             agent.let_go()
             continue
         await _go_on_or_leave(agent, hold, served)
+
+
+async def _take_up(agent: "Agent", held: Assignment, served: Served, proxy: Proxy) -> None:
+    """We were restarted, alone: the worker's container lives on, and its holder waits at our door."""
+    hold = agent.take_up(held)
+    log("taken up", claim=held.claim, fence=held.fence)
+    while (outcome := await agent.acknowledge(hold)) == "stale":
+        # It ended, and we shall be told; or it is among lost commits, and our word brings it back.
+        await asyncio.wait({hold.ended}, timeout=ASK_AGAIN)
+    if outcome == "accepted" and held.credential:
+        proxy.open(held.credential)
+    await hold.ended
+    proxy.close()
+    await _go_on_or_leave(agent, hold, served)
 
 
 async def _go_on_or_leave(agent: "Agent", hold: Hold, served: Served) -> None:
