@@ -237,6 +237,21 @@ def test_an_answer_to_our_own_write_is_known_before_the_watch_tells_and_older_ne
     play(story)
 
 
+def test_what_our_own_write_answered_is_no_news_when_the_watch_tells_it(play: Callable[[Story], None]) -> None:
+    """Whoever wrote has seen the answer: a look at each pod that we protect ourselves would be work for nothing."""
+
+    async def story(scene: Scene) -> None:
+        scene.hints.clear()
+        mine = scene.api._pod("w-1", annotations={"n": "mine"})
+        scene.pods.note(_read(mine))
+        scene.api._tell({"type": "MODIFIED", "object": mine})
+        scene.api.put("w-2", annotations={"n": "last"})
+        await comes(lambda: scene.hinted, "the watch has told both")
+        assert scene.hinted == {"w-2"}
+
+    play(story)
+
+
 # Tokens
 
 

@@ -28,7 +28,7 @@ async def ask(context: Context, call: Call) -> Response:
     pool = await context.pool(asked.pool)
     new = new_claim(context, call, asked, pool)
     try:
-        result = await context.desk.ask(pool, new)
+        result, claim = await context.desk.serve(pool, new, ("active", "ended"), wait)
     except Poisoned:
         raise refused("body", "the store cannot keep this request") from None
     if result.what == "closed":
@@ -40,7 +40,6 @@ async def ask(context: Context, call: Call) -> Response:
     if result.active is not None:
         context.counting.granted(pool.name)
         return answer(_granted(pool, new, result.active), 201)
-    claim = await context.desk.wait(result.claim, ("active", "ended"), wait)
     assert claim is not None
     status = 200 if result.what == "same" else 201 if claim.state in ("active", "ended") else 202
     return answer(view(context, claim), status)

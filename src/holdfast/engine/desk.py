@@ -1,6 +1,7 @@
 """The claim path: for each pool one batch at a time, so that a lone request pays one round trip and a burst shares commits."""
 
 import asyncio
+import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Coroutine
@@ -144,19 +145,36 @@ class Desk:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def serve(self, pool: Pool, new: NewClaim, until: tuple[str, ...], seconds: float) -> tuple[Answer, Claim | None]:
+        """Ask, and wait for what becomes of it; without a claim where the answer says everything.
+
+        Who waits for a new claim is known before it is stored, so nothing is missed and nobody needs to look first."""
+        with self._wakes.claim(new.id) as woken:
+            answer = await self.ask(pool, new)
+            if answer.what in ("closed", "other") or answer.active is not None:
+                return answer, None
+            if answer.claim == new.id and seconds > 0:
+                return answer, await self._until(woken, new.id, until, seconds, look=False)
+        return answer, await self.wait(answer.claim, until, seconds)
+
     async def wait(self, claim_id: str, until: tuple[str, ...], seconds: float) -> Claim | None:
         """The claim, once its state is one of `until` or the time is up. None: there is no such claim."""
+        with self._wakes.claim(claim_id) as woken:
+            return await self._until(woken, claim_id, until, seconds)
+
+    async def _until(
+        self, woken: asyncio.Event, claim_id: str, until: tuple[str, ...], seconds: float, *, look: bool = True
+    ) -> Claim | None:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        with self._wakes.claim(claim_id) as woken:
-            while True:
-                woken.clear()
-                state = await self._store.claims.state(claim_id)
-                left = end - loop.time()
-                if state is None or state in until or left <= 0 or self._wakes.closing:
-                    found = await self._store.claims.get([claim_id])
+        while True:
+            left, told = end - loop.time(), woken.is_set()
+            woken.clear()
+            # Who was woken is likely to be done; whoever only looks asks for the state alone, which costs next to nothing.
+            if told or left <= 0 or self._wakes.closing or (look and await self._store.claims.state(claim_id) in (*until, None)):
+                found = await self._store.claims.get([claim_id])
+                if not found or found[0].state in until or left <= 0 or self._wakes.closing:
                     return found[0] if found else None
-                try:
-                    await asyncio.wait_for(woken.wait(), min(left, LOOK_AGAIN))
-                except TimeoutError:
-                    continue
+            look = True
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(woken.wait(), min(max(left, 0), LOOK_AGAIN))

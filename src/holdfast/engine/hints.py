@@ -12,6 +12,7 @@ from .passes import Passes
 from .terms import Terms
 
 DUE_PERIOD = 3.0  # seconds between two looks for workers that time alone made due
+GATHER = 0.1  # seconds between two looks: what comes meanwhile is looked at together
 STEP = 0.2  # seconds between two steps of a chain: what keeps changing must not keep us busy
 
 
@@ -39,6 +40,7 @@ class Hints:
             names, self._names = self._names, set()
             if names and self._ours():
                 await self._look(names)
+                await asyncio.sleep(GATHER)
 
     async def dues(self) -> None:
         """Between two full passes: workers for whom time alone has made something due."""

@@ -181,7 +181,9 @@ class Informer(Generic[T]):
         old = self._known.get(name)
         if event.type == "DELETED":
             self._known.pop(name, None)
-        elif old is None or _version(old) <= _version(item):
+        elif old is not None and _version(old) == _version(item):
+            return  # the answer to a call of our own was the same, and whoever called has seen it
+        elif old is None or _version(old) < _version(item):
             self._known[name] = item
         self._changed({name})
 

@@ -44,17 +44,15 @@ class Nodes:
 
     async def cordoned(self) -> frozenset[str]:
         if self._informer.fresh:
-            return self._leaving()
+            return self._before  # kept by each change: on the path of every claim nobody walks over all nodes
         if self._listed is None or time.monotonic() - self._listed[0] > OLD:
             found, _ = await self._informer.list()
             self._listed = time.monotonic(), frozenset(name for name, node in found.items() if node.leaving)
         return self._listed[1]
 
-    def _leaving(self) -> frozenset[str]:
-        return frozenset(name for name, node in self._informer.known().items() if node.leaving)
-
-    def _look(self, _: set[str]) -> None:
-        now = self._leaving()
-        if changed := now ^ self._before:
-            self._before = now
+    def _look(self, names: set[str]) -> None:
+        known = self._informer.known()
+        leaving = frozenset(name for name in names if name in known and known[name].leaving)
+        if changed := leaving ^ (self._before & names):
+            self._before ^= changed
             self._changed(set(changed))

@@ -31,8 +31,10 @@ c AS (
     RETURNING claim.id, claim.worker_id, claim.pool_id, claim.tenant, claim.state, claim.protected,
               p.spec #>> '{protection,mode}' = 'off' AS off
 ), w AS (
-    UPDATE holdfast.worker AS worker SET delivered = true, version = worker.version + 1
-    FROM c WHERE worker.id = c.worker_id AND c.state = 'active'
+    -- What the pod carries now: else the next look at it would write the same once more.
+    UPDATE holdfast.worker AS worker SET delivered = worker.delivered OR c.state = 'active',
+        protected = worker.protected OR c.protected, version = worker.version + 1
+    FROM c WHERE worker.id = c.worker_id AND (c.state = 'active' OR c.protected AND NOT worker.protected)
 ), e AS (
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
     SELECT clock.t, CASE WHEN c.state = 'active' THEN 'claim.active' ELSE 'claim.unprotected' END, c.pool_id, c.worker_id, c.id,
@@ -143,6 +145,8 @@ FROM chosen c JOIN holdfast.pool p ON p.id = c.pool_id LEFT JOIN holdfast.worker
 LEFT JOIN crowd ON crowd.id = c.pool_id LEFT JOIN caps ON caps.name = c.tenant, holdfast.hearing h, holdfast.installation i
 """
 GET = f"WITH chosen AS MATERIALIZED (SELECT * FROM holdfast.claim WHERE id = ANY ($1::text[])) {SHOW}"
+# The same of one, which is on every claim's path: the plan of an array's search is made anew each time (1.4 of 1.65 ms of CPU).
+GET_ONE = f"WITH chosen AS MATERIALIZED (SELECT * FROM holdfast.claim WHERE id = $1) {SHOW}"
 FIND = f"""
 WITH chosen AS MATERIALIZED (
     SELECT * FROM holdfast.claim c
@@ -240,7 +244,8 @@ class PostgresClaims:
         return state
 
     async def get(self, ids: Sequence[str]) -> list[Claim]:
-        return [Claim(**dict(row)) for row in await self._db.rows(GET, list(ids))]
+        rows = await (self._db.rows(GET_ONE, ids[0]) if len(ids) == 1 else self._db.rows(GET, list(ids)))
+        return [Claim(**dict(row)) for row in rows]
 
     async def find(
         self, *, pool: str | None, tenant: str | None, state: str | None, limit: int, cursor: str | None
