@@ -68,7 +68,7 @@ sim: $(READY) ## whole fleets on virtual time under every fault: SEED=7 replays 
 	$(BIN)/python -m holdfast.sim $(if $(SEED),--seed $(SEED),$(if $(SEEDS),--seeds $(SEEDS))) --fresh $(or $(FRESH),$(if $(SEEDS),0,4))
 
 .PHONY: sim-mutants
-sim-mutants: $(READY) ## deliberate bugs, one at a time: the simulation must catch each (ONLY=word chooses)
+sim-mutants: $(READY) ## deliberate bugs and past ones, one at a time: the simulation must catch each (ONLY=word chooses)
 	$(BIN)/python scripts/sim_mutants.py $(if $(ONLY),--only "$(ONLY)")
 
 .PHONY: docs

@@ -13,7 +13,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(HERE / "tests" / "sim"))
 
-from mutants import MUTANTS, Mutant  # noqa: E402
+from mutants import MUTANTS, PAST, Mutant  # noqa: E402
+
+from holdfast.sim.named import NAMED  # noqa: E402
 
 
 def mutated(mutant: Mutant, folder: Path) -> None:
@@ -45,17 +47,23 @@ def caught(mutant: Mutant, first: int, seeds: int, jobs: int) -> str | None:
 
 
 def main() -> int:
+    """Deliberate bugs within so many seeds; then past bugs, each by the one seed that is named for it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="mutants whose name has this in it")
+    parser.add_argument("--past", action="store_true", help="only bugs that the simulation found, put back")
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()
-    chosen = [mutant for mutant in MUTANTS if args.only is None or args.only in mutant.name]
+    chosen = [
+        *((mutant, args.first, args.seeds) for mutant in MUTANTS if not args.past),
+        *((mutant, NAMED[mutant.name], 1) for mutant in PAST),
+    ]
+    chosen = [each for each in chosen if args.only is None or args.only in each[0].name]
     missed = []
-    for mutant in chosen:
+    for mutant, first, seeds in chosen:
         began = time.monotonic()
-        said = caught(mutant, args.first, args.seeds, args.jobs)
+        said = caught(mutant, first, seeds, min(args.jobs, seeds))
         took = time.monotonic() - began
         print(
             f"{'caught' if said else 'MISSED':<7} {mutant.name}  ({took:.0f} s)\n        {said or 'nothing broken'}", flush=True

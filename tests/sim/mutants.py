@@ -275,3 +275,47 @@ MUTANTS = (
         ),
     ),
 )
+
+# Bugs that the simulation found, put back: the seed that is named for each (sim/named.py) must still meet it.
+PAST = (
+    Mutant(
+        "after the database's clock jumped back an orphan stayed young",
+        (
+            Change(
+                "duties/cases.py",
+                "    age = max(seen.now - pod.created_at, seen.strange.get(pod.name, 0.0))\n",
+                "    age = seen.now - pod.created_at\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a claim whose end was lost was called its worker's death",
+        (Change(f"{FN}/worker.sql", "outcome = 'lost', how = 'forgotten',", "outcome = 'lost', how = 'death',"),),
+    ),
+    Mutant(
+        "a free pod whose row was lost could neither speak nor be ended",
+        next(mutant.changes for mutant in MUTANTS if mutant.name == "the agent of a pod whose row was lost cannot speak"),
+    ),
+    Mutant(
+        "a claim that was adopted did not say whether its worker is protected",
+        (
+            Change(
+                f"{FN}/worker.sql", "            protected = coalesce(protected, false)\n", "            protected = protected\n"
+            ),
+        ),
+    ),
+    Mutant(
+        "a claim that only its pod knew was called protected",
+        (Change(f"{FN}/worker.sql", "true, true, false,  -- what its holder", "true, true, true,  -- what its holder"),),
+    ),
+    Mutant(
+        "a pod that could not start, and whose row was lost, stayed in quarantine",
+        (
+            Change(
+                "duties/cases.py",
+                '    began = pod.phase != "pending" or pulse is not None or pod.protected\n',
+                "    began = True\n",
+            ),
+        ),
+    ),
+)

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mutants import MUTANTS
+from mutants import MUTANTS, PAST
 
 from holdfast.sim.book import Book, Broken
 from holdfast.sim.faults import KINDS, Fault, draw
 from holdfast.sim.many import run_one, server
+from holdfast.sim.named import NAMED
 from holdfast.sim.report import describe
 from holdfast.sim.run import Outcome
 from holdfast.sim.shrink import shrink
@@ -80,10 +81,14 @@ def test_the_report_says_what_a_person_needs() -> None:
     assert "a statement" not in said
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
+@pytest.mark.parametrize("mutant", MUTANTS + PAST, ids=[mutant.name for mutant in MUTANTS + PAST])
 def test_every_deliberate_bug_still_fits_the_code(mutant: object) -> None:
     for change in mutant.changes:  # type: ignore[attr-defined]
         assert (SRC / change.path).read_text().count(change.before) == 1, change
+
+
+def test_every_named_seed_has_its_bug_to_put_back() -> None:
+    assert {mutant.name for mutant in PAST} == NAMED.keys()
 
 
 def test_the_book_knows_a_command_that_starts_twice() -> None:
