@@ -198,6 +198,7 @@ def wire(
         socket.gethostname(),
         __version__,
     )
+    handovers.hint = replica.hint
     context = Context(
         store=store,
         cluster=cluster,

@@ -225,9 +225,9 @@ def test_an_answer_to_our_own_write_is_known_before_the_watch_tells_and_older_ne
     async def story(scene: Scene) -> None:
         old, new = scene.api._pod("w-1", annotations={"n": "old"}), scene.api._pod("w-1", annotations={"n": "new"})
         said = lambda: scene.pods.known()["w-1"].metadata.annotations.get("n")  # noqa: E731
-        scene.pods.note(_read(new))
+        scene.pods.wrote(_read(new))
         assert said() == "new"
-        scene.pods.note(_read(old))
+        scene.pods.wrote(_read(old))
         assert said() == "new"
         scene.api._tell({"type": "MODIFIED", "object": old})
         scene.api.put("w-2", annotations={"n": "last"})
@@ -243,11 +243,28 @@ def test_what_our_own_write_answered_is_no_news_when_the_watch_tells_it(play: Ca
     async def story(scene: Scene) -> None:
         scene.hints.clear()
         mine = scene.api._pod("w-1", annotations={"n": "mine"})
-        scene.pods.note(_read(mine))
+        scene.pods.wrote(_read(mine))
         scene.api._tell({"type": "MODIFIED", "object": mine})
         scene.api.put("w-2", annotations={"n": "last"})
         await comes(lambda: scene.hinted, "the watch has told both")
         assert scene.hinted == {"w-2"}
+
+    play(story)
+
+
+def test_what_a_read_showed_first_is_told_then_as_the_watch_will_not_tell_it_again(play: Callable[[Story], None]) -> None:
+    """Somebody followed a job's output while the watch was away, and so saw its end: nobody else would have heard of it."""
+
+    async def story(scene: Scene) -> None:
+        scene.hints.clear()
+        theirs = scene.api._pod("w-1", annotations={"n": "theirs"})
+        scene.pods.saw(_read(theirs))
+        scene.pods.saw(_read(theirs))
+        assert scene.hints == [{"w-1"}], "once"
+        scene.api._tell({"type": "MODIFIED", "object": theirs})
+        scene.api.put("w-2", annotations={"n": "last"})
+        await comes(lambda: "w-2" in scene.hinted, "the watch has told both")
+        assert scene.hints == [{"w-1"}, {"w-2"}]
 
     play(story)
 

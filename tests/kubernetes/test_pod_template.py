@@ -118,3 +118,12 @@ def test_a_template_that_would_run_a_worker_twice_is_refused(pod: dict[str, Any]
 def test_containers_beside_the_worker_may_be_restarted() -> None:
     beside = user("db", "d:1", restartPolicy="Always")
     assert problems(spec_of({"containers": [user("work", "w:1"), beside]})) == []
+
+
+@pytest.mark.parametrize("part", ["containers", "initContainers"])
+def test_a_container_that_would_read_what_is_the_agents_own_is_refused(part: str) -> None:
+    nosy = user("nosy", "n:1", volumeMounts=[{"name": "mine", "mountPath": "/m"}, {"name": "holdfast-token", "mountPath": "/t"}])
+    first = [user("work", "w:1")]
+    pod = {"containers": first, **({part: [*first, nosy]} if part == "containers" else {part: [nosy]})}
+    n = 1 if part == "containers" else 0
+    assert [problem.field for problem in problems(spec_of(pod))] == [f"pod.spec.{part}[{n}].volumeMounts[1].name"]

@@ -237,7 +237,13 @@ MUTANTS = (
     ),
     Mutant(
         "a holder told that its worker is protected when it is not",
-        (Change("engine/handover.py", "            protected = pod is not None\n", "            protected = True\n"),),
+        (
+            Change(
+                "engine/handover.py",
+                "            protected = isinstance(pod, Pod) and pod.protected  #",
+                "            protected = True  #",
+            ),
+        ),
     ),
     Mutant(
         "a tenant's cap not looked at",

@@ -10,7 +10,7 @@ from holdfast.duties.actions import Clear
 from holdfast.engine.handover import HandOvers
 from holdfast.engine.metrics import Metrics
 from holdfast.model.outcome import Done, Stale
-from holdfast.model.pod import Stamp
+from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import Pool, PoolSpec, ProtectionSpec
 from holdfast.postgres.store import PostgresStore
 from store.makes import (
@@ -162,6 +162,61 @@ def test_a_pool_that_does_not_require_it_says_that_protection_is_missing(on_stor
         await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
         [claim] = await store.claims.get([pair.claim])
         assert (claim.state, claim.protected) == ("active", False)
+
+    on_store(story)
+
+
+def test_what_a_webhook_takes_off_again_is_not_called_protected(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, BARE)
+        [worker] = await make_warm(store, pool)
+        shelf = Stripping(pool, [worker])
+        pair = await assigned(store, pool)
+        await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
+        [claim] = await store.claims.get([pair.claim])
+        assert (claim.state, claim.protected) == ("active", False)
+        assert not await noted(store, worker), "so that somebody sees to it soon"
+
+    on_store(story)
+
+
+class Stripping(Shelf):
+    async def protect(self, name: str, uid: str, stamp: Stamp) -> Pod | None:
+        return self._write(name, stamp, False)
+
+
+async def noted(store: PostgresStore, worker: str) -> bool:
+    """What our own row says of the pod."""
+    return bool(await store.db.value("SELECT protected FROM holdfast.worker WHERE id = $1", worker))
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_only_a_protection_that_was_seen_is_noted_of_the_pod(on_store: OnStore, seen: bool) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, BARE if seen else with_mode("always"))
+        [worker] = await make_warm(store, pool)
+        shelf = Shelf(pool, [worker])
+        shelf.down = not seen  # in `always` it is given out blindly: it has been protected since its birth, most likely
+        [pair] = (await store.claims.match(pool.id, [ask()], 1, direct=False)).pairs
+        assert not await noted(store, worker)
+        await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
+        assert await state_of(store, "claim", pair.claim) == "active"
+        assert await noted(store, worker) is seen
+
+    on_store(story)
+
+
+def test_a_worker_whose_claim_ended_during_its_hand_over_is_looked_at_soon(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, BARE)
+        [worker] = await make_warm(store, pool)
+        shelf, hinted = Shelf(pool, [worker]), list[set[str]]()
+        hand_overs = HandOvers(store, shelf, Metrics())
+        hand_overs.hint = hinted.append
+        pair = await assigned(store, pool)
+        shelf.on_protect = lambda: end(store, pair.claim, "cancel")
+        await hand_overs.hand_over(pool, pair)
+        assert hinted == [{worker}]
 
     on_store(story)
 

@@ -235,6 +235,9 @@ def test_nobody_is_given_a_worker_that_was_not_reset(on_store: OnStore) -> None:
         await store.workers.hear(word(first.worker, reset_fence=first.fence - 1))
         await store.workers.hear(word(first.worker))
         assert await match(store, pool) == [], "an old reset is not this one"
+        await store.db.rows("UPDATE holdfast.worker SET suspect_since = holdfast.now() WHERE id = $1", first.worker)
+        await store.workers.hear(word(first.worker))
+        assert await match(store, pool) == [], "nor is it one to have been silent"
         await store.workers.hear(word(first.worker, reset_fence=first.fence))
         assert [pair.worker for pair in await match(store, pool)] == [first.worker]
 

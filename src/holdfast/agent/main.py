@@ -14,7 +14,7 @@ from .control import Control, pauses
 from .hold import GRACE, Hold, Leave
 from .job import environment, file_name, forget_payload, run, store_result, write_payload
 from .log import log, speak_for
-from .memory import forget, remember
+from .memory import Memory
 from .messages import Assignment, Directive, Registration, Word
 from .process import Sink
 from .staging import NOT_STAGED, sign, stage, unstage
@@ -42,6 +42,7 @@ class Agent:
         self.draining = False
         self.proxy: Proxy | None = None
         self.served: Served | None = None
+        self.memory: Memory | None = None  # where we can be restarted alone
         self._staged = False
         self._doing = "idle"
         self._word = Word(doing="idle")
@@ -172,8 +173,8 @@ class Agent:
                 if outcome != "done":
                     log("not ours", claim=assignment.claim, why=outcome)
                     return outcome
-            if self.registration.mode == "session":
-                remember(self.config.folder, assignment)  # activated; before the answer, which may be lost with us
+            if self.memory is not None:
+                self.memory.hold(assignment, self.reset_fence)
         except (HookFailed, OSError) as error:
             await self.refuse(hold, str(error))
         return await self.acknowledge(hold)
@@ -189,10 +190,11 @@ class Agent:
         log("accepted" if hold.accepted else "not ours", claim=assignment.claim, fence=assignment.fence)
         return "accepted" if hold.accepted else "stale"
 
-    def let_go(self) -> None:
+    def let_go(self, *, reset: bool = True) -> None:
         """We hold nothing any more. One that drains has nothing left to do."""
         self.hold = None
-        forget(self.config.folder)
+        if self.memory is not None:
+            self.memory.let_go(self.reset_fence, reset=reset)
         forget_payload(self.config.folder)
         if self.draining:
             raise Leave(0, "drained")

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..model.claim import Claim
 from ..model.pool import Pool
-from ..ports.store import NewClaim, Pair, Store, StoreUnavailable
+from ..ports.store import Batch, NewClaim, Pair, Store, StoreUnavailable
 from .crash import crash_point
 from .handover import HandOvers
 from .metrics import Metrics
@@ -87,7 +87,7 @@ class Desk:
     async def _batch(self, pool: Pool, taken: list[tuple[NewClaim, asyncio.Future[Answer]]]) -> None:
         started = time.perf_counter()
         try:
-            batch = await self._send(pool, [new for new, _ in taken])
+            batch, again = await self._send(pool, [new for new, _ in taken])
         except StoreUnavailable as error:
             for _, future in taken:
                 if not future.done():
@@ -107,14 +107,18 @@ class Desk:
             what, claim = batch.answers.get(new.id, ("closed", new.id))
             if not future.done():
                 future.set_result(Answer(claim, what, active.get(claim)))
+        if again:  # what the first try had done is not among the pairs: whoever waits has to look
+            for new, _ in taken:
+                self._wakes.wake_claim(new.id)
         self._after(pool, batch.pairs)
         if len(batch.pairs) >= BATCH:
             self._poked.add(pool.id)
 
-    async def _send(self, pool: Pool, new: list[NewClaim]) -> Any:
+    async def _send(self, pool: Pool, new: list[NewClaim]) -> tuple[Batch, bool]:
+        """What came of it, and whether it was sent more than once."""
         for attempt in range(UNKNOWN_TRIES):
             try:
-                return await self._store.claims.match(pool.id, new, BATCH, direct=self._handovers.direct)
+                return await self._store.claims.match(pool.id, new, BATCH, direct=self._handovers.direct), attempt > 0
             except StoreUnavailable:
                 if attempt + 1 == UNKNOWN_TRIES:
                     raise
@@ -165,11 +169,12 @@ class Desk:
     async def _until(
         self, woken: asyncio.Event, claim_id: str, until: tuple[str, ...], seconds: float, *, look: bool = True
     ) -> Claim | None:
-        loop = asyncio.get_running_loop()
+        loop, resets = asyncio.get_running_loop(), self._wakes.resets
         end = loop.time() + seconds
         while True:
-            left, told = end - loop.time(), woken.is_set()
+            left, told = end - loop.time(), woken.is_set() and self._wakes.resets == resets
             woken.clear()
+            resets = self._wakes.resets
             # Who was woken is likely to be done; whoever only looks asks for the state alone, which costs next to nothing.
             if told or left <= 0 or self._wakes.closing or (look and await self._store.claims.state(claim_id) in (*until, None)):
                 found = await self._store.claims.get([claim_id])

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 from ..duties.actions import Clear
 from ..model.outcome import Done, Outcome, Stale
@@ -24,6 +25,7 @@ class HandOvers:
         self._cluster = cluster
         self._metrics = metrics
         self._counting = Counting(store, metrics)
+        self.hint: Callable[[set[str]], None] = lambda _: None  # look soon at these workers
         self.direct = not cluster.shared  # whether a claim may be active before anybody has looked at its pod
 
     async def hand_over(self, pool: Pool, pair: Pair) -> Outcome | None:
@@ -36,7 +38,7 @@ class HandOvers:
         if mode == "claim" or (mode == "always" and isinstance(pod, Pod) and not pod.protected):
             # In `always` it has been protected since its birth, unless it is older than the mode or somebody took it off.
             pod = await self._protect(pair)
-            protected = pod is not None
+            protected = isinstance(pod, Pod) and pod.protected  # as its answer shows it: a webhook may take off what we put on
         if isinstance(pod, str):
             await self._store.claims.requeue(pair.claim, pair.fence, reason=pod)
             return Stale()
@@ -48,6 +50,7 @@ class HandOvers:
         crash_point("handover.protected")
         if not await self._store.claims.offer([(pair.claim, pair.fence, protected)]):
             await self._unstamp(pair)
+            self.hint({pair.worker})
         crash_point("handover.offered")
         return None
 
@@ -88,6 +91,7 @@ class HandOvers:
         )
         await self._counting.ended(pair.claim, "unprotected")
         await self._unstamp(pair)
+        self.hint({pair.worker})
 
     async def _unstamp(self, pair: Pair) -> None:
         """Nothing was delivered, and nothing will be: if its worker is free again, this claim's stamp goes now.

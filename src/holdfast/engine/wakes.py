@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 class Wakes:
     def __init__(self) -> None:
+        self.resets = 0  # how often all were woken, whether there was something for them or not
         self.closing = False  # this replica stops: who waits is answered as things stand
         # In the order of their coming (a set would have none): who came first is woken first.
         self._claims: dict[str, dict[asyncio.Event, None]] = defaultdict(dict)
@@ -33,6 +34,7 @@ class Wakes:
 
     def wake_all(self) -> None:
         """After a gap in the notices: everybody looks."""
+        self.resets += 1
         for table in (self._claims, self._workers):
             for events in table.values():
                 for event in events:

@@ -61,7 +61,7 @@ class KubernetesCluster:
             # Also where a watch stands: a list that was empty by mistake would be believed for as long as the watch from it does.
             known = (await self._informer.list())[0]
             for pod in known.values():
-                self._informer.note(pod)
+                self._informer.saw(pod)
         cordoned = await self._nodes.cordoned()
         return [facts(pod, cordoned) for pod in known.values()]
 
@@ -97,7 +97,7 @@ class KubernetesCluster:
             raise ClusterUnavailable(f"the API server refused to show a pod: {refused.status.reason}") from refused
         if not is_ours(pod, self.install):
             return None
-        self._informer.note(pod)
+        self._informer.saw(pod)
         return pod
 
     # Creating
@@ -117,7 +117,7 @@ class KubernetesCluster:
             if refused.code == 404:
                 self._objects.forget_anchor(order.pool)
             return refusals.of_create(refused)
-        self._informer.note(pod)
+        self._informer.wrote(pod)
         return facts(pod, frozenset())
 
     async def _found(self, order: Order) -> Pod | Refused:
@@ -150,7 +150,7 @@ class KubernetesCluster:
             if refused.code == 404 or _other_uid(refused):
                 return None
             raise ClusterUnavailable(f"the API server refused a protection: {refused.status.reason}") from refused
-        self._informer.note(pod)
+        self._informer.wrote(pod)
         return facts(pod, await self._nodes.cordoned())
 
     async def clear(self, name: str, uid: str, version: str) -> bool:
@@ -160,7 +160,7 @@ class KubernetesCluster:
         annotations = {names.DO_NOT_DISRUPT: None, names.STAMPED_AT: None, **template.protection(False)}
         meta = {"uid": uid, "resourceVersion": version, "labels": labels, "annotations": annotations}
         try:
-            self._informer.note(_pod(await self._api.patch(f"{self._pods}/{name}", {"metadata": meta})))
+            self._informer.wrote(_pod(await self._api.patch(f"{self._pods}/{name}", {"metadata": meta})))
         except ApiRefused as refused:
             if refused.code in (404, 409) or _other_uid(refused):
                 return False
@@ -170,7 +170,7 @@ class KubernetesCluster:
     async def seal(self, name: str, uid: str) -> None:
         try:
             meta = {"uid": uid, "labels": {names.SEALED: "true"}}
-            self._informer.note(_pod(await self._api.patch(f"{self._pods}/{name}", {"metadata": meta})))
+            self._informer.wrote(_pod(await self._api.patch(f"{self._pods}/{name}", {"metadata": meta})))
         except ApiRefused as refused:
             if refused.code != 404 and not _other_uid(refused):
                 raise ClusterUnavailable(f"the API server refused a seal: {refused.status.reason}") from refused
@@ -215,7 +215,7 @@ class KubernetesCluster:
             self._informer.note_absent(pod.metadata.name)
             return
         if left.metadata.deletion_timestamp is None:
-            self._informer.note(left)
+            self._informer.wrote(left)
         else:
             self._informer.note_absent(pod.metadata.name)
 

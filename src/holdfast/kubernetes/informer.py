@@ -74,12 +74,21 @@ class Informer(Generic[T]):
     def known(self) -> dict[str, T]:
         return self._known
 
-    def note(self, item: T) -> None:
-        """An answer to a call of our own: it may be newer than the watch."""
-        name = item.metadata.name
-        old = self._known.get(name)
-        if self._version is not None and (old is None or _version(old) < _version(item)):
-            self._known[name] = item
+    def wrote(self, item: T) -> None:
+        """The answer to a write of our own: newer than the watch, and no news to whoever wrote."""
+        self._note(item)
+
+    def saw(self, item: T) -> None:
+        """What a read or a list showed. Others did it, and who read may not judge it: told now, as the watch will not again."""
+        if self._note(item):
+            self._changed({item.metadata.name})
+
+    def _note(self, item: T) -> bool:
+        old = self._known.get(item.metadata.name)
+        newer = self._version is not None and (old is None or _version(old) < _version(item))
+        if newer:
+            self._known[item.metadata.name] = item
+        return newer
 
     def note_absent(self, name: str) -> None:
         self._known.pop(name, None)
@@ -182,7 +191,7 @@ class Informer(Generic[T]):
         if event.type == "DELETED":
             self._known.pop(name, None)
         elif old is not None and _version(old) == _version(item):
-            return  # the answer to a call of our own was the same, and whoever called has seen it
+            return  # the answer to a call of our own was the same, and was told then where it was news
         elif old is None or _version(old) < _version(item):
             self._known[name] = item
         self._changed({name})

@@ -62,6 +62,7 @@ def problems(spec: PoolSpec) -> list[Problem]:
         for n, each in enumerate(template.get(part) or []):
             if isinstance(each, dict) and str(each.get("name", "")).startswith("holdfast-"):
                 found.append(Problem(f"pod.spec.{part}[{n}].name", "names that begin with holdfast- are ours"))
+    found += _mounts(template)
     found += _restarts(template)
     metadata = spec.pod.get("metadata") or {}
     for part in ("labels", "annotations"):
@@ -73,6 +74,17 @@ def problems(spec: PoolSpec) -> list[Problem]:
     if spec.mode == "job" and spec.worker.activate:
         found.append(Problem("worker.activate", "a job's container starts only after its claim: put it into the command"))
     return found
+
+
+def _mounts(template: Json) -> list[Problem]:
+    """What is the agent's own (its token, its holder's credential) is no other container's to read."""
+    return [
+        Problem(f"pod.spec.{part}[{n}].volumeMounts[{m}].name", "is the agent's own volume")
+        for part in ("containers", "initContainers")
+        for n, each in enumerate(template.get(part) or [])
+        for m, mount in enumerate((isinstance(each, dict) and each.get("volumeMounts")) or [])
+        if isinstance(mount, dict) and str(mount.get("name", "")).startswith("holdfast-")
+    ]
 
 
 def _restarts(template: Json) -> list[Problem]:

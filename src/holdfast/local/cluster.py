@@ -15,6 +15,7 @@ from ..model.pod import Pod, Stamp
 from ..model.pool import Pool, Problem
 from ..ports.cluster import ClusterUnavailable, Finding, Identity, Order, OutcomeUnknown, Output, Refused, Remembered
 from ..ports.declared import Declarations
+from . import launch
 from .ending import end
 from .folder import Folder, StampFile
 from .keeping import HighWater, Outputs, Tokens
@@ -67,14 +68,15 @@ class LocalCluster:
     async def changes(self) -> AsyncIterator[set[str]]:
         before: dict[str, Pod] | None = None
         while True:
-            begun = time.monotonic()
+            begun, took = time.monotonic(), 0.0
             with contextlib.suppress(ClusterUnavailable):  # only a hint: the next look will tell
                 now = {pod.name: pod for pod in await self.pods()}
-                await self._start_abandoned(now.values())
+                took = time.monotonic() - begun
                 old, before = before if before is not None else now, now
                 if changed := {name for name in old.keys() | now.keys() if old.get(name) != now.get(name)}:
                     yield changed
-            await asyncio.sleep(max(LOOK, SHARE * (time.monotonic() - begun)))
+                await self._start_abandoned(now.values())
+            await asyncio.sleep(max(LOOK, SHARE * took))
 
     async def read(self, name: str) -> Pod | None:
         return await self._do(lambda: self._survey.pod(name))
@@ -129,9 +131,10 @@ class LocalCluster:
 
     async def _start_abandoned(self, pods: Iterable[Pod]) -> None:
         """What a kubelet would do: a pod that is there is started, also when nobody asks for it any more."""
-        for name in [pod.name for pod in pods if pod.phase == "pending"]:
+        loop, now = asyncio.get_running_loop(), time.time()
+        for name in [pod.name for pod in pods if pod.phase == "pending" and now - pod.created_at > launch.ABANDONED]:
             with contextlib.suppress(OSError):
-                await asyncio.get_running_loop().run_in_executor(self._starters, self._take_over, name)
+                await loop.run_in_executor(self._starters, self._take_over, name)
 
     def _there(self, name: str) -> Pod:
         pod = self._survey.pod(name)

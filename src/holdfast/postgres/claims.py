@@ -29,12 +29,13 @@ c AS (
     WHERE claim.id = g.id AND claim.fence = g.fence AND claim.state IN @claim.activate AND NOT claim.offered
       AND p.id = claim.pool_id
     RETURNING claim.id, claim.worker_id, claim.pool_id, claim.tenant, claim.state, claim.protected,
-              p.spec #>> '{protection,mode}' = 'off' AS off
+              p.spec #>> '{protection,mode}' = 'off' AS off,
+              claim.protected AND p.spec #>> '{protection,mode}' = 'claim' AS seen
 ), w AS (
-    -- What the pod carries now: else the next look at it would write the same once more.
+    -- What the patch's answer showed on the pod: else the next look at it would write the same once more.
     UPDATE holdfast.worker AS worker SET delivered = worker.delivered OR c.state = 'active',
-        protected = worker.protected OR c.protected, version = worker.version + 1
-    FROM c WHERE worker.id = c.worker_id AND (c.state = 'active' OR c.protected AND NOT worker.protected)
+        protected = worker.protected OR c.seen, version = worker.version + 1
+    FROM c WHERE worker.id = c.worker_id AND (c.state = 'active' OR c.seen AND NOT worker.protected)
 ), e AS (
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
     SELECT clock.t, CASE WHEN c.state = 'active' THEN 'claim.active' ELSE 'claim.unprotected' END, c.pool_id, c.worker_id, c.id,

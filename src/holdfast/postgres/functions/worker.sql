@@ -90,7 +90,7 @@ BEGIN
     ELSIF p_doing = 'idle' AND (w.suspect_since IS NOT NULL OR w.endpoint IS DISTINCT FROM p_endpoint
           OR (NOT w.ready AND (w.state = 'warm' OR p_reset_fence = w.fence))) THEN
         UPDATE holdfast.worker SET suspect_since = NULL, version = version + 1, endpoint = p_endpoint,
-            ready = ready OR state = 'warm' OR fence = p_reset_fence
+            ready = ready OR state = 'warm' OR coalesce(fence = p_reset_fence, false)
         WHERE id = p_worker AND state IN ('warm', 'parked');
         PERFORM pg_notify('holdfast', 'p ' || w.pool_id);
         RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, w.pool_id;
