@@ -5,6 +5,7 @@ import importlib.util
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,7 @@ from door_stage import DIRECT, Stage
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.routing import Route
 
+from fleet import eventually
 from holdfast.api.app import DOORS
 from holdfast.api.auth import STREAMS
 from holdfast.api.observe import refresh
@@ -287,3 +289,19 @@ def test_one_token_opens_only_so_many_streams(stage: Stage) -> None:
     assert (answer.status, answer.json["code"]) == (429, "too-many")
     assert stage.ask("GET", "/v1/events", token="acme").status == 200  # a page is no stream
     assert json.loads(answer.raw)["detail"]
+
+
+def test_a_claim_that_the_database_lost_while_its_caller_waited_is_to_be_asked_for_again(stage: Stage) -> None:
+    """After a failover that lost the last commits there is nothing to tell of it, and that is nobody's mistake here."""
+    with ThreadPoolExecutor(1) as caller:
+        body = {"pool": "agents", "command": ["true"], "key": "lost", "wait": "20s"}
+        waiting = caller.submit(lambda: stage.ask("POST", "/v1/claims", body))
+        lose = "DELETE FROM holdfast.claim WHERE key = 'lost' RETURNING id"
+        [row] = eventually(lambda: stage.do(stage.store.db.rows(lose)), 10, "it is stored, and lost again")
+        stage.do(_wake(stage, row["id"]))
+        answer = waiting.result(20)
+    assert (answer.status, answer.json["code"]) == (503, "unavailable"), answer.raw
+
+
+async def _wake(stage: Stage, claim: str) -> None:
+    stage.wired.context.wakes.wake_claim(claim)

@@ -315,6 +315,16 @@ PAST = (
         (Change(f"{FN}/worker.sql", "true, true, false,  -- what its holder", "true, true, true,  -- what its holder"),),
     ),
     Mutant(
+        "a claim that was lost while its caller waited was a defect",
+        (
+            Change(
+                "api/claims.py",
+                '        raise Problem(503, "unavailable", lost, headers={"Retry-After": "2"})\n',
+                "        raise AssertionError\n",
+            ),
+        ),
+    ),
+    Mutant(
         "a pod that could not start, and whose row was lost, stayed in quarantine",
         (
             Change(

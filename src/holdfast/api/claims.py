@@ -40,7 +40,9 @@ async def ask(context: Context, call: Call) -> Response:
     if result.active is not None:
         context.counting.granted(pool.name)
         return answer(_granted(pool, new, result.active), 201)
-    assert claim is not None
+    if claim is None:
+        lost = "the database lost this claim with its last commits: ask again"
+        raise Problem(503, "unavailable", lost, headers={"Retry-After": "2"})
     status = 200 if result.what == "same" else 201 if claim.state in ("active", "ended") else 202
     return answer(view(context, claim), status)
 
