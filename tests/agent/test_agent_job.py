@@ -67,19 +67,17 @@ def test_the_command_waits_for_the_acknowledgement_to_be_accepted(planes: Planes
     assert mark.exists()
 
 
-def test_a_stale_acknowledgement_starts_nothing(planes: Planes, agent: Agents) -> None:
+def test_a_stale_acknowledgement_starts_nothing_and_whoever_knows_of_a_tenant_is_nobody_elses(
+    planes: Planes, agent: Agents
+) -> None:
     plane = planes()
     plane.accept = False
     running = agent(plane)
     plane.assign(command=shell("touch started"))
-    eventually(lambda: plane.said("ack"))
-    eventually(lambda: len(plane.words) > 3 and plane.doing() == "idle")  # offered again and again, and ignored
-    assert "ignored" in running.log
+    assert running.exit_code() == 1
+    assert "no longer its own" in plane.said("failed")[0]["reason"]
     assert len(plane.said("ack")) == 1
-    plane.accept = True
-    plane.assign(fence=8, claim="c-2", command=shell("touch second"))
-    assert running.exit_code() == 0
-    assert sorted(path.name for path in (running.work / "work").iterdir()) == ["second"]
+    assert not list((running.work / "work").iterdir())
 
 
 def test_a_result_outlives_an_outage_and_is_told_to_the_second_server(planes: Planes, agent: Agents) -> None:

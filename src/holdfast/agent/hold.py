@@ -6,6 +6,9 @@ from .messages import Assignment, Directive
 
 GRACE = "grace ran out"  # what ended a hold, beside the server's "end"
 
+# We know of its tenant, and a database that lost this would take us for new: so we are nobody's from then on.
+NOT_OURS = "it was told about a claim that is no longer its own"
+
 
 class Leave(Exception):
     """The agent's life is over, with this exit code and for this reason."""

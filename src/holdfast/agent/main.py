@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 from .activation import HookFailed, activate, run_hook
 from .config import BadConfig, Config, from_environment
 from .control import Control, pauses
-from .hold import GRACE, Hold, Leave
+from .hold import GRACE, NOT_OURS, Hold, Leave
 from .job import environment, file_name, forget_payload, run, store_result, write_payload
 from .log import log, speak_for
 from .memory import Memory
@@ -106,23 +106,19 @@ class Agent:
 
     async def _one_job(self, registration: Registration) -> None:
         hooks, folder = registration.worker, self.config.folder
-        while True:
-            hold = await self.next_hold()
-            assignment = hold.assignment
-            sink = Sink(self.config.outputs / file_name(assignment.claim), registration.output_limit)
-            if self.config.stage is not None:
-                await self._stage(self.config.stage, hold, hooks.run or assignment.command)
-            outcome = await self.hand_over(hold, {}, sink)
-            if outcome == "accepted":
-                break
+        hold = await self.next_hold()
+        assignment = hold.assignment
+        sink = Sink(self.config.outputs / file_name(assignment.claim), registration.output_limit)
+        if self.config.stage is not None:
+            await self._stage(self.config.stage, hold, hooks.run or assignment.command)
+        outcome = await self.hand_over(hold, {}, sink)
+        if outcome != "accepted":
             if self.config.stage is not None:
                 unstage(self.config.stage)
             sink.close()
-            if hooks.activate:
-                await self.fail("it was activated for a claim that is no longer its own")
-            if outcome == "ended":
+            if outcome == "ended" and not hooks.activate:
                 raise Leave(0, "its claim ended before it began")
-            self.let_go()
+            await self.fail(NOT_OURS)
         if self.config.stage is not None:
             if self.config.termination is not None:
                 sign(self.config.termination, assignment)

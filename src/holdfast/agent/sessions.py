@@ -5,7 +5,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from .activation import HookFailed
-from .hold import GRACE, Hold, Leave
+from .hold import GRACE, NOT_OURS, Hold, Leave
 from .job import file_name
 from .log import log
 from .memory import Memory
@@ -84,10 +84,8 @@ async def _claims(agent: "Agent", registration: Registration, served: Served, pr
             proxy.close()
         served.output_to(None)
         if outcome == "stale":
-            agent.let_go()
-            if registration.worker.activate:
-                await agent.fail("it was activated for a claim that is no longer its own")
-            continue
+            agent.let_go(reset=False)
+            await agent.fail(NOT_OURS)
         await _go_on_or_leave(agent, hold, served)
 
 

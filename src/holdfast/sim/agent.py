@@ -135,7 +135,8 @@ class Agent:
     async def _serve(self, assignment: dict[str, Any]) -> None:
         fence = assignment["fence"]
         if not await self._activate(fence):
-            self._let_go()
+            self._exit = self._exit or 1  # it knows of a tenant now: nobody else's it can be
+            self._changed.set()
             return
         self._step("acknowledged")
         again = bool((assignment["payload"] or {}).get("retry"))
@@ -198,10 +199,6 @@ class Agent:
             self._exit = 1
         else:
             self._reset_fence, self._doing = fence, "idle"
-        self._changed.set()
-
-    def _let_go(self) -> None:
-        self._assignment, self._doing = None, "idle"
         self._changed.set()
 
     async def _until_answered(self, verb: str, body: dict[str, Any]) -> int:

@@ -184,7 +184,9 @@ BEGIN
     -- What the lost time would have renewed starts anew: nobody could be heard in it. Claims before the installation: whoever
     -- ends a claim locks in this order too.
     UPDATE holdfast.claim SET lease_heard = h + lease WHERE state = 'active' AND lease IS NOT NULL;
-    UPDATE holdfast.claim SET progress_heard = h WHERE state = 'assigned';
+    -- Nor does anybody know whether an assignment was delivered: its worker may know of this tenant, and have let go of it since.
+    WITH c AS (UPDATE holdfast.claim SET progress_heard = h, delivered = true WHERE state = 'assigned' RETURNING worker_id)
+    UPDATE holdfast.worker SET delivered = true FROM c WHERE id = c.worker_id;
     UPDATE holdfast.installation SET epoch = greatest(epoch, p_epoch) + 1, recovering_since = t, recovery_heard = h,
         recovery_reason = p_reason, recoveries = recoveries + 1;
     UPDATE holdfast.hearing SET mark = greatest(mark, p_mark);
