@@ -315,6 +315,22 @@ PAST = (
         (Change(f"{FN}/worker.sql", "true, true, false,  -- what its holder", "true, true, true,  -- what its holder"),),
     ),
     Mutant(
+        "after lost commits a worker that knew of one tenant was given to another",
+        (
+            Change(f"{FN}/fleet.sql", "SET progress_heard = h, delivered = true WHERE", "SET progress_heard = h WHERE"),
+            Change(
+                f"{FN}/fleet.sql",
+                "    UPDATE holdfast.worker SET delivered = true FROM c WHERE",
+                "    UPDATE holdfast.worker SET delivered = delivered FROM c WHERE",
+            ),
+            Change(
+                "sim/agent.py",  # as the agent did it then
+                "            self._exit = self._exit or 1  # it knows of a tenant now: nobody else's it can be\n",
+                "            self._assignment, self._doing = None, 'idle'\n",
+            ),
+        ),
+    ),
+    Mutant(
         "a claim that was lost while its caller waited was a defect",
         (
             Change(

@@ -102,6 +102,27 @@ def test_while_recovering_nothing_is_given_out_ended_or_made(on_store: OnStore) 
     on_store(story)
 
 
+def test_nobody_knows_what_was_delivered_before_commits_were_lost(on_store: OnStore) -> None:
+    """So a worker that may know of this tenant is not given back to everybody, and one that does know may go on."""
+
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, JOB)
+        await make_warm(store, pool, 2)
+        silent, going = [await assigned(store, pool) for _ in range(2)]
+        await store.claims.offer([(pair.claim, pair.fence, True) for pair in (silent, going)])
+        await store.fleet.begin_recovery("restored", 0)
+        assert await store.fleet.end_recovery() == Done()
+        rows = await store.db.rows(
+            "SELECT c.delivered AND w.delivered AS yes FROM holdfast.claim c JOIN holdfast.worker w ON w.claim_id = c.id"
+        )
+        assert [row["yes"] for row in rows] == [True, True]
+        assert await store.claims.acknowledge(going.worker, going.fence, None) == going.claim
+        assert await store.claims.requeue(silent.claim, silent.fence, reason="no progress") == Done()
+        assert await state_of(store, "worker", silent.worker) == "retiring"
+
+    on_store(story)
+
+
 def test_leases_start_anew_with_recovery(on_store: OnStore) -> None:
     async def story(store: PostgresStore) -> None:
         clock = await Clock.of(store)

@@ -6,6 +6,7 @@ NAMED: dict[str, int] = {
     "a free pod whose row was lost could neither speak nor be ended": 35,
     "a claim that was adopted did not say whether its worker is protected": 301,
     "a claim that only its pod knew was called protected": 54,
+    "after lost commits a worker that knew of one tenant was given to another": 231,
     "a claim that was lost while its caller waited was a defect": 143,
     "a pod that could not start, and whose row was lost, stayed in quarantine": 52,
 }
