@@ -24,7 +24,9 @@ def test_a_replica_of_another_data_directory_refuses_the_database(make_fleet: Ma
 
 def test_workers_whose_folder_is_not_mounted_at_the_start_are_not_taken_for_dead(make_fleet: Make) -> None:
     fleet = make_fleet(replicas=1, pools={"linux": JOB})
-    claim = fleet.claim("linux", command=["sleep", "200"], wait="30s")
+    begun = fleet.home / "begun"
+    claim = fleet.claim("linux", command=["sh", "-c", f"touch {begun}; sleep 200"], wait="30s")
+    eventually(begun.exists, 30, "its command runs")
     fleet.kill(0)
     away = fleet.layout.workers.with_name("away")
     fleet.layout.workers.rename(away)

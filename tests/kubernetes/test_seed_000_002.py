@@ -181,12 +181,15 @@ def test_seed_000_a_stamped_worker_whose_agent_holds_what_we_do_not_know_is_not_
         fleet.warm(1, within=90)
         held = fleet.claim("notebook", tenant="acme", wait="30s")
         assert held["state"] == "active", fleet.said()
+        says = "SELECT 1 FROM holdfast.pulse WHERE worker_id = $1 AND claim_id IS NOT NULL"
+        eventually(lambda: fleet.sql(says, held["worker"]), 20, "its agent's word is stored")
         # The claim is closed under the working session, as production saw it: row and claim say free, stamp and agent do not.
         fleet.sql("DELETE FROM holdfast.claim WHERE id = $1", held["id"])
         forget = "UPDATE holdfast.worker SET state = 'warm', claim_id = NULL, held_from = NULL, tenant = NULL, delivered = false,"
         fleet.sql(f"{forget} state_heard = state_heard - interval '2 min' WHERE id = $1", held["worker"])
         eventually(lambda: worker(fleet, held["worker"])["suspect"], 30, "it is said aloud")
-        before = fleet.sql("SELECT success_at FROM holdfast.term WHERE duty = 'converge'")[0]["success_at"]
+        passed = "SELECT success_at FROM holdfast.term WHERE duty = 'converge'"
+        before = eventually(lambda: fleet.sql(passed)[0]["success_at"], 40, "a first pass")
 
         def untouched() -> bool:
             pod = fleet.pod(held["worker"])
@@ -197,7 +200,7 @@ def test_seed_000_a_stamped_worker_whose_agent_holds_what_we_do_not_know_is_not_
             return get(held["endpoint"], held["credential"]) == 200
 
         always(untouched, 20, "the session that nobody knows of goes on")
-        assert fleet.sql("SELECT success_at FROM holdfast.term WHERE duty = 'converge'")[0]["success_at"] > before
+        assert fleet.sql(passed)[0]["success_at"] > before
         other = fleet.claim("notebook", tenant="globex", wait="60s")
         assert other["state"] == "active"
         assert other["worker"] != held["worker"], "nobody else is given it"
