@@ -118,12 +118,12 @@ async def hand_over(store: PostgresStore, pool: Pool, pair: Pair) -> None:
         await tell(store, pair)
         assert await store.claims.acknowledge(pair.worker, pair.fence, None) == pair.claim
     else:
-        assert await store.claims.offer([(pair.claim, pair.fence, True)]) == [pair.claim]
+        assert [claim.id for claim in await store.claims.offer([(pair.claim, pair.fence, True)])] == [pair.claim]
 
 
 async def tell(store: PostgresStore, pair: Pair) -> Assignment:
     """The worker is offered the claim, and its agent fetches it; it has not acknowledged."""
-    assert await store.claims.offer([(pair.claim, pair.fence, True)]) == [pair.claim]
+    assert [claim.id for claim in await store.claims.offer([(pair.claim, pair.fence, True)])] == [pair.claim]
     assert pair.uid is not None
     told = await store.claims.deliver(pair.worker, pair.uid)
     assert told is not None

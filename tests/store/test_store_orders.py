@@ -3,6 +3,7 @@
 import pytest
 
 from holdfast.model.outcome import Done, Stale
+from holdfast.model.pool import PoolSpec
 from holdfast.ports.store import Batch
 from holdfast.postgres.store import PostgresStore
 from store.makes import (
@@ -160,6 +161,27 @@ def test_a_late_offer_takes_nothing_back_from_a_worker_that_was_told(on_store: O
         await store.claims.offer([(pair.claim, pair.fence, True)])
         assert await store.db.value("SELECT delivered FROM holdfast.claim WHERE id = $1", pair.claim)
         assert await store.claims.acknowledge(pair.worker, pair.fence, None) == pair.claim
+
+    on_store(story)
+
+
+@pytest.mark.parametrize(("spec", "state"), [(BARE, "active"), (JOB, "assigned")], ids=["no agent", "agent"])
+def test_offers_in_one_batch_answer_what_a_look_shows_and_leave_out_the_stale(
+    on_store: OnStore, spec: PoolSpec, state: str
+) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, spec)
+        await make_warm(store, pool, 3)
+        pairs = [await assigned(store, pool) for _ in range(3)]
+        offers = [(pair.claim, pair.fence - (n == 1), n == 0) for n, pair in enumerate(pairs)]
+        told = {claim.id: claim for claim in await store.claims.offer(list(reversed(offers)))}
+        assert sorted(told) == sorted([pairs[0].claim, pairs[2].claim])
+        for pair, protected in ((pairs[0], True), (pairs[2], False)):
+            assert [told[pair.claim]] == await store.claims.get([pair.claim])
+            assert (told[pair.claim].state, told[pair.claim].protected) == (state, protected)
+        assert await state_of(store, "claim", pairs[1].claim) == "assigned"
+        assert await store.claims.offer(offers[:1]) == []  # once only
+        assert await broken(store) == []
 
     on_store(story)
 

@@ -9,6 +9,7 @@ import pytest
 from holdfast.duties.actions import Clear
 from holdfast.engine.handover import HandOvers
 from holdfast.engine.metrics import Metrics
+from holdfast.model.claim import Claim
 from holdfast.model.outcome import Done, Stale
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import Pool, PoolSpec, ProtectionSpec
@@ -59,7 +60,7 @@ def test_a_late_clear_never_takes_a_new_claims_protection(on_store: OnStore, mom
         async def claim() -> int:
             pair = await assigned(store, pool)
             assert pair.worker == worker
-            assert await hand_overs.hand_over(pool, pair) is None
+            assert isinstance(await hand_overs.hand_over(pool, pair), Claim)
             assert await state_of(store, "claim", pair.claim) == "active"
             return pair.fence
 
@@ -101,7 +102,7 @@ def test_clears_racing_claims_leave_every_holder_protected(on_store: OnStore) ->
                 async with asyncio.timeout(PATIENCE):
                     while not pairs:
                         pairs = await match(store, pool, new)
-                assert await hand_overs.hand_over(pool, pairs[0]) is None
+                assert isinstance(await hand_overs.hand_over(pool, pairs[0]), Claim)
 
             clear = apply(plan)
             await asyncio.gather(*([clear, claim()] if turn % 2 else [claim(), clear]))

@@ -8,12 +8,13 @@ from collections.abc import Coroutine
 from typing import Any
 
 from ..model.claim import Claim
+from ..model.outcome import Stale
 from ..model.pool import Pool
 from ..ports.store import Batch, NewClaim, Pair, Store, StoreUnavailable
 from .crash import crash_point
 from .handover import HandOvers
 from .metrics import Metrics
-from .wakes import Wakes
+from .wakes import Waiter, Wakes
 
 BATCH = 128  # beyond this a batch's own length hurts its first request more than sharing helps the last
 UNKNOWN_TRIES = 3  # an unknown commit is settled by sending the batch again with the same ids
@@ -136,13 +137,18 @@ class Desk:
         await self._hand_over(pool, pair)
 
     async def _hand_over(self, pool: Pool, pair: Pair) -> None:
+        given = None
+        self._wakes.telling.add(pair.claim)
         try:
-            if await self._handovers.hand_over(pool, pair) is not None:
+            given = await self._handovers.hand_over(pool, pair)
+            if isinstance(given, Stale):
                 self.poke(pool)
             self._wakes.wake_worker(pair.worker)
-            self._wakes.wake_claim(pair.claim)
         except StoreUnavailable:
             return  # assigned without progress: the duty `deadlines` takes it up within 5 s
+        finally:
+            self._wakes.telling.discard(pair.claim)
+            self._wakes.wake_claim(pair.claim, given if isinstance(given, Claim) else None)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -167,7 +173,7 @@ class Desk:
             return await self._until(woken, claim_id, until, seconds)
 
     async def _until(
-        self, woken: asyncio.Event, claim_id: str, until: tuple[str, ...], seconds: float, *, look: bool = True
+        self, woken: Waiter, claim_id: str, until: tuple[str, ...], seconds: float, *, look: bool = True
     ) -> Claim | None:
         loop, resets = asyncio.get_running_loop(), self._wakes.resets
         end = loop.time() + seconds
@@ -175,6 +181,9 @@ class Desk:
             left, told = end - loop.time(), woken.is_set() and self._wakes.resets == resets
             woken.clear()
             resets = self._wakes.resets
+            if woken.told is not None and woken.told.state in until:
+                return woken.told
+            woken.told = None
             # Who was woken is likely to be done; whoever only looks asks for the state alone, which costs next to nothing.
             if told or left <= 0 or self._wakes.closing or (look and await self._store.claims.state(claim_id) in (*until, None)):
                 found = await self._store.claims.get([claim_id])

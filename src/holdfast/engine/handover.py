@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Callable
 
 from ..duties.actions import Clear
+from ..model.claim import Claim
 from ..model.outcome import Done, Outcome, Stale
 from ..model.pod import Pod, Stamp
 from ..model.pool import Pool
@@ -25,11 +26,14 @@ class HandOvers:
         self._cluster = cluster
         self._metrics = metrics
         self._counting = Counting(store, metrics)
+        self._offers: list[tuple[Pair, bool, asyncio.Future[Claim | None]]] = []
+        self._offering: asyncio.Task[None] | None = None
         self.hint: Callable[[set[str]], None] = lambda _: None  # look soon at these workers
         self.direct = not cluster.shared  # whether a claim may be active before anybody has looked at its pod
 
-    async def hand_over(self, pool: Pool, pair: Pair) -> Outcome | None:
-        """Stale: the worker proved unusable and the claim is back in the queue: match again. None: offered."""
+    async def hand_over(self, pool: Pool, pair: Pair) -> Claim | Stale | None:
+        """The claim as it was offered. Stale: the worker proved unusable and the claim is back in the queue: match again.
+        None: there is nothing to tell."""
         if pair.active:
             return None
         mode, required = pool.spec.protection.mode, pool.spec.protection.required
@@ -48,11 +52,36 @@ class HandOvers:
                 return None
             self._metrics.unprotected.labels(pool.name).inc()
         crash_point("handover.protected")
-        if not await self._store.claims.offer([(pair.claim, pair.fence, protected)]):
+        claim = await self._offer(pair, protected)
+        if claim is None:
             await self._unstamp(pair)
             self.hint({pair.worker})
         crash_point("handover.offered")
-        return None
+        return claim
+
+    async def _offer(self, pair: Pair, protected: bool) -> Claim | None:
+        """Put it into the next batch: one leaves as soon as the one before has returned, so that a rush shares its commits."""
+        future: asyncio.Future[Claim | None] = asyncio.get_running_loop().create_future()
+        self._offers.append((pair, protected, future))
+        if self._offering is None:
+            self._offering = asyncio.get_running_loop().create_task(self._send_offers())
+        return await future
+
+    async def _send_offers(self) -> None:
+        try:
+            while self._offers:
+                sent, self._offers = self._offers, []
+                try:
+                    taken = await self._store.claims.offer([(pair.claim, pair.fence, protected) for pair, protected, _ in sent])
+                except Exception as error:
+                    for _, _, future in sent:
+                        _settle(future, error)
+                    continue
+                claims = {claim.id: claim for claim in taken}
+                for pair, _, future in sent:
+                    _settle(future, claims.get(pair.claim))
+        finally:
+            self._offering = None
 
     async def _protect(self, pair: Pair) -> Pod | str | None:
         """The protected pod; a reason why the worker is unusable; or None: the cluster would not take it."""
@@ -111,6 +140,15 @@ async def clear(store: Store, cluster: Cluster, a: Clear) -> Outcome:
     if not isinstance(outcome, Done):
         return outcome
     return Done() if await cluster.clear(a.worker, a.uid, a.pod_version) else Stale()
+
+
+def _settle(future: "asyncio.Future[Claim | None]", result: Claim | Exception | None) -> None:
+    if future.done():
+        return
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
 
 
 def _unusable(pod: Pod | None) -> str | None:

@@ -229,7 +229,7 @@ class Replica:
                     self._wakes.wake_all()
                 elif kind == "c":
                     for claim in ids:
-                        self._wakes.wake_claim(claim)
+                        self._wakes.notice_claim(claim)
                 elif kind == "w":
                     for worker in ids:
                         self._wakes.wake_worker(worker)

@@ -44,9 +44,9 @@ class Claims(Protocol):
         Sending the same batch again (same ids) is safe. `direct`: a claim that needs neither agent nor protection is active
         at once; else its pod is looked at first, as for all others."""
 
-    async def offer(self, offers: Sequence[tuple[str, int, bool]]) -> list[str]:
+    async def offer(self, offers: Sequence[tuple[str, int, bool]]) -> list[Claim]:
         """The worker carries its protection (or not: the flag): its agent may now be told. Claims of pools without an agent
-        become active. Answers the claims that took it."""
+        become active. Answers the claims that took it, as they are then."""
 
     async def deliver(self, worker: str, uid: str) -> Assignment | None:
         """Note durably that the worker is being told, and what. The same again until acknowledged."""

@@ -13,40 +13,6 @@ _encode = msgspec.json.Encoder().encode
 
 MATCH = "SELECT * FROM @fn.match($1, $2::jsonb, $3, $4, $5)"
 
-# The worker carries its protection: its agent may be told. Without an agent this is the hand-over itself.
-OFFER = """
-WITH given AS (SELECT * FROM unnest($1::text[], $2::bigint[], $3::boolean[]) AS g(id, fence, protected)),
-clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
-c AS (
-    UPDATE holdfast.claim AS claim SET
-        offered = true, protected = g.protected, progress_heard = clock.h,
-        state = CASE WHEN agent.yes THEN claim.state ELSE 'active' END,
-        delivered = claim.delivered OR NOT agent.yes,
-        active_at = CASE WHEN agent.yes THEN NULL ELSE clock.t END,
-        lease_heard = CASE WHEN agent.yes THEN NULL ELSE clock.h + claim.lease END,
-        max_heard = CASE WHEN agent.yes THEN NULL ELSE clock.h + claim.max_duration END
-    FROM given g, clock, holdfast.pool p, LATERAL (SELECT (p.spec #>> '{worker,agent}')::boolean AS yes) agent
-    WHERE claim.id = g.id AND claim.fence = g.fence AND claim.state IN @claim.activate AND NOT claim.offered
-      AND p.id = claim.pool_id
-    RETURNING claim.id, claim.worker_id, claim.pool_id, claim.tenant, claim.state, claim.protected,
-              p.spec #>> '{protection,mode}' = 'off' AS off,
-              claim.protected AND p.spec #>> '{protection,mode}' = 'claim' AS seen
-), w AS (
-    -- What the patch's answer showed on the pod: else the next look at it would write the same once more.
-    UPDATE holdfast.worker AS worker SET delivered = worker.delivered OR c.state = 'active',
-        protected = worker.protected OR c.seen, version = worker.version + 1
-    FROM c WHERE worker.id = c.worker_id AND (c.state = 'active' OR c.seen AND NOT worker.protected)
-), e AS (
-    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
-    SELECT clock.t, CASE WHEN c.state = 'active' THEN 'claim.active' ELSE 'claim.unprotected' END, c.pool_id, c.worker_id, c.id,
-           c.tenant, CASE WHEN c.protected OR c.off THEN '' ELSE 'the cluster would not take the protection' END
-    FROM c, clock WHERE c.state = 'active' OR NOT (c.protected OR c.off)
-), n AS (
-    SELECT pg_notify('holdfast', CASE WHEN c.state = 'active' THEN 'c ' || c.id ELSE 'w ' || c.worker_id END) FROM c
-)
-SELECT c.id, (SELECT count(*) FROM n) FROM c
-"""
-
 # Note durably that the worker is being told: from here on it may have served this tenant.
 DELIVER = """
 WITH c AS (
@@ -156,6 +122,38 @@ WITH chosen AS MATERIALIZED (
     ORDER BY c.created_at DESC, c.id DESC LIMIT $5
 ) {SHOW} ORDER BY c.created_at DESC, c.id DESC
 """
+# The worker carries its protection: its agent may be told. Without an agent this is the hand-over itself, and what comes back is
+# the answer for whoever waits. In one order everywhere, so that two such batches never wait for each other.
+OFFER = f"""
+WITH given AS MATERIALIZED (
+    SELECT * FROM unnest($1::text[], $2::bigint[], $3::boolean[]) AS g(id, fence, protected) ORDER BY id
+), clock AS MATERIALIZED (SELECT holdfast.now() AS t, holdfast.heard() AS h),
+chosen AS (
+    UPDATE holdfast.claim AS claim SET
+        offered = true, protected = g.protected, progress_heard = clock.h,
+        state = CASE WHEN agent.yes THEN claim.state ELSE 'active' END,
+        delivered = claim.delivered OR NOT agent.yes,
+        active_at = CASE WHEN agent.yes THEN NULL ELSE clock.t END,
+        lease_heard = CASE WHEN agent.yes THEN NULL ELSE clock.h + claim.lease END,
+        max_heard = CASE WHEN agent.yes THEN NULL ELSE clock.h + claim.max_duration END
+    FROM given g, clock, holdfast.pool p, LATERAL (SELECT (p.spec #>> '{{worker,agent}}')::boolean AS yes) agent
+    WHERE claim.id = g.id AND claim.fence = g.fence AND claim.state IN @claim.activate AND NOT claim.offered
+      AND p.id = claim.pool_id
+    RETURNING claim.*, p.spec #>> '{{protection,mode}}' = 'off' AS off,
+              claim.protected AND p.spec #>> '{{protection,mode}}' = 'claim' AS seen,
+              pg_notify('holdfast', CASE WHEN agent.yes THEN 'w ' || claim.worker_id ELSE 'c ' || claim.id END)
+), worn AS (
+    -- What the patch's answer showed on the pod: else the next look at it would write the same once more.
+    UPDATE holdfast.worker AS worker SET delivered = worker.delivered OR c.state = 'active',
+        protected = worker.protected OR c.seen, version = worker.version + 1
+    FROM chosen c WHERE worker.id = c.worker_id AND (c.state = 'active' OR c.seen AND NOT worker.protected)
+), noted AS (
+    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
+    SELECT clock.t, CASE WHEN c.state = 'active' THEN 'claim.active' ELSE 'claim.unprotected' END, c.pool_id, c.worker_id, c.id,
+           c.tenant, CASE WHEN c.protected OR c.off THEN '' ELSE 'the cluster would not take the protection' END
+    FROM chosen c, clock WHERE c.state = 'active' OR NOT (c.protected OR c.off)
+) {SHOW}
+"""
 STATE = "SELECT state FROM holdfast.claim WHERE id = $1"
 
 
@@ -174,9 +172,9 @@ class PostgresClaims:
                 batch.answers[claim] = (what, worker or claim)
         return batch
 
-    async def offer(self, offers: Sequence[tuple[str, int, bool]]) -> list[str]:
+    async def offer(self, offers: Sequence[tuple[str, int, bool]]) -> list[Claim]:
         ids, fences, flags = zip(*offers, strict=True)
-        return [row["id"] for row in await self._db.rows(OFFER, list(ids), list(fences), list(flags))]
+        return [Claim(**dict(row)) for row in await self._db.rows(OFFER, list(ids), list(fences), list(flags))]
 
     async def deliver(self, worker: str, uid: str) -> Assignment | None:
         row = await self._db.row(DELIVER, worker, uid)

@@ -1,0 +1,87 @@
+"""Many hand-overs at once: they share their offers, each caller hears of its own claim, and a failure is everybody's."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from holdfast.engine.desk import Desk
+from holdfast.engine.handover import HandOvers
+from holdfast.engine.metrics import Metrics
+from holdfast.engine.wakes import Wakes
+from holdfast.model.claim import Claim
+from holdfast.ports.store import StoreUnavailable
+from holdfast.postgres.store import PostgresStore
+from store.makes import BARE, OnStore, ask, broken, make_pool, make_warm
+from store.shelf import Shelf
+
+RUSH = 24
+
+
+def counted(store: PostgresStore, monkeypatch: pytest.MonkeyPatch, fail: int = 0) -> dict[str, int]:
+    """How often a claim was offered and looked at; the first `fail` offers do not reach the store."""
+    calls = {"offer": 0, "get": 0, "state": 0}
+    offer, get, state = store.claims.offer, store.claims.get, store.claims.state
+
+    async def counted_offer(offers: Sequence[tuple[str, int, bool]]) -> list[Claim]:
+        calls["offer"] += 1
+        if calls["offer"] <= fail:
+            raise StoreUnavailable("not reached")
+        return await offer(offers)
+
+    async def counted_get(ids: Sequence[str]) -> list[Claim]:
+        calls["get"] += 1
+        return await get(ids)
+
+    async def counted_state(claim: str) -> str | None:
+        calls["state"] += 1
+        return await state(claim)
+
+    monkeypatch.setattr(store.claims, "offer", counted_offer)
+    monkeypatch.setattr(store.claims, "get", counted_get)
+    monkeypatch.setattr(store.claims, "state", counted_state)
+    return calls
+
+
+def test_a_rush_shares_its_offers_and_each_caller_hears_of_its_own_claim(
+    on_store: OnStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, BARE)
+        desk_ = desk(store, Shelf(pool, await make_warm(store, pool, RUSH)))
+        calls = counted(store, monkeypatch)
+        new = [ask() for _ in range(RUSH)]
+        served = await asyncio.gather(*(desk_.serve(pool, one, ("active", "ended"), 20.0) for one in new))
+        claims = [claim for _, claim in served if claim is not None]
+        assert [claim.id for claim in claims] == [one.id for one in new]
+        assert len({claim.worker for claim in claims}) == RUSH, "each has a worker of its own (P1)"
+        assert all(claim.state == "active" and claim.protected for claim in claims)
+        assert calls["offer"] < RUSH / 2
+        assert (calls["get"], calls["state"]) == (0, 0), "told, not looked for"
+        assert await broken(store) == []
+
+    on_store(story)
+
+
+def test_an_offer_that_failed_fails_for_all_that_shared_it_and_the_next_is_its_own(
+    on_store: OnStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, BARE)
+        shelf = Shelf(pool, await make_warm(store, pool, RUSH))
+        hand_overs = HandOvers(store, shelf, Metrics())
+        calls = counted(store, monkeypatch, fail=1)
+        pairs = (await store.claims.match(pool.id, [ask() for _ in range(RUSH)], 128, direct=False)).pairs
+        first = await asyncio.gather(*(hand_overs.hand_over(pool, pair) for pair in pairs), return_exceptions=True)
+        failed = [pair for pair, given in zip(pairs, first, strict=True) if isinstance(given, StoreUnavailable)]
+        assert failed
+        assert calls["offer"] - 1 == bool(len(pairs) - len(failed))
+        again = await asyncio.gather(*(hand_overs.hand_over(pool, pair) for pair in failed))
+        assert [claim.id for claim in again if isinstance(claim, Claim)] == [pair.claim for pair in failed]
+
+    on_store(story)
+
+
+def desk(store: PostgresStore, shelf: Shelf) -> Desk:
+    metrics = Metrics()
+    return Desk(store, HandOvers(store, shelf, metrics), Wakes(), metrics)
