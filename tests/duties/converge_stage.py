@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from holdfast.duties.cases import Seen
+from holdfast.duties.seen import Seen
 from holdfast.model.claim import fence_of
 from holdfast.model.pod import Pod, Pulse, Stamp
 from holdfast.model.worker import Worker

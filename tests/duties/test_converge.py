@@ -24,8 +24,9 @@ from holdfast.duties.actions import (
     ShowFacts,
     Spawn,
 )
-from holdfast.duties.cases import Case, Seen, classify, new_facts
+from holdfast.duties.cases import classify, new_facts
 from holdfast.duties.converge import Converge
+from holdfast.duties.seen import Case, Seen
 from holdfast.model.claim import LIVE
 from holdfast.model.pod import Pod, Pulse
 from holdfast.ports.store import Row

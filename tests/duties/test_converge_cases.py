@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from converge_stage import BUSY, EPOCH, FENCE, NAME, NOW, STAMP, UID, pod, pulse, row, seen, state
 
@@ -25,13 +26,15 @@ from holdfast.duties.actions import (
     Suspect,
     Warm,
 )
-from holdfast.duties.cases import ORPHAN_GRACE, SILENT, SPAWN_LOOK, Case, Seen, classify
+from holdfast.duties.cases import ORPHAN_GRACE, SILENT, SPAWN_LOOK, STAMP_GRACE, classify
+from holdfast.duties.seen import Case, Seen
 from holdfast.model.claim import MAX_LOST_RETRIES, fence_of
 from holdfast.model.pod import Pod, Stamp
 from holdfast.ports.store import Row
 
 BEFORE = {"missing_before": frozenset({NAME})}
 RECOVERING = {"state": state(recovering=True)}
+YOUNG = msgspec.structs.replace(STAMP, at=NOW - 2)
 FREE_POD, BUSY_POD = pod(), pod(stamp=STAMP, protected=True)
 
 # An example of each case: the row, the pod, and what else is seen.
@@ -68,6 +71,7 @@ EXAMPLES: list[tuple[Case, Row | None, Pod | None, dict[str, Any]]] = [
     (Case.QUIET, row("held", protection="off"), FREE_POD, {}),
     (Case.PROTECTION_LEFT, row(), BUSY_POD, {}),
     (Case.PROTECTION_LEFT, row(), pod(marked=True), {}),
+    (Case.STAMP_YOUNG, row(pulse=pulse(3.0)), pod(stamp=YOUNG), {}),
     (Case.QUIET, row(pulse=pulse(doing="running", **BUSY), age=2.0), BUSY_POD, {}),
     (Case.UNSEALED, row("held", seal=True), pod(stamp=STAMP, protected=True, attended=False), {}),
     (Case.RETIRING, row("retiring"), FREE_POD, {}),
@@ -225,6 +229,27 @@ def test_a_start_is_timed_from_when_it_was_scheduled() -> None:
 def test_stamped_pod_without_a_live_claim_is_warm_again() -> None:
     assert done(row(), BUSY_POD) == [Clear(NAME, 5, UID, "v1")]
     assert done(row("parked"), pod(stamp=STAMP)) == [Clear(NAME, 5, UID, "v1")]
+
+
+@pytest.mark.parametrize("agent", [True, False])
+def test_a_young_stamp_waits_until_its_agent_has_spoken_since_or_it_is_old(agent: bool) -> None:
+    """What was said before the stamp does not tell what the pod does now. The pod's own age says nothing."""
+
+    def left(stamped: float, heard: float | None) -> bool:
+        its_pod = pod(stamp=msgspec.structs.replace(STAMP, at=NOW - stamped), protected=True, created_at=NOW - 9_000)
+        its_row = row(agent=agent, pulse=None if heard is None else pulse(heard))
+        cleared = [Clear(NAME, 5, UID, "v1")]
+        did = done(its_row, its_pod)
+        assert did in ([], cleared)
+        return did == cleared
+
+    assert not left(2.0, 3.0), "heard before it was stamped"
+    assert left(2.0, 1.0), "heard since"
+    assert left(STAMP_GRACE, 55.0), "old enough, whatever was heard"
+    assert left(-5.0, 3.0), "stamped in the future: a clock jumped, and nothing stays young for that"
+    if not agent:
+        assert not left(2.0, None)
+        assert left(STAMP_GRACE, None)
 
 
 def test_stamped_pod_without_a_live_claim_is_cleared_also_when_the_pool_protects_no_more() -> None:

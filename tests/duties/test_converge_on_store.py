@@ -5,10 +5,10 @@ from collections.abc import Callable
 from store_stage import ask, make_pool, make_warm
 
 from holdfast.duties.actions import Adopt, Condemn, ShowFacts
-from holdfast.duties.cases import Seen
 from holdfast.duties.converge import Converge
 from holdfast.duties.deadlines import Deadlines
 from holdfast.duties.scale import plan_pool
+from holdfast.duties.seen import Seen
 from holdfast.model.outcome import Done, Skipped, Stale
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import Pool

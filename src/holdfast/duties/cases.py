@@ -1,14 +1,12 @@
 """Every worker falls into exactly one named case of the failure table; each case says what to do about it. Pure."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 
 import structlog
 
 from ..model.claim import MAX_LOST_RETRIES, epoch_of
 from ..model.pod import Pod, Pulse
-from ..ports.store import Facts, Recovery, Row
+from ..ports.store import Facts, Row
 from . import recover
 from .actions import (
     Action,
@@ -32,6 +30,7 @@ from .actions import (
     Suspect,
     Warm,
 )
+from .seen import Case, Seen, Verdict
 
 log = structlog.get_logger()
 
@@ -39,80 +38,8 @@ SILENT = 60.0  # seconds of heard time without a word: three missed polls of 20 
 SPAWN_LOOK = 5.0  # a row without a pod for so long: its creator died, or the outcome is unknown
 ASK_AGAIN = 30.0  # a pod that should end and still lives is asked again: whoever watched its deadline may be dead
 RETIRING_GRACE = 30.0  # nobody holds it: a container that ignores SIGTERM must not keep its node and its slot for a drain's hour
-PART = 500  # workers that are judged between two moments in which requests are served: about 5 ms
+STAMP_GRACE = 30.0  # a stamp without a claim that is younger than its agent's last word, or than this, may be a hand-over's
 ORPHAN_GRACE = 45.0  # a pod without a row may be older than our view of rows; 60 s with the pass's own period
-
-
-class Case(StrEnum):
-    QUIET = "quiet"
-    STARTING = "starting"
-    HELD_UP = "held-up"
-    UID_UNKNOWN = "uid-unknown"
-    READY = "ready"
-    SPAWN_UNKNOWN = "spawn-unknown"
-    NEVER_READY = "never-ready"
-    POD_ENDED_FREE = "pod-ended-free"
-    POD_ENDED_ASSIGNED = "pod-ended-assigned"
-    POD_ENDED_ACTIVE = "pod-ended-active"
-    POD_ENDED_UNTOUCHED = "pod-ended-untouched"
-    TERMINATING_FREE = "terminating-free"
-    TERMINATING_BUSY = "terminating-busy"
-    CORDONED_FREE = "cordoned-free"
-    SILENT = "silent"
-    SILENT_RETIRE = "silent-retire"
-    HEARD_AGAIN = "heard-again"
-    STRANGE_HOLD = "strange-hold"
-    HOLDS_ON = "holds-on"
-    UNATTENDED = "unattended"
-    PROTECTION_MISSING = "protection-missing"
-    PROTECTION_LEFT = "protection-left"
-    UNSEALED = "unsealed"
-    RETIRING = "retiring"
-    RETIRING_ENDING = "retiring-ending"
-    RETIRED = "retired"
-    POD_MISSING_ONCE = "pod-missing-once"
-    POD_MISSING = "pod-missing"
-    ORPHAN_YOUNG = "orphan-young"
-    ORPHAN = "orphan"
-    ORPHAN_ENDED = "orphan-ended"
-    ORPHAN_BUSY = "orphan-busy"
-    ORPHAN_EPOCH = "orphan-epoch"
-    ORPHAN_IDLE = "orphan-idle"
-    AHEAD = "ahead"
-    RECOVERING = "recovering"
-
-
-@dataclass(frozen=True)
-class Seen:
-    """Pods are read before rows: a claim made in between shows on the row, so nothing is taken for free that is not."""
-
-    pods: dict[str, Pod]
-    rows: dict[str, Row]
-    pulses: dict[str, Pulse]  # of pods without a row
-    state: Recovery
-    now: float
-    missing_before: frozenset[str] = frozenset()
-    quarantined: frozenset[str] = frozenset()
-    whole: bool = True  # every pod and every row, not just some
-    strange: Mapping[str, float] = field(default_factory=dict)  # for how many seconds we have seen pods without a row
-
-    def parts(self) -> Iterator["Seen"]:
-        """In slices, so that requests are served in between. Recovery is judged by the whole."""
-        names = sorted(self.rows.keys() | self.pods.keys())
-        if self.state.recovering or len(names) <= PART:
-            yield self
-            return
-        for start in range(0, len(names), PART):
-            some = names[start : start + PART]
-            pods = {name: self.pods[name] for name in some if name in self.pods}
-            rows = {name: self.rows[name] for name in some if name in self.rows}
-            yield replace(self, pods=pods, rows=rows)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    case: Case
-    actions: list[Action] = field(default_factory=list)
 
 
 def classify(row: Row | None, pod: Pod | None, seen: Seen) -> Verdict:
@@ -140,10 +67,10 @@ def classify(row: Row | None, pod: Pod | None, seen: Seen) -> Verdict:
         return terminating(row)
     if row.worker.state == "spawning":
         return starting(row, pod)
-    return living(row, pod)
+    return living(row, pod, seen)
 
 
-def living(row: Row, pod: Pod) -> Verdict:
+def living(row: Row, pod: Pod, seen: Seen) -> Verdict:
     """Warm, parked or held, on a pod that lives."""
     worker, pulse = row.worker, row.pulse
     free = worker.state in ("warm", "parked")
@@ -188,8 +115,18 @@ def living(row: Row, pod: Pod) -> Verdict:
     held_by_agent = row.agent and (not pod.attended or (pulse is not None and pulse.claim is not None and not pulse.claim_ended))
     marked = pod.protected or pod.marked or pod.stamp is not None
     if free and row.protection != "always" and marked and not held_by_agent:
+        if _just_stamped(pod, pulse, seen.now):
+            return Verdict(Case.STAMP_YOUNG)
         return Verdict(Case.PROTECTION_LEFT, [Clear(worker.id, worker.version, pod.uid, pod.version)])
     return Verdict(Case.QUIET)
+
+
+def _just_stamped(pod: Pod, pulse: Pulse | None, now: float) -> bool:
+    """Nobody has said since the stamp what the pod does. The stamp's age counts, not the pod's; one of the future is old."""
+    if pod.stamp is None:
+        return False
+    age = now - pod.stamp.at
+    return 0 <= age < STAMP_GRACE and not (pulse is not None and pulse.age < age)
 
 
 def starting(row: Row, pod: Pod) -> Verdict:

@@ -17,8 +17,9 @@ from .actions import (
     Quarantine,
     ShowFacts,
 )
-from .cases import Seen, classify, new_facts
+from .cases import classify, new_facts
 from .duty import Ports
+from .seen import Seen
 
 log = structlog.get_logger()
 

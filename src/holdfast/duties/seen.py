@@ -1,0 +1,84 @@
+"""What `converge` sees of all workers at once, and the name that each of them gets. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from ..model.pod import Pod, Pulse
+from ..ports.store import Recovery, Row
+from .actions import Action
+
+PART = 500  # workers that are judged between two moments in which requests are served: about 5 ms
+
+
+class Case(StrEnum):
+    QUIET = "quiet"
+    STARTING = "starting"
+    HELD_UP = "held-up"
+    UID_UNKNOWN = "uid-unknown"
+    READY = "ready"
+    SPAWN_UNKNOWN = "spawn-unknown"
+    NEVER_READY = "never-ready"
+    POD_ENDED_FREE = "pod-ended-free"
+    POD_ENDED_ASSIGNED = "pod-ended-assigned"
+    POD_ENDED_ACTIVE = "pod-ended-active"
+    POD_ENDED_UNTOUCHED = "pod-ended-untouched"
+    TERMINATING_FREE = "terminating-free"
+    TERMINATING_BUSY = "terminating-busy"
+    CORDONED_FREE = "cordoned-free"
+    SILENT = "silent"
+    SILENT_RETIRE = "silent-retire"
+    HEARD_AGAIN = "heard-again"
+    STRANGE_HOLD = "strange-hold"
+    HOLDS_ON = "holds-on"
+    UNATTENDED = "unattended"
+    PROTECTION_MISSING = "protection-missing"
+    PROTECTION_LEFT = "protection-left"
+    STAMP_YOUNG = "stamp-young"
+    UNSEALED = "unsealed"
+    RETIRING = "retiring"
+    RETIRING_ENDING = "retiring-ending"
+    RETIRED = "retired"
+    POD_MISSING_ONCE = "pod-missing-once"
+    POD_MISSING = "pod-missing"
+    ORPHAN_YOUNG = "orphan-young"
+    ORPHAN = "orphan"
+    ORPHAN_ENDED = "orphan-ended"
+    ORPHAN_BUSY = "orphan-busy"
+    ORPHAN_EPOCH = "orphan-epoch"
+    ORPHAN_IDLE = "orphan-idle"
+    AHEAD = "ahead"
+    RECOVERING = "recovering"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Pods are read before rows: a claim made in between shows on the row, so nothing is taken for free that is not."""
+
+    pods: dict[str, Pod]
+    rows: dict[str, Row]
+    pulses: dict[str, Pulse]  # of pods without a row
+    state: Recovery
+    now: float
+    missing_before: frozenset[str] = frozenset()
+    quarantined: frozenset[str] = frozenset()
+    whole: bool = True  # every pod and every row, not just some
+    strange: Mapping[str, float] = field(default_factory=dict)  # for how many seconds we have seen pods without a row
+
+    def parts(self) -> Iterator["Seen"]:
+        """In slices, so that requests are served in between. Recovery is judged by the whole."""
+        names = sorted(self.rows.keys() | self.pods.keys())
+        if self.state.recovering or len(names) <= PART:
+            yield self
+            return
+        for start in range(0, len(names), PART):
+            some = names[start : start + PART]
+            pods = {name: self.pods[name] for name in some if name in self.pods}
+            rows = {name: self.rows[name] for name in some if name in self.rows}
+            yield replace(self, pods=pods, rows=rows)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    case: Case
+    actions: list[Action] = field(default_factory=list)
