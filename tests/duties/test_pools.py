@@ -7,7 +7,7 @@ import pytest
 from scale_stage import load, pool
 
 from holdfast.duties.actions import Action, DrainPool, Ensure, FinishPool, Guard, PutPool, Release, Tell
-from holdfast.duties.pools import Pools, Seen, conditions, drained, of_object, refused, status, vanished, wanted
+from holdfast.duties.pools import Pools, Seen, conditions, drained, not_taken, of_object, status, vanished, wanted
 from holdfast.model.pool import Pool
 from holdfast.ports.declared import Condition, Declared
 from holdfast.ports.store import PoolLoad
@@ -188,7 +188,7 @@ def test_frozen_has_the_reason_of_whoever_froze_it() -> None:
 
 def test_a_refused_change_is_said_and_changes_nothing_else() -> None:
     seen = its_load(pool={"frozen": "looking into it", "trouble": TROUBLE}, fresh=1, held=3)
-    before, now = status(declared(generation=3), seen), refused(declared(), seen, "warm: above max")
+    before, now = status(declared(generation=3), seen), not_taken(declared(), seen, "Refused", "warm: above max")
     assert now == msgspec.structs.replace(before, generation=4, conditions=now.conditions)
     said = by_type(now.conditions)
     assert said.pop("Degraded") == Condition("Degraded", True, "Refused", "the pool goes on as it was: warm: above max")
@@ -196,7 +196,7 @@ def test_a_refused_change_is_said_and_changes_nothing_else() -> None:
 
 
 def test_what_was_refused_from_the_start_has_no_pool() -> None:
-    now = refused(declared(), None, "warm: above max")
+    now = not_taken(declared(), None, "Refused", "warm: above max")
     assert {each.type: (each.status, each.reason, each.message) for each in now.conditions} == {
         "Ready": (False, "Refused", "warm: above max"),
         "Degraded": (True, "Refused", "warm: above max"),

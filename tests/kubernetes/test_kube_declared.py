@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kube_fleet import job
+from webhooks import NAME, hooked, unreachable
 
 from holdfast.duties.pools import Pools
 from holdfast.install.manifests import custom_resource
@@ -14,9 +16,10 @@ from holdfast.kubernetes import declared as adapter
 from holdfast.kubernetes.access import find_access
 from holdfast.kubernetes.api import Api
 from holdfast.kubernetes.template import Setup
-from holdfast.model.outcome import Outcome
+from holdfast.model.outcome import Failed, Outcome
 from holdfast.ports.declared import Condition, PoolStatus
 from holdfast.postgres.store import PostgresStore
+from kube import keys
 from kube.access import Access
 from store.makes import OnStore, make_warm
 from store.shelf import passed
@@ -84,6 +87,28 @@ def with_pool(place: Place, on_store: OnStore) -> Callable[..., None]:
         on_store(main)
 
     return run
+
+
+def test_an_object_says_that_it_could_not_be_checked_and_is_taken_when_it_can_be(
+    place: Place, with_pool: Callable[..., None], tmp_path: Path
+) -> None:
+    keys.make_authority(tmp_path)
+
+    async def story(store: PostgresStore, cluster: KubernetesCluster, pass_: Pass) -> None:
+        with unreachable(tmp_path) as port, hooked(place.access, place.namespace, tmp_path, port):
+            place.declare()
+            assert any(isinstance(outcome, Failed) for outcome in await pass_())
+            said = place.status()["conditions"]
+            assert (said["Ready"]["status"], said["Degraded"]["status"]) == ("False", "True")
+            assert said["Degraded"]["reason"] == "Unchecked"
+            assert NAME in said["Degraded"]["message"], "it names the webhook"
+            assert await store.pools.get("linux") is None, "what was not checked is not made"
+        await pass_()
+        assert await store.pools.get("linux") is not None
+        await pass_()
+        assert place.status()["conditions"]["Degraded"]["status"] == "False"
+
+    with_pool(story)
 
 
 # A refused edit (the pool goes on)

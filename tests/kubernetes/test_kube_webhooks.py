@@ -1,94 +1,22 @@
 """Webhooks that deny a pod, or that must be asked and cannot be: the slot comes back at once, and the pool names the webhook."""
 
 import asyncio
-import base64
 import contextlib
 import json
-import socket
-import ssl
-import threading
-from collections.abc import Awaitable, Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from aiohttp import web
-from kube_fleet import KubeFleet, Made, job
+from kube_fleet import Made, job
+from webhooks import NAME, denying, hooked, unreachable
 
 from holdfast.kubernetes.access import Access as OurAccess
 from holdfast.kubernetes.api import Api, ApiRefused
 from holdfast.ports.cluster import OutcomeUnknown
 from kube import keys
 from waiting import eventually
-
-HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
-NAME = "pods.policy.example.com"
-
-
-class Denies(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        said = {"uid": review["request"]["uid"], "allowed": False, "status": {"message": "no pods on Mondays"}}
-        body = json.dumps({"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": said}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@contextlib.contextmanager
-def denying(folder: Path) -> Iterator[int]:
-    """A webhook that says no; its port."""
-    keys.make_server(folder, "hook")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Denies)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "hook.crt", folder / "hook.key")
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-@contextlib.contextmanager
-def unreachable(_: Path) -> Iterator[int]:
-    """A port that nobody listens at, and that nobody else can take."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
-
-
-@contextlib.contextmanager
-def hooked(fleet: KubeFleet, folder: Path, port: int) -> Iterator[None]:
-    """Every new pod of this namespace, and of no other, must be shown to the webhook at this port."""
-    authority = base64.b64encode((folder / "ca.crt").read_bytes()).decode()
-    hook = {
-        "name": NAME,
-        "clientConfig": {"url": f"https://127.0.0.1:{port}/", "caBundle": authority},
-        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": fleet.namespace}},
-        "failurePolicy": "Fail",
-        "sideEffects": "None",
-        "admissionReviewVersions": ["v1"],
-        "timeoutSeconds": 5,
-    }
-    pod = {"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "work", "image": "x"}]}}
-    probe = lambda: fleet.access.request("POST", f"{fleet.pods_path}?dryRun=All", pod).status  # noqa: E731
-    fleet.access.ask("POST", HOOKS, {"metadata": {"name": fleet.namespace}, "webhooks": [hook]})
-    try:
-        eventually(lambda: probe() >= 400, 30, "the webhook is in force")
-        yield
-    finally:
-        fleet.access.ask("DELETE", f"{HOOKS}/{fleet.namespace}")
 
 
 @pytest.mark.parametrize(("webhook", "word"), [(unreachable, "connection refused"), (denying, "no pods on Mondays")])
@@ -98,7 +26,7 @@ def test_a_pod_that_a_webhook_stops_gives_its_slot_back_and_the_pool_names_the_w
     fleet = fleet_of(pools={"linux": job(warm=1, max=2)})
     fleet.warm(1, within=60)
     keys.make_authority(tmp_path)
-    with webhook(tmp_path) as port, hooked(fleet, tmp_path, port):
+    with webhook(tmp_path) as port, hooked(fleet.access, fleet.namespace, tmp_path, port):
         done = fleet.claim("linux", command=["true"], wait="30s")  # takes the warm one; another is wanted in its place
 
         def trouble() -> Any:

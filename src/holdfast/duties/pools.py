@@ -100,13 +100,13 @@ def status(declared: Declared, load: PoolLoad) -> PoolStatus:
     )
 
 
-def refused(declared: Declared, load: PoolLoad | None, reason: str) -> PoolStatus:
-    """For an object whose specification cannot be taken. A pool that it has goes on as it was: its figures stay true, and all who
-    watch them (an autoscaler does) see no difference. The generation is the one that was judged."""
+def not_taken(declared: Declared, load: PoolLoad | None, word: str, reason: str) -> PoolStatus:
+    """For an object whose specification cannot be taken, for good or for now. A pool that it has goes on as it was: its figures
+    stay true, and all who watch them (an autoscaler does) see no difference. The generation is the one that was judged."""
     if load is None:
-        ready, degraded = Condition("Ready", False, "Refused", reason), Condition("Degraded", True, "Refused", reason)
+        ready, degraded = Condition("Ready", False, word, reason), Condition("Degraded", True, word, reason)
         return PoolStatus(generation=declared.generation, conditions=(ready, degraded))
-    degraded = Condition("Degraded", True, "Refused", f"the pool goes on as it was: {reason}")
+    degraded = Condition("Degraded", True, word, f"the pool goes on as it was: {reason}")
     said = tuple(degraded if each.type == "Degraded" else each for each in conditions(load))
     return msgspec.structs.replace(status(declared, load), conditions=said)
 

@@ -3,10 +3,10 @@
 import msgspec
 
 from ..duties import actions as do
-from ..duties.pools import refused
+from ..duties.pools import not_taken
 from ..model.outcome import Done, Failed, Outcome, Skipped, Stale
 from ..model.pool import Pool, PoolSpec, Problem, problems, revision_of
-from ..ports.cluster import Cluster
+from ..ports.cluster import Cluster, ClusterUnavailable
 from ..ports.declared import Declarations, Declared
 from ..ports.store import Store
 
@@ -23,15 +23,22 @@ class DeclaredPools:
         return self._cluster.declarations
 
     async def put(self, a: do.PutPool) -> Outcome:
-        found = await self._refused(a.declared)
+        try:
+            found = await self._refused(a.declared)
+        except ClusterUnavailable as error:  # such as a webhook that must be asked and cannot be
+            await self._say(a.declared, "Unchecked", f"it could not be checked, and is tried again: {error}")
+            raise
         if isinstance(found, list):
             message = "; ".join(f"{problem.field}: {problem.reason}" for problem in found)
-            loads = await self._store.pools.loads()
-            mine = next((load for load in loads if load.pool.id == a.declared.pool_id), None)
-            await self._objects.tell(a.declared, refused(a.declared, mine, message))
+            await self._say(a.declared, "Refused", message)
             return Failed(message)
         _, what = await self._store.pools.put(a.declared.pool_id, a.declared.name, found, "cr")
         return Stale() if what in ("same", "taken") else Done()
+
+    async def _say(self, declared: Declared, word: str, message: str) -> None:
+        loads = await self._store.pools.loads()
+        mine = next((load for load in loads if load.pool.id == declared.pool_id), None)
+        await self._objects.tell(declared, not_taken(declared, mine, word, message))
 
     async def _refused(self, declared: Declared) -> PoolSpec | list[Problem]:
         try:
