@@ -5,6 +5,7 @@ import os
 import platform
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,18 @@ def test_the_command_is_the_process_itself_so_that_it_hears_what_its_container_i
     process = subprocess.Popen(["/bin/sh", str(tmp_path / SCRIPT)], stdout=subprocess.PIPE, text=True)
     said, _ = process.communicate(timeout=20)
     assert int(said) == process.pid
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash --posix"])
+def test_a_variable_that_the_shell_keeps_for_itself_reaches_the_command(tmp_path: Path, shell: str) -> None:
+    names = ("UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO")
+    show = f"import json, os; print(json.dumps([os.environ.get(name) for name in {names}]))"
+    stage(tmp_path, given(env={name: f"{AWKWARD} {name}" for name in names}), [sys.executable, "-c", show])
+    ended = subprocess.run(
+        [*shell.split(), str(tmp_path / SCRIPT)], env={"PATH": os.environ["PATH"]}, capture_output=True, timeout=20, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert json.loads(ended.stdout) == [f"{AWKWARD} {name}" for name in names]
 
 
 def test_no_claim_overrides_our_own_words(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import msgspec
 from .messages import Assignment
 
 SCRIPT, ASSIGNMENT, PAYLOAD = "run", "assignment.json", "payload.json"
+# Where /bin/sh is bash it ends at an attempt to set one of these: they are set for the command alone.
+SHELLS_OWN = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
 NOT_STAGED = 3  # any other end than a hand-over must not start the worker's container
 
 
@@ -37,7 +39,9 @@ def stage(folder: Path, assignment: Assignment, argv: list[str]) -> None:
     }
     _write(folder / PAYLOAD, bytes(assignment.payload))
     _write(folder / ASSIGNMENT, msgspec.json.encode(told))
-    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items() if name not in SHELLS_OWN)
+    if own := [f"{name}={value}" for name, value in env.items() if name in SHELLS_OWN]:
+        argv = argv and ["env", *own, *argv]
     # It removes itself: the claim's secrets are in it, and the command has them from its environment.
     start = f"rm -f {shlex.quote(str(folder / SCRIPT))} 2>/dev/null\nexec {shlex.join(argv)}\n" if argv else "exit 0\n"
     _write(folder / SCRIPT, f"#!/bin/sh\n{exports}{start}".encode())
