@@ -245,7 +245,13 @@ class Checks:
     # Before something is done to a pod
 
     def effect(self, kind: str, pod: WorldPod) -> None:
-        if kind not in ("delete", "clear", "forget") or pod.install != self._install:
+        if pod.install != self._install:
+            return
+        if kind == "vanish" and self.before is not None and (self._unnoticed or self.before.recovering):
+            # The last that knew of what the database lost, before it could be compared: nobody can ever know.
+            last = {word.claim for word in (pod.stamp, pod.result) if word is not None}
+            self._book.forgotten |= last - self.before.claims.keys() - self.ended
+        if kind not in ("delete", "clear", "forget"):
             return
         row, live = self._of(pod.name)
         if kind == "delete" and row is not None and row[0] not in (None, pod.uid):
