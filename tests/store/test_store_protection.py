@@ -131,7 +131,26 @@ def test_only_a_free_worker_that_is_as_seen_is_unprotected(on_store: OnStore) ->
         seen = await version()
         await store.workers.hear(word(pair.worker, reset_fence=pair.fence))
         assert await store.workers.unprotect(pair.worker, seen) == Stale(), "changed since"
+        await store.fleet.begin_recovery("restored", 0)
+        assert await store.workers.unprotect(pair.worker, await version()) == Stale(), "its stamp may be all that is left to know"
+        await store.fleet.end_recovery()
         assert await store.workers.unprotect(pair.worker, await version()) == Done(), "parked is free"
+
+    on_store(story)
+
+
+def test_a_free_worker_that_is_protected_is_looked_at_soon(on_store: OnStore) -> None:
+    """The look right after its claim's end may come too early to clear it."""
+
+    async def story(store: PostgresStore) -> None:
+        pair = await lone_active(store, SESSION, ask("a", lease=60.0))
+        assert await store.workers.due() == []
+        assert await end(store, pair.claim) == Done()
+        assert await store.workers.due() == [pair.worker]
+        row = await store.workers.get(pair.worker)
+        assert row is not None
+        assert await store.workers.unprotect(pair.worker, row.version) == Done()
+        assert await store.workers.due() == []
 
     on_store(story)
 

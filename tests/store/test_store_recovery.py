@@ -109,7 +109,7 @@ def test_nobody_knows_what_was_delivered_before_commits_were_lost(on_store: OnSt
         pool = await make_pool(store, JOB)
         await make_warm(store, pool, 2)
         silent, going = [await assigned(store, pool) for _ in range(2)]
-        await store.claims.offer([(pair.claim, pair.fence, True) for pair in (silent, going)])
+        await store.claims.offer([(silent.claim, silent.fence, True)])  # the other's offer is among what was lost
         await store.fleet.begin_recovery("restored", 0)
         assert await store.fleet.end_recovery() == Done()
         rows = await store.db.rows(
@@ -117,6 +117,8 @@ def test_nobody_knows_what_was_delivered_before_commits_were_lost(on_store: OnSt
         )
         assert [row["yes"] for row in rows] == [True, True]
         assert await store.claims.acknowledge(going.worker, going.fence, None) == going.claim
+        [claim] = await store.claims.get([going.claim])
+        assert claim.protected is False, "nobody knows, and it is said so rather than nothing (P3)"
         assert await store.claims.requeue(silent.claim, silent.fence, reason="no progress") == Done()
         assert await state_of(store, "worker", silent.worker) == "retiring"
 

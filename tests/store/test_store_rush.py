@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from holdfast.engine.desk import Desk
@@ -10,9 +11,9 @@ from holdfast.engine.handover import HandOvers
 from holdfast.engine.metrics import Metrics
 from holdfast.engine.wakes import Wakes
 from holdfast.model.claim import Claim
-from holdfast.ports.store import StoreUnavailable
+from holdfast.ports.store import Facts, StoreUnavailable
 from holdfast.postgres.store import PostgresStore
-from store.makes import BARE, OnStore, ask, broken, make_pool, make_warm
+from store.makes import BARE, OnStore, ask, assigned, broken, make_pool, make_warm, queued, row_lock
 from store.shelf import Shelf
 
 RUSH = 24
@@ -78,6 +79,26 @@ def test_an_offer_that_failed_fails_for_all_that_shared_it_and_the_next_is_its_o
         assert calls["offer"] - 1 == bool(len(pairs) - len(failed))
         again = await asyncio.gather(*(hand_overs.hand_over(pool, pair) for pair in failed))
         assert [claim.id for claim in again if isinstance(claim, Claim)] == [pair.claim for pair in failed]
+
+    on_store(story)
+
+
+def test_offers_and_what_is_seen_of_their_workers_never_wait_for_each_other_in_a_circle(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, BARE)
+        workers = sorted(await make_warm(store, pool, RUSH))
+        # Claims in the opposite order of their workers: who locks along the claims meets who locks along the workers.
+        pairs = [await assigned(store, pool, msgspec.structs.replace(ask(), id=f"c-{99 - n}")) for n in range(RUSH)]
+        assert [pair.worker for pair in pairs] == workers
+        seen = [
+            Facts(worker=pair.worker, uid=pair.uid or "", node="n-1", terminating=False, schedulable=True, protected=True)
+            for pair in pairs
+        ]
+        offers = [(pair.claim, pair.fence, True) for pair in pairs]
+        shown, told = await queued(store, row_lock("worker", workers[0]), store.workers.facts(seen), store.claims.offer(offers))
+        assert not [each for each in (shown, told) if isinstance(each, Exception)]
+        assert (shown, len(told)) == (RUSH, RUSH)
+        assert await broken(store) == []
 
     on_store(story)
 

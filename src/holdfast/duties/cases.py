@@ -38,7 +38,7 @@ SILENT = 60.0  # seconds of heard time without a word: three missed polls of 20 
 SPAWN_LOOK = 5.0  # a row without a pod for so long: its creator died, or the outcome is unknown
 ASK_AGAIN = 30.0  # a pod that should end and still lives is asked again: whoever watched its deadline may be dead
 RETIRING_GRACE = 30.0  # nobody holds it: a container that ignores SIGTERM must not keep its node and its slot for a drain's hour
-STAMP_GRACE = 30.0  # a stamp without a claim that is younger than its agent's last word, or than this, may be a hand-over's
+STAMP_GRACE = 2.0  # an agent's word is stored within 1 s: if it did something since it was stamped, that has been heard by then
 ORPHAN_GRACE = 45.0  # a pod without a row may be older than our view of rows; 60 s with the pass's own period
 
 
@@ -115,18 +115,18 @@ def living(row: Row, pod: Pod, seen: Seen) -> Verdict:
     held_by_agent = row.agent and (not pod.attended or (pulse is not None and pulse.claim is not None and not pulse.claim_ended))
     marked = pod.protected or pod.marked or pod.stamp is not None
     if free and row.protection != "always" and marked and not held_by_agent:
-        if _just_stamped(pod, pulse, seen.now):
+        if row.agent and _just_stamped(pod, pulse, seen.now):
             return Verdict(Case.STAMP_YOUNG)
         return Verdict(Case.PROTECTION_LEFT, [Clear(worker.id, worker.version, pod.uid, pod.version)])
     return Verdict(Case.QUIET)
 
 
 def _just_stamped(pod: Pod, pulse: Pulse | None, now: float) -> bool:
-    """Nobody has said since the stamp what the pod does. The stamp's age counts, not the pod's; one of the future is old."""
+    """Its agent may have done something that is not stored yet. The stamp's age counts, not the pod's; clocks may differ."""
     if pod.stamp is None:
         return False
     age = now - pod.stamp.at
-    return 0 <= age < STAMP_GRACE and not (pulse is not None and pulse.age < age)
+    return abs(age) < STAMP_GRACE and not (pulse is not None and pulse.age < age)
 
 
 def starting(row: Row, pod: Pod) -> Verdict:

@@ -79,7 +79,8 @@ class HandOvers:
                     continue
                 claims = {claim.id: claim for claim in taken}
                 for pair, _, future in sent:
-                    _settle(future, claims.get(pair.claim))
+                    claim = claims.get(pair.claim)
+                    _settle(future, claim if claim is not None and claim.fence == pair.fence else None)
         finally:
             self._offering = None
 

@@ -123,10 +123,13 @@ WITH chosen AS MATERIALIZED (
 ) {SHOW} ORDER BY c.created_at DESC, c.id DESC
 """
 # The worker carries its protection: its agent may be told. Without an agent this is the hand-over itself, and what comes back is
-# the answer for whoever waits. In one order everywhere, so that two such batches never wait for each other.
+# the answer for whoever waits. Whoever writes several claims or workers locks them by their ids first, claims before workers:
+# else two such statements may wait for each other.
 OFFER = f"""
 WITH given AS MATERIALIZED (
-    SELECT * FROM unnest($1::text[], $2::bigint[], $3::boolean[]) AS g(id, fence, protected) ORDER BY id
+    SELECT g.* FROM unnest($1::text[], $2::bigint[], $3::boolean[]) AS g(id, fence, protected)
+), mine AS MATERIALIZED (
+    SELECT id FROM holdfast.claim WHERE id = ANY ($1::text[]) ORDER BY id FOR UPDATE
 ), clock AS MATERIALIZED (SELECT holdfast.now() AS t, holdfast.heard() AS h),
 chosen AS (
     UPDATE holdfast.claim AS claim SET
@@ -136,17 +139,20 @@ chosen AS (
         active_at = CASE WHEN agent.yes THEN NULL ELSE clock.t END,
         lease_heard = CASE WHEN agent.yes THEN NULL ELSE clock.h + claim.lease END,
         max_heard = CASE WHEN agent.yes THEN NULL ELSE clock.h + claim.max_duration END
-    FROM given g, clock, holdfast.pool p, LATERAL (SELECT (p.spec #>> '{{worker,agent}}')::boolean AS yes) agent
+    FROM given g JOIN mine USING (id), clock, holdfast.pool p, LATERAL (SELECT (p.spec #>> '{{worker,agent}}')::boolean AS yes) agent
     WHERE claim.id = g.id AND claim.fence = g.fence AND claim.state IN @claim.activate AND NOT claim.offered
       AND p.id = claim.pool_id
     RETURNING claim.*, p.spec #>> '{{protection,mode}}' = 'off' AS off,
               claim.protected AND p.spec #>> '{{protection,mode}}' = 'claim' AS seen,
               pg_notify('holdfast', CASE WHEN agent.yes THEN 'w ' || claim.worker_id ELSE 'c ' || claim.id END)
+), theirs AS MATERIALIZED (
+    SELECT id FROM holdfast.worker WHERE id IN (SELECT worker_id FROM chosen) ORDER BY id FOR UPDATE
 ), worn AS (
     -- What the patch's answer showed on the pod: else the next look at it would write the same once more.
     UPDATE holdfast.worker AS worker SET delivered = worker.delivered OR c.state = 'active',
         protected = worker.protected OR c.seen, version = worker.version + 1
-    FROM chosen c WHERE worker.id = c.worker_id AND (c.state = 'active' OR c.seen AND NOT worker.protected)
+    FROM chosen c JOIN theirs ON theirs.id = c.worker_id
+    WHERE worker.id = c.worker_id AND (c.state = 'active' OR c.seen AND NOT worker.protected)
 ), noted AS (
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
     SELECT clock.t, CASE WHEN c.state = 'active' THEN 'claim.active' ELSE 'claim.unprotected' END, c.pool_id, c.worker_id, c.id,

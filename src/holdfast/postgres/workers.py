@@ -91,11 +91,12 @@ WHERE worker.id = ANY ($1::text[]) AND worker.suspect_since IS NOT NULL
 """
 
 FACTS = """
+WITH known AS MATERIALIZED (SELECT id FROM holdfast.worker WHERE id = ANY ($1::text[]) ORDER BY id FOR UPDATE)
 UPDATE holdfast.worker AS w SET node = f.node, terminating = w.terminating OR f.terminating, schedulable = f.schedulable,
     protected = f.protected, endpoint = coalesce(f.endpoint, w.endpoint), version = w.version + 1,
     scheduled_heard = CASE WHEN f.node IS NOT NULL THEN coalesce(w.scheduled_heard, (SELECT holdfast.heard())) END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::boolean[], $5::boolean[], $6::boolean[], $7::text[])
-     AS f(id, uid, node, terminating, schedulable, protected, endpoint)
+     AS f(id, uid, node, terminating, schedulable, protected, endpoint) JOIN known USING (id)
 WHERE w.id = f.id AND w.pod_uid = f.uid AND w.state <> 'gone' RETURNING w.id
 """
 
@@ -121,7 +122,7 @@ FROM holdfast.pulse u, (SELECT holdfast.heard() AS h) c, holdfast.installation i
 # First here, then on the pod: a clear that was planned from an old view must not land on a new claim's protection.
 UNPROTECT = """
 UPDATE holdfast.worker SET protected = false, version = version + 1
-WHERE id = $1 AND version = $2 AND state IN ('warm', 'parked') RETURNING 'done'
+WHERE id = $1 AND version = $2 AND state IN ('warm', 'parked') AND NOT @fn.halted($3) RETURNING 'done'
 """
 
 WORKER_COLUMNS = """
@@ -201,7 +202,7 @@ class PostgresWorkers:
         await self._db.rows(UNSUSPECT, list(workers))
 
     async def unprotect(self, worker: str, version: int) -> Outcome:
-        return _guarded(await self._db.value(UNPROTECT, worker, version))
+        return _guarded(await self._db.value(UNPROTECT, worker, version, self._db.mark.value))
 
     async def pulses(self, workers: Sequence[str]) -> list[Pulse]:
         return [Pulse(**dict(row)) for row in await self._db.rows(PULSES, list(workers))]

@@ -172,6 +172,7 @@ CREATE FUNCTION @fn.begin_recovery(p_reason text, p_mark bigint, p_epoch integer
 DECLARE
     t timestamptz;
     h timestamptz;
+    v_workers text[];
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.recovery', 0));
     IF NOT EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NULL OR epoch <= p_epoch) THEN
@@ -181,14 +182,17 @@ BEGIN
     END IF;
     t := holdfast.now();
     h := holdfast.heard();
-    -- What the lost time would have renewed starts anew: nobody could be heard in it. Claims before the installation: whoever
-    -- ends a claim locks in this order too.
+    -- What the lost time would have renewed starts anew: nobody could be heard in it. Claims, the installation, workers: whoever
+    -- ends a claim locks in this order too, and several of a kind by their ids.
+    PERFORM FROM holdfast.claim WHERE state IN ('assigned', 'active') ORDER BY id FOR UPDATE;
     UPDATE holdfast.claim SET lease_heard = h + lease WHERE state = 'active' AND lease IS NOT NULL;
     -- Nor does anybody know whether an assignment was delivered: its worker may know of this tenant, and have let go of it since.
     WITH c AS (UPDATE holdfast.claim SET progress_heard = h, delivered = true WHERE state = 'assigned' RETURNING worker_id)
-    UPDATE holdfast.worker SET delivered = true FROM c WHERE id = c.worker_id;
+    SELECT array_agg(worker_id) INTO v_workers FROM c;
     UPDATE holdfast.installation SET epoch = greatest(epoch, p_epoch) + 1, recovering_since = t, recovery_heard = h,
         recovery_reason = p_reason, recoveries = recoveries + 1;
+    PERFORM FROM holdfast.worker WHERE id = ANY (v_workers) ORDER BY id FOR UPDATE;
+    UPDATE holdfast.worker SET delivered = true WHERE id = ANY (v_workers);
     UPDATE holdfast.hearing SET mark = greatest(mark, p_mark);
     INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'recovery.began', p_reason);
     RETURN true;

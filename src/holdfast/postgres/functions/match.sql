@@ -191,7 +191,7 @@ BEGIN
                       AND p.suspect_since IS NULL
                       AND EXISTS (SELECT FROM holdfast.claim c
                                   WHERE c.pool_id = p_pool AND c.tenant = p.tenant AND c.state = 'waiting')
-                    LIMIT p_limit FOR UPDATE) AS free) AS w
+                    ORDER BY p.id LIMIT p_limit FOR UPDATE) AS free) AS w
         CROSS JOIN LATERAL (SELECT c.id FROM holdfast.claim c
                             WHERE c.pool_id = p_pool AND c.tenant = w.tenant AND c.state = 'waiting'
                             ORDER BY c.priority DESC, c.tag, c.id OFFSET w.n - 1 LIMIT 1) AS c

@@ -117,7 +117,9 @@ BEGIN
     IF NOT c.delivered OR c.state NOT IN @claim.activate THEN
         RETURN NULL;
     END IF;
-    UPDATE holdfast.claim SET state = 'active', active_at = t, lease_heard = h + lease, max_heard = h + max_duration WHERE id = c.id;
+    UPDATE holdfast.claim SET state = 'active', active_at = t, lease_heard = h + lease, max_heard = h + max_duration,
+        protected = coalesce(protected, false) -- what was said of it was lost, and what it is converge sees on the pod
+    WHERE id = c.id;
     UPDATE holdfast.worker SET endpoint = coalesce(p_endpoint, endpoint), version = version + 1 WHERE id = p_worker;
     DELETE FROM holdfast.claim_secret WHERE claim_id = c.id;
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant)
@@ -249,6 +251,7 @@ CREATE FUNCTION @fn.due_workers() RETURNS SETOF text LANGUAGE sql AS $$
         OR ((p.spec #>> '{worker,agent}')::boolean AND w.state IN ('warm', 'parked', 'held') AND w.suspect_since IS NULL
             AND coalesce(u.beat_heard, w.state_heard) < clock.h - interval '60 s')
         OR (w.state = 'held' AND c.state = 'active' AND NOT w.protected AND NOT w.terminating
-            AND p.spec #>> '{protection,mode}' <> 'off'))
+            AND p.spec #>> '{protection,mode}' <> 'off')
+        OR (w.state IN ('warm', 'parked') AND w.protected AND p.spec #>> '{protection,mode}' <> 'always'))
     ORDER BY w.state = 'retiring', w.state_heard LIMIT 500
 $$;
