@@ -64,8 +64,8 @@ soak: $(READY) ## five minutes of random faults (HOLDFAST_SOAK_SECONDS, HOLDFAST
 	HOLDFAST_SOAK_SECONDS=$${HOLDFAST_SOAK_SECONDS:-300} $(BIN)/pytest -s tests/soak
 
 .PHONY: sim
-sim: $(READY) ## whole fleets on virtual time under every fault: SEED=7 replays one, SEEDS=200 runs many, FRESH=4 adds new ones
-	$(BIN)/python -m holdfast.sim $(if $(SEED),--seed $(SEED),$(if $(SEEDS),--seeds $(SEEDS))) --fresh $(or $(FRESH),$(if $(SEEDS),0,4))
+sim: $(READY) ## whole fleets on virtual time under every fault: SEED=7 replays one, SEEDS=200 runs many, FAULTS=pod.kill of these faults only, FRESH=4 adds new ones
+	$(BIN)/python -m holdfast.sim $(if $(SEED),--seed $(SEED),$(if $(SEEDS),--seeds $(SEEDS))) $(if $(FAULTS),--faults $(FAULTS)) --fresh $(or $(FRESH),$(if $(SEEDS),0,4))
 
 .PHONY: sim-mutants
 sim-mutants: $(READY) ## deliberate bugs and past ones, one at a time: the simulation must catch each (ONLY=word chooses)

@@ -30,24 +30,24 @@ def mutated(mutant: Mutant, folder: Path) -> None:
         path.write_text(text.replace(change.before, change.after))
 
 
-def caught(mutant: Mutant, first: int, seeds: int, jobs: int) -> str | None:
+def caught(mutant: Mutant, *which: str) -> str | None:
     """What the simulation said of it; None: nothing within these seeds."""
     with tempfile.TemporaryDirectory(prefix="hf-mutant-") as folder:
         Path(folder).chmod(0o755)
         mutated(mutant, Path(folder))
         env = {**os.environ, "PYTHONPATH": f"{folder}/src", "PYTHONDONTWRITEBYTECODE": "1"}
-        argv = [sys.executable, "-m", "holdfast.sim", "--until-broken", "--seeds", str(seeds), "--first", str(first)]
-        done = subprocess.run([*argv, "--jobs", str(jobs)], env=env, capture_output=True, text=True, check=False)
+        argv = [sys.executable, "-m", "holdfast.sim", "--until-broken", *which]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
         if done.returncode == 0:
             return None
-        said = re.search(r"^seed \d+: .*$", done.stdout, re.MULTILINE)
+        said = re.search(r"^seed \d\S*: .*$", done.stdout, re.MULTILINE)
         if said is None:
             raise SystemExit(f"{mutant.name}: the simulation itself failed:\n{done.stdout}\n{done.stderr}")
         return said[0]
 
 
 def main() -> int:
-    """Deliberate bugs within so many seeds; then past bugs, each by the one seed that is named for it."""
+    """Deliberate bugs within so many seeds; then past ones: by the seed that is named for each, else by others of its faults."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="mutants whose name has this in it")
     parser.add_argument("--past", action="store_true", help="only bugs that the simulation found, put back")
@@ -55,15 +55,17 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()
-    chosen = [
-        *((mutant, args.first, args.seeds) for mutant in MUTANTS if not args.past),
-        *((mutant, NAMED[mutant.name], 1) for mutant in PAST),
-    ]
-    chosen = [each for each in chosen if args.only is None or args.only in each[0].name]
+    chosen = [mutant for mutant in ((), MUTANTS)[not args.past] + PAST if args.only is None or args.only in mutant.name]
+    many = ("--seeds", str(args.seeds), "--first", str(args.first), "--jobs", str(args.jobs))
     missed = []
-    for mutant, first, seeds in chosen:
+    for mutant in chosen:
         began = time.monotonic()
-        said = caught(mutant, first, seeds, min(args.jobs, seeds))
+        if seed := NAMED.get(mutant.name):
+            said = caught(mutant, "--seed", seed, "--jobs", "1")
+            if said is None and (said := caught(mutant, *many, "--faults", seed.partition("@")[2])):
+                said += f"\n        ({seed} does not meet it any more: name this one)"
+        else:
+            said = caught(mutant, *many)
         took = time.monotonic() - began
         print(
             f"{'caught' if said else 'MISSED':<7} {mutant.name}  ({took:.0f} s)\n        {said or 'nothing broken'}", flush=True

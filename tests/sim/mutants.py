@@ -282,7 +282,7 @@ MUTANTS = (
     ),
 )
 
-# Bugs that the simulation found, put back: the seed that is named for each (sim/named.py) must still meet it.
+# Bugs that the simulation found, put back: the seed that is named for each (sim/named.py), or one like it, must still meet it.
 PAST = (
     Mutant(
         "after the database's clock jumped back an orphan stayed young",
@@ -320,8 +320,8 @@ PAST = (
             Change(f"{FN}/fleet.sql", "SET progress_heard = h, delivered = true WHERE", "SET progress_heard = h WHERE"),
             Change(
                 f"{FN}/fleet.sql",
-                "    UPDATE holdfast.worker SET delivered = true FROM c WHERE",
-                "    UPDATE holdfast.worker SET delivered = delivered FROM c WHERE",
+                "    UPDATE holdfast.worker SET delivered = true WHERE id = ANY (v_workers);",
+                "    UPDATE holdfast.worker SET delivered = delivered WHERE id = ANY (v_workers);",
             ),
             Change(
                 "sim/agent.py",  # as the agent did it then

@@ -10,7 +10,7 @@ import pytest
 from mutants import MUTANTS, PAST
 
 from holdfast.sim.book import Book, Broken
-from holdfast.sim.faults import KINDS, Fault, draw
+from holdfast.sim.faults import KINDS, Fault, draw, seed_of
 from holdfast.sim.many import run_one, server
 from holdfast.sim.named import NAMED
 from holdfast.sim.report import describe
@@ -27,7 +27,7 @@ def dsn() -> Iterator[str]:
 
 
 def test_one_seed_gives_one_trace_whatever_the_hash_seed(dsn: str) -> None:
-    code = "import sys; from holdfast.sim.many import run_one; o = run_one(4, sys.argv[1]); print(o.digest, o.failure)"
+    code = "import sys; from holdfast.sim.many import run_one; o = run_one('4', sys.argv[1]); print(o.digest, o.failure)"
     said = []
     for hash_seed in ("1", "77"):
         env = {**os.environ, "PYTHONHASHSEED": hash_seed}
@@ -38,7 +38,7 @@ def test_one_seed_gives_one_trace_whatever_the_hash_seed(dsn: str) -> None:
 
 
 def test_a_run_keeps_its_promises_and_really_did_something(dsn: str) -> None:
-    outcome = run_one(7, dsn)
+    outcome = run_one("7", dsn)
     assert outcome.failure is None, describe(outcome)
     assert outcome.statements > 2000
     trace = "\n".join(outcome.lines)
@@ -47,10 +47,19 @@ def test_a_run_keeps_its_promises_and_really_did_something(dsn: str) -> None:
 
 
 def test_other_seeds_give_other_runs() -> None:
-    plans = [draw(seed, 30, 240) for seed in range(200)]
+    plans = [draw(str(seed), 30, 240) for seed in range(200)]
     assert len({str(plan) for plan in plans}) == 200
     assert {fault.kind for plan in plans for fault in plan} == set(KINDS), "every fault comes up"
-    assert plans[3] == draw(3, 30, 240)
+    assert plans[3] == draw("3", 30, 240)
+
+
+def test_a_seed_may_name_the_only_faults_that_it_draws() -> None:
+    plans = [draw(f"{seed}@store.failover+pod.kill", 30, 240) for seed in range(20)]
+    assert {fault.kind for plan in plans for fault in plan} == {"store.failover", "pod.kill"}
+    assert len({str(plan) for plan in plans}) == 20
+    for wrong in ("", "x", "7@", "7@store.flood", "@pod.kill", "-1"):
+        with pytest.raises(ValueError, match=r"not a seed|no such fault"):
+            seed_of(wrong)
 
 
 def test_shrinking_keeps_what_matters() -> None:
@@ -89,6 +98,7 @@ def test_every_deliberate_bug_still_fits_the_code(mutant: object) -> None:
 
 def test_every_named_seed_has_its_bug_to_put_back() -> None:
     assert {mutant.name for mutant in PAST} == NAMED.keys()
+    assert [seed_of(seed) for seed in NAMED.values()] == list(NAMED.values())
 
 
 def test_the_book_knows_a_command_that_starts_twice() -> None:
@@ -112,7 +122,7 @@ def _outcome(faults: list[Fault], promise: str | None) -> Outcome:
 
     failure = Failure(promise, "something", 40.0) if promise else None
     return Outcome(
-        9,
+        "9",
         failure,
         faults,
         ["    1.000  sql          r1             a statement", "    2.000  event        an event"],

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from .faults import seed_of
 from .many import run_many, run_one, server, shrunk
 from .named import NAMED
 from .report import describe
@@ -18,8 +19,9 @@ FIXED = range(1, 17)  # what every run of the checks includes, besides the named
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m holdfast.sim", description=__doc__)
-    parser.add_argument("--seed", type=int, help="replay this one, and keep its trace")
+    parser.add_argument("--seed", help="replay this one, and keep its trace")
     parser.add_argument("--seeds", type=int, help="run seeds 1…N")
+    parser.add_argument("--faults", default="", help="with --seeds: only these faults, such as store.failover+pod.kill")
     parser.add_argument("--first", type=int, default=1, help="with --seeds: begin here")
     parser.add_argument("--fresh", type=int, default=0, help="add so many seeds that nobody has tried")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once")
@@ -27,18 +29,26 @@ def main() -> int:
     parser.add_argument("--until-broken", action="store_true", help="stop at the first broken promise")
     parser.add_argument("--no-shrink", action="store_true", help="do not look for a shorter plan of faults")
     args = parser.parse_args()
+    only = f"@{args.faults}" if args.faults else ""
+    try:
+        seed_of(args.seed if args.seed is not None else f"0{only}")
+    except ValueError as error:
+        parser.error(str(error))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Postgres must not stay behind
     with server() as postgres:
-        if args.seed is not None:
+        if args.seed is not None and not args.until_broken:
             return replay(args.seed, postgres.dsn, args.trace, look_further=not args.no_shrink)
-        seeds = list(range(args.first, args.first + args.seeds)) if args.seeds else [*NAMED.values(), *FIXED]
-        seeds += [1_000_000 + secrets.randbelow(1_000_000_000) for _ in range(args.fresh)]
+        numbers = range(args.first, args.first + args.seeds) if args.seeds else FIXED
+        seeds = [] if args.seeds else list(NAMED.values())
+        seeds += [f"{number}{only}" for number in numbers]
+        seeds = [args.seed] if args.seed is not None else seeds
+        seeds += [f"{1_000_000 + secrets.randbelow(1_000_000_000)}{only}" for _ in range(args.fresh)]
         if args.until_broken:
             return first_broken(seeds, postgres.dsn, args.jobs)
         return several(list(dict.fromkeys(seeds)), postgres.dsn, args.jobs, look_further=not args.no_shrink)
 
 
-def replay(seed: int, dsn: str, trace: Path, *, look_further: bool) -> int:
+def replay(seed: str, dsn: str, trace: Path, *, look_further: bool) -> int:
     print(f"seed {seed}: running", flush=True)
     outcome = run_one(seed, dsn)
     trace.write_text("\n".join(outcome.lines) + "\n")
@@ -46,7 +56,7 @@ def replay(seed: int, dsn: str, trace: Path, *, look_further: bool) -> int:
     return told(outcome, dsn, look_further=look_further)
 
 
-def several(seeds: list[int], dsn: str, jobs: int, *, look_further: bool) -> int:
+def several(seeds: list[str], dsn: str, jobs: int, *, look_further: bool) -> int:
     print(f"{len(seeds)} seeds, {jobs} at once", flush=True)
     began, simulated, statements, failed = time.monotonic(), 0.0, 0, []
     for done, outcome in enumerate(run_many(seeds, dsn, jobs), 1):
@@ -66,7 +76,7 @@ def several(seeds: list[int], dsn: str, jobs: int, *, look_further: bool) -> int
     return 1 if failed else 0
 
 
-def first_broken(seeds: list[int], dsn: str, jobs: int) -> int:
+def first_broken(seeds: list[str], dsn: str, jobs: int) -> int:
     """One line: the seed that broke a promise, and which."""
     for outcome in run_many(seeds, dsn, jobs):
         if outcome.failure is not None:

@@ -74,11 +74,22 @@ class Fault(msgspec.Struct, frozen=True):
         return f"{self.at:8.3f}  {self.kind}{span} (pick {self.pick:.2f}, amount {self.amount:.2f})"
 
 
-def draw(seed: int, begin: float, length: float) -> list[Fault]:
+def seed_of(text: str) -> str:
+    """A seed is a number, and perhaps the only faults that it may draw: `7`, `7@store.failover+pod.kill`."""
+    number, at, kinds = text.partition("@")
+    if not number.isdecimal():
+        raise ValueError(f"{text!r} is not a seed: a number, or a number and faults such as 7@store.failover+pod.kill")
+    if unknown := [kind for kind in kinds.split("+") if at and kind not in KINDS]:
+        raise ValueError(f"{', '.join(map(repr, unknown))}: no such fault; there are {', '.join(KINDS)}")
+    return text
+
+
+def draw(seed: str, begin: float, length: float) -> list[Fault]:
     """The plan of this seed: few kinds in some runs, so that one is met alone; many in others, so that they meet each other."""
     source = random.Random(f"faults/{seed}")
-    kinds = list(KINDS)
-    if source.random() < 0.5:
+    _, _, only = seed.partition("@")
+    kinds = only.split("+") if only else list(KINDS)
+    if not only and source.random() < 0.5:
         kinds = source.sample(kinds, source.randint(2, 6))
     faults = []
     for _ in range(source.randint(4, 18)):

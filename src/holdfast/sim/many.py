@@ -25,7 +25,7 @@ def server() -> Iterator[EmbeddedPostgres]:
             postgres.stop()
 
 
-def run_one(seed: int, dsn: str, faults: list[Fault] | None = None) -> Outcome:
+def run_one(seed: str, dsn: str, faults: list[Fault] | None = None) -> Outcome:
     return Run(seed, dsn, faults).run()
 
 
@@ -33,7 +33,7 @@ def shrunk(failed: Outcome, dsn: str) -> Outcome:
     return shrink(failed, lambda faults: run_one(failed.seed, dsn, faults))
 
 
-def run_many(seeds: Iterable[int], dsn: str, jobs: int) -> Iterator[Outcome]:
+def run_many(seeds: Iterable[str], dsn: str, jobs: int) -> Iterator[Outcome]:
     """Outcomes as they come. A run that goes well keeps its trace to itself: thousands of lines need not travel."""
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting = [pool.submit(_brief, seed, dsn) for seed in seeds]
@@ -45,7 +45,7 @@ def run_many(seeds: Iterable[int], dsn: str, jobs: int) -> Iterator[Outcome]:
                 one.cancel()
 
 
-def _brief(seed: int, dsn: str) -> Outcome:
+def _brief(seed: str, dsn: str) -> Outcome:
     outcome = run_one(seed, dsn)
     if outcome.failure is not None:
         return outcome

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import hashlib
 import logging
 import random
 import sys
@@ -49,7 +50,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    seed: int
+    seed: str
     failure: Failure | None
     faults: list[Fault]
     lines: list[str]
@@ -106,14 +107,14 @@ class Watched(SimCluster):
 
 
 class Run:
-    def __init__(self, seed: int, dsn: str, faults: list[Fault] | None = None, name: str = "") -> None:
+    def __init__(self, seed: str, dsn: str, faults: list[Fault] | None = None, name: str = "") -> None:
         self.seed = seed
         self.install = INSTALL
         self.faults = draw(seed, WARM_UP, CHAOS) if faults is None else faults
         self.loop = VirtualLoop(self.stream("turns"), BEGIN)
         self.trace = Trace(self.loop.time, BEGIN)
         self.database_clock = 0.0
-        postgres = Postgres(dsn, name or f"sim_{seed}")
+        postgres = Postgres(dsn, name or f"sim_{hashlib.sha256(seed.encode()).hexdigest()[:16]}")
         self.gate = Gate(postgres, lambda: EPOCH + self.loop.time() + self.database_clock)
         self.gate.ran = self._ran
         self.book = Book()
