@@ -69,6 +69,6 @@ class Book:
             if before != claim and before not in self.forgotten:
                 raise Broken("P1", f"key {key} of {tenant} names {before} and {claim}")
 
-    def adopted(self, claim: str) -> None:
-        """Found on its worker after commits were lost: nobody knows its key any more."""
+    def unkeyed(self, claim: str) -> None:
+        """Lost with the last commits, perhaps to be found on its worker: nobody knows its key any more."""
         self.keys = {key: named for key, named in self.keys.items() if named != claim}

@@ -91,6 +91,8 @@ class Checks:
             if (after := now.workers.get(name)) is None or after[2:8] != worker[2:8]:
                 self._rewound.add(name)
         self._unnoticed = before is not None and _essence(before) != _essence(now)
+        for id_ in set(self._book.keys.values()) - now.claims.keys():
+            self._book.unkeyed(id_)
         self._book.renewed.clear()  # renewals of the lost seconds are lost, too
 
     def _everything(self, now: Tables) -> None:
@@ -164,7 +166,7 @@ class Checks:
         if now.fence is not None and (before is None or before.fence != now.fence):
             self._fenced(now, tables)
         if now.state == "active" and before is None:
-            self._book.adopted(now.id)
+            self._book.unkeyed(now.id)
         if now.state == "active" and (before is None or before.state != "active"):
             self.active_since[now.id] = self._now()
             self._book.renewed[now.id] = self._now()
