@@ -158,6 +158,7 @@ MUTANTS = (
                 '        Condemn(worker, version, f"the pool wants',
                 '        Condemn(worker, None, f"the pool wants',
             ),
+            Change("duties/scale.py", "    floor = wanted if over <= 0 else None", "    floor = None"),
             Change(
                 "duties/scale.py",
                 "    if surplus > 0 and (load.shrunk_ago is None or load.shrunk_ago >= COOLDOWN):\n        step = max(step, math.ceil(surplus / 4))",
@@ -329,6 +330,10 @@ PAST = (
                 "            self._assignment, self._doing = None, 'idle'\n",
             ),
         ),
+    ),
+    Mutant(
+        "a claim was served meanwhile, and a worker too many was let go",
+        (Change("duties/scale.py", "    floor = wanted if over <= 0 else None", "    floor = None"),),
     ),
     Mutant(
         "a claim that was lost while its caller waited was a defect",

@@ -203,3 +203,24 @@ def test_an_offer_of_an_old_fence_changes_nothing(on_store: OnStore) -> None:
         assert await broken(store) == []
 
     on_store(story)
+
+
+def test_one_too_many_is_judged_by_what_its_pool_has_when_it_goes(on_store: OnStore) -> None:
+    """A claim is served between the look that found a surplus and the deed: then there is none any more."""
+
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, BARE)
+        workers = await make_warm(store, pool, 4)
+
+        async def let_go(worker: str) -> object:
+            row = await store.workers.get(worker)
+            assert row is not None
+            return await store.workers.condemn(worker, row.version, "the pool wants 2", counted=True, floor=2)
+
+        assert await let_go(workers[-1]) == Done(), "three are left"
+        pair = await assigned(store, pool)
+        assert pair.worker != workers[-2]
+        assert await let_go(workers[-2]) == Stale(), "two are left, and one is busy"
+        assert await state_of(store, "worker", workers[-2]) == "warm"
+
+    on_store(story)

@@ -99,6 +99,7 @@ class Condemn:
     pool_id: str | None = None
     trouble: str | None = None
     proof: Proof | None = None  # only after a direct read showed that its pod is gone
+    floor: int | None = None  # only while its pool has more free workers than this
 
 
 @dataclass(frozen=True)

@@ -66,9 +66,10 @@ def shrink(load: PoolLoad, going: int = 0) -> list[Action]:
     if surplus > 0 and (load.shrunk_ago is None or load.shrunk_ago >= COOLDOWN):
         step = max(step, math.ceil(surplus / 4))
     step = min(step, max(surplus, over), load.brake_room // 2)
-    pool_id = load.pool.id
+    pool_id, wanted = load.pool.id, free_target(load)
+    floor = wanted if over <= 0 else None  # claims may be served between this look and the deed
     return [
-        Condemn(worker, version, f"the pool wants {free_target(load)} free workers", pool_id=pool_id)
+        Condemn(worker, version, f"the pool wants {wanted} free workers", pool_id=pool_id, floor=floor)
         for worker, version in (load.starting + load.fresh_warm)[: max(0, step)]
     ]
 

@@ -181,7 +181,7 @@ class Apply:
         if a.proof is not None and not await self._dead(a.proof):
             return Skipped("unsure")
         dead = a.proof is not None
-        outcome = await self._store.workers.condemn(a.worker, a.version, a.reason, counted=a.counted, dead=dead)
+        outcome = await self._store.workers.condemn(a.worker, a.version, a.reason, counted=a.counted, dead=dead, floor=a.floor)
         crash_point("condemn.stored")
         if isinstance(outcome, Done) and a.pool_id is not None:
             if a.trouble is not None:

@@ -118,8 +118,11 @@ class Workers(Protocol):
     async def warm(self, worker: str, version: int, endpoint: str | None) -> Outcome:
         """A worker without an agent is ready."""
 
-    async def condemn(self, worker: str, version: int | None, reason: str, *, counted: bool, dead: bool = False) -> Outcome:
-        """A free worker is to go. A live claim refuses it. `counted`: the brake counts it. `dead`: its pod is provably gone."""
+    async def condemn(
+        self, worker: str, version: int | None, reason: str, *, counted: bool, dead: bool = False, floor: int | None = None
+    ) -> Outcome:
+        """A free worker is to go. A live claim refuses it. `counted`: the brake counts it. `dead`: its pod is provably gone.
+        `floor`: only while its pool has more free workers than this."""
 
     async def bury(self, worker: str, reason: str) -> Outcome:
         """Its absence is proven. Only for one that is retiring."""

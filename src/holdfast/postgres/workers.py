@@ -55,7 +55,7 @@ w AS (
 SELECT 'done', (SELECT count(*) FROM n) FROM w
 """
 
-CONDEMN = "SELECT @fn.condemn($1, $2, $3, $4, $5, $6)"
+CONDEMN = "SELECT @fn.condemn($1, $2, $3, $4, $5, $6, $7)"
 
 BURY = """
 WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
@@ -189,8 +189,10 @@ class PostgresWorkers:
     async def warm(self, worker: str, version: int, endpoint: str | None) -> Outcome:
         return _guarded(await self._db.value(WARM, worker, version, endpoint))
 
-    async def condemn(self, worker: str, version: int | None, reason: str, *, counted: bool, dead: bool = False) -> Outcome:
-        return outcome_of(await self._db.value(CONDEMN, worker, version, reason, counted, dead, self._db.mark.value))
+    async def condemn(
+        self, worker: str, version: int | None, reason: str, *, counted: bool, dead: bool = False, floor: int | None = None
+    ) -> Outcome:
+        return outcome_of(await self._db.value(CONDEMN, worker, version, reason, counted, dead, self._db.mark.value, floor))
 
     async def bury(self, worker: str, reason: str) -> Outcome:
         return _guarded(await self._db.value(BURY, worker, reason))

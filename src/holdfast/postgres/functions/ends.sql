@@ -199,13 +199,23 @@ END $$;
 
 -- Condemn a free worker: the only way out for one that no claim ended. Answers done | stale | frozen | braked | recovering.
 CREATE FUNCTION @fn.condemn(p_worker text, p_version integer, p_reason text, p_counted boolean, p_dead boolean,
-                            p_mark bigint)
+                            p_mark bigint, p_floor integer)
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     w holdfast.worker;
+    v_pool text;
     v_not text;
     t timestamptz := holdfast.now();
 BEGIN
+    -- One too many: as its pool is now, under the lock of whoever gives its workers out.
+    IF p_floor IS NOT NULL THEN
+        SELECT pool_id INTO v_pool FROM holdfast.worker WHERE id = p_worker;
+        PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.pool.' || v_pool, 0));
+        IF p_floor >= (SELECT count(*) FROM holdfast.worker WHERE pool_id = v_pool AND (state = 'spawning'
+                       OR state = 'warm' AND NOT terminating AND schedulable AND suspect_since IS NULL)) THEN
+            RETURN 'stale';
+        END IF;
+    END IF;
     SELECT * INTO w FROM holdfast.worker WHERE id = p_worker AND state IN @worker.condemn
         AND (p_version IS NULL OR version = p_version) FOR UPDATE;
     IF NOT FOUND THEN
