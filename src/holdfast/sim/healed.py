@@ -60,6 +60,7 @@ class Healed:
                 and row.claim in tables.claims
                 and tables.claims[row.claim].state == "active"
                 and not pod.protected
+                and not tables.recovering  # its claim may have ended in what was lost: first that is compared
             ):
                 wrong.append(("P3", 30.0, f"{name} is busy and not protected"))
             elif row.state == "retiring" and pod.phase == "ended":
