@@ -296,10 +296,6 @@ PAST = (
         ),
     ),
     Mutant(
-        "a claim whose end was lost was called its worker's death",
-        (Change(f"{FN}/worker.sql", "outcome = 'lost', how = 'forgotten',", "outcome = 'lost', how = 'death',"),),
-    ),
-    Mutant(
         "a free pod whose row was lost could neither speak nor be ended",
         next(mutant.changes for mutant in MUTANTS if mutant.name == "the agent of a pod whose row was lost cannot speak"),
     ),
@@ -314,22 +310,6 @@ PAST = (
     Mutant(
         "a claim that only its pod knew was called protected",
         (Change(f"{FN}/worker.sql", "true, true, false,  -- what its holder", "true, true, true,  -- what its holder"),),
-    ),
-    Mutant(
-        "after lost commits a worker that knew of one tenant was given to another",
-        (
-            Change(f"{FN}/fleet.sql", "SET progress_heard = h, delivered = true WHERE", "SET progress_heard = h WHERE"),
-            Change(
-                f"{FN}/fleet.sql",
-                "    UPDATE holdfast.worker SET delivered = true WHERE id = ANY (v_workers);",
-                "    UPDATE holdfast.worker SET delivered = delivered WHERE id = ANY (v_workers);",
-            ),
-            Change(
-                "sim/agent.py",  # as the agent did it then
-                "            self._exit = self._exit or 1  # it knows of a tenant now: nobody else's it can be\n",
-                "            self._assignment, self._doing = None, 'idle'\n",
-            ),
-        ),
     ),
     Mutant(
         "a claim was served meanwhile, and a worker too many was let go",

@@ -207,6 +207,8 @@ def test_a_pods_newer_word_replaces_what_the_row_believes(on_store: OnStore) -> 
         assert await state_of(store, "claim", handed.claim) == "waiting", "it had not begun: it keeps its place"
         [claim] = await store.claims.get([running.claim])
         assert (claim.state, claim.outcome) == ("ended", "lost"), "its true end was in the lost commits"
+        how = await store.db.value("SELECT how FROM holdfast.claim WHERE id = $1", claim.id)
+        assert how == "forgotten", "not by a death: its worker lives, and serves another"
         assert await broken(store) == []
 
     on_store(story)
