@@ -65,7 +65,7 @@ def main() -> int:
             if said is None and (said := caught(mutant, *many, "--faults", seed.partition("@")[2])):
                 said += f"\n        ({seed} does not meet it any more: name this one)"
         else:
-            said = caught(mutant, *many)
+            said = caught(mutant, *many, "--faults", mutant.faults)
         took = time.monotonic() - began
         print(
             f"{'caught' if said else 'MISSED':<7} {mutant.name}  ({took:.0f} s)\n        {said or 'nothing broken'}", flush=True

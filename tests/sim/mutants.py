@@ -12,6 +12,7 @@ class Change(NamedTuple):
 class Mutant(NamedTuple):
     name: str
     changes: tuple[Change, ...]
+    faults: str = ""  # only these, where chance alone brings them together too seldom
 
 
 FN = "postgres/functions"
@@ -123,6 +124,7 @@ MUTANTS = (
                 '    return Done() if await cluster.clear(a.worker, a.uid, "") else Stale()\n',
             ),
         ),
+        "cluster.late-writes+replica.pause+cluster.answers-lost",
     ),
     Mutant(
         "a slot not freed on a refused spawn",
