@@ -282,6 +282,7 @@ MUTANTS = (
                 "    pool = known[1] if known is not None else None\n",
             ),
         ),
+        "store.failover+pod.kill",
     ),
 )
 
