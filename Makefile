@@ -81,8 +81,7 @@ bench: $(READY) ## figures beside their limits, one JSON line each (about 4 minu
 
 .PHONY: bench-kube
 bench-kube: kube ## protected claims on a real API server with a thousand hollow pods, and what five thousand cost
-	$(BIN)/python -m bench.kube
-	$(BIN)/python -m bench.kube_scale
+	@missed=0; $(BIN)/python -m bench.kube || missed=1; $(BIN)/python -m bench.kube_scale || missed=1; exit $$missed
 
 .PHONY: lock
 lock: $(READY) ## write requirements.lock anew from pyproject.toml

@@ -120,6 +120,13 @@ def test_containers_beside_the_worker_may_be_restarted() -> None:
     assert problems(spec_of({"containers": [user("work", "w:1"), beside]})) == []
 
 
+@pytest.mark.parametrize(("mode", "fields"), [("session", ["pod.spec.shareProcessNamespace"]), ("job", [])])
+def test_a_session_may_not_see_its_agents_process(mode: str, fields: list[str]) -> None:
+    """A job's agent has ended before the job begins."""
+    pod = {"containers": [user("work", "w:1")], "shareProcessNamespace": True}
+    assert [problem.field for problem in problems(spec_of(pod, mode))] == fields
+
+
 @pytest.mark.parametrize("part", ["containers", "initContainers"])
 def test_a_container_that_would_read_what_is_the_agents_own_is_refused(part: str) -> None:
     nosy = user("nosy", "n:1", volumeMounts=[{"name": "mine", "mountPath": "/m"}, {"name": "holdfast-token", "mountPath": "/t"}])

@@ -173,7 +173,10 @@ def test_seed_001_workers_have_a_constant_base_policy_and_a_control_channel_that
     )
     assert (base["policyTypes"], base.get("ingress", [])) == (["Ingress", "Egress"], []), "nobody comes in"
     dns, public = base["egress"]
-    assert dns == {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]}
+    assert dns["ports"] == [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
+    anywhere, four, six = dns["to"]
+    assert anywhere == {"namespaceSelector": {}}
+    assert (four["ipBlock"]["except"], six["ipBlock"]["except"]) == (["169.254.169.254/32"], ["fd00:ec2::254/128"])
     four, six = (to["ipBlock"] for to in public["to"])
     # Not to other pods and hosts of a cluster (100.64/10 is some clouds' for them), nor to the metadata address (169.254/16).
     private = ["10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"]

@@ -17,6 +17,12 @@ Json = dict[str, Any]
 PRIVATE = ["10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"]
 PRIVATE_6 = ["fc00::/7", "fe80::/10"]
 DNS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
+# A nameserver may be anywhere: another pod, a node, the cloud's own resolver. Never at the metadata address, though.
+RESOLVERS = [
+    {"namespaceSelector": {}},
+    {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.169.254/32"]}},
+    {"ipBlock": {"cidr": "::/0", "except": ["fd00:ec2::254/128"]}},
+]
 API_PORT = 7070
 GENERATION = f"{names.DOMAIN}/generation"  # of the pool's spec that a policy was made for
 
@@ -24,7 +30,7 @@ GENERATION = f"{names.DOMAIN}/generation"  # of the pool's spec that a policy wa
 def base(setup: Setup) -> Json:
     """For every worker: nobody comes in; out to DNS and to the public internet."""
     egress = [
-        {"ports": DNS},
+        {"to": RESOLVERS, "ports": DNS},
         {"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": PRIVATE}}, {"ipBlock": {"cidr": "::/0", "except": PRIVATE_6}}]},
     ]
     spec = {"podSelector": _workers(setup), "policyTypes": ["Ingress", "Egress"], "ingress": [], "egress": egress}

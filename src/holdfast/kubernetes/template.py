@@ -54,6 +54,9 @@ def problems(spec: PoolSpec) -> list[Problem]:
             found.append(Problem(f"pod.{field}", "a pod template has metadata and spec"))
     if template.get("restartPolicy", "Never") != "Never":
         found.append(Problem("pod.spec.restartPolicy", "must be Never: a worker that ended has ended"))
+    if spec.mode == "session" and template.get("shareProcessNamespace"):
+        why = "would show the agent's process, and with it its token, to the session's container"
+        found.append(Problem("pod.spec.shareProcessNamespace", why))
     if "terminationGracePeriodSeconds" in template:
         found.append(Problem("pod.spec.terminationGracePeriodSeconds", "is the pool's drain.grace"))
     if "nodeName" in template:
