@@ -203,3 +203,12 @@ def test_what_makes_no_installation_is_refused_in_one_line(
 def test_wrong_values_are_refused_by_the_functions_too() -> None:
     with pytest.raises(Wrong, match="--replicas"):
         objects(msgspec.structs.replace(PLAIN, replicas=0))
+
+
+def test_replicas_spread_over_nodes_and_zones_but_start_where_they_can() -> None:
+    template = one("Deployment", objects(PLAIN))["spec"]["template"]
+    spread = {each["topologyKey"]: each for each in template["spec"]["topologySpreadConstraints"]}
+    assert spread.keys() == {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}
+    for each in spread.values():
+        assert (each["maxSkew"], each["whenUnsatisfiable"]) == (1, "ScheduleAnyway")
+        assert each["labelSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items(), "else it counts nobody"
