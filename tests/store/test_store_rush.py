@@ -13,7 +13,7 @@ from holdfast.engine.wakes import Wakes
 from holdfast.model.claim import Claim
 from holdfast.ports.store import Facts, StoreUnavailable
 from holdfast.postgres.store import PostgresStore
-from store.makes import BARE, OnStore, ask, assigned, broken, make_pool, make_warm, queued, row_lock
+from store.makes import BARE, OnStore, ask, assigned, broken, make_pool, make_warm, match, queued, row_lock
 from store.shelf import Shelf
 
 RUSH = 24
@@ -79,6 +79,23 @@ def test_an_offer_that_failed_fails_for_all_that_shared_it_and_the_next_is_its_o
         assert calls["offer"] - 1 == bool(len(pairs) - len(failed))
         again = await asyncio.gather(*(hand_overs.hand_over(pool, pair) for pair in failed))
         assert [claim.id for claim in again if isinstance(claim, Claim)] == [pair.claim for pair in failed]
+
+    on_store(story)
+
+
+def test_an_offer_of_an_old_fence_in_the_same_batch_is_nobodys_answer(on_store: OnStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, BARE)
+        hand_overs = HandOvers(store, Shelf(pool, await make_warm(store, pool, 2)), Metrics())
+        old = await assigned(store, pool)
+        await store.claims.requeue(old.claim, old.fence, reason="its pod was gone")
+        [new] = await match(store, pool)
+        calls = counted(store, monkeypatch)
+        stale, given = await asyncio.gather(hand_overs.hand_over(pool, old), hand_overs.hand_over(pool, new))
+        assert calls["offer"] == 1, "else this is about something else"
+        assert stale is None
+        assert isinstance(given, Claim)
+        assert (given.worker, given.fence) == (new.worker, new.fence)
 
     on_store(story)
 

@@ -14,6 +14,7 @@ from ..ports.store import Pair, Store
 from .counting import Counting
 from .crash import crash_point
 from .metrics import Metrics
+from .offers import Offers
 
 TRIES = 3
 PAUSE = 0.1
@@ -26,8 +27,7 @@ class HandOvers:
         self._cluster = cluster
         self._metrics = metrics
         self._counting = Counting(store, metrics)
-        self._offers: list[tuple[Pair, bool, asyncio.Future[Claim | None]]] = []
-        self._offering: asyncio.Task[None] | None = None
+        self._offers = Offers(store)
         self.hint: Callable[[set[str]], None] = lambda _: None  # look soon at these workers
         self.direct = not cluster.shared  # whether a claim may be active before anybody has looked at its pod
 
@@ -52,37 +52,12 @@ class HandOvers:
                 return None
             self._metrics.unprotected.labels(pool.name).inc()
         crash_point("handover.protected")
-        claim = await self._offer(pair, protected)
+        claim = await self._offers.make(pair, protected)
         if claim is None:
             await self._unstamp(pair)
             self.hint({pair.worker})
         crash_point("handover.offered")
         return claim
-
-    async def _offer(self, pair: Pair, protected: bool) -> Claim | None:
-        """Put it into the next batch: one leaves as soon as the one before has returned, so that a rush shares its commits."""
-        future: asyncio.Future[Claim | None] = asyncio.get_running_loop().create_future()
-        self._offers.append((pair, protected, future))
-        if self._offering is None:
-            self._offering = asyncio.get_running_loop().create_task(self._send_offers())
-        return await future
-
-    async def _send_offers(self) -> None:
-        try:
-            while self._offers:
-                sent, self._offers = self._offers, []
-                try:
-                    taken = await self._store.claims.offer([(pair.claim, pair.fence, protected) for pair, protected, _ in sent])
-                except Exception as error:
-                    for _, _, future in sent:
-                        _settle(future, error)
-                    continue
-                claims = {claim.id: claim for claim in taken}
-                for pair, _, future in sent:
-                    claim = claims.get(pair.claim)
-                    _settle(future, claim if claim is not None and claim.fence == pair.fence else None)
-        finally:
-            self._offering = None
 
     async def _protect(self, pair: Pair) -> Pod | str | None:
         """The protected pod; a reason why the worker is unusable; or None: the cluster would not take it."""
@@ -141,15 +116,6 @@ async def clear(store: Store, cluster: Cluster, a: Clear) -> Outcome:
     if not isinstance(outcome, Done):
         return outcome
     return Done() if await cluster.clear(a.worker, a.uid, a.pod_version) else Stale()
-
-
-def _settle(future: "asyncio.Future[Claim | None]", result: Claim | Exception | None) -> None:
-    if future.done():
-        return
-    if isinstance(result, Exception):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
 
 
 def _unusable(pod: Pod | None) -> str | None:

@@ -21,7 +21,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m holdfast.sim", description=__doc__)
     parser.add_argument("--seed", help="replay this one, and keep its trace")
     parser.add_argument("--seeds", type=int, help="run seeds 1…N")
-    parser.add_argument("--faults", default="", help="with --seeds: only these faults, such as store.failover+pod.kill")
+    parser.add_argument(
+        "--faults", default="", help="only these, such as store.failover+pod.kill; named seeds have their own"
+    )
     parser.add_argument("--first", type=int, default=1, help="with --seeds: begin here")
     parser.add_argument("--fresh", type=int, default=0, help="add so many seeds that nobody has tried")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once")
@@ -38,10 +40,12 @@ def main() -> int:
     with server() as postgres:
         if args.seed is not None and not args.until_broken:
             return replay(args.seed, postgres.dsn, args.trace, look_further=not args.no_shrink)
-        numbers = range(args.first, args.first + args.seeds) if args.seeds else FIXED
-        seeds = [] if args.seeds else list(NAMED.values())
-        seeds += [f"{number}{only}" for number in numbers]
-        seeds = [args.seed] if args.seed is not None else seeds
+        if args.seed is not None:
+            seeds = [args.seed]
+        elif args.seeds:
+            seeds = [f"{number}{only}" for number in range(args.first, args.first + args.seeds)]
+        else:
+            seeds = [*NAMED.values(), *(f"{number}{only}" for number in FIXED)]
         seeds += [f"{1_000_000 + secrets.randbelow(1_000_000_000)}{only}" for _ in range(args.fresh)]
         if args.until_broken:
             return first_broken(seeds, postgres.dsn, args.jobs)
