@@ -21,9 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m holdfast.sim", description=__doc__)
     parser.add_argument("--seed", help="replay this one, and keep its trace")
     parser.add_argument("--seeds", type=int, help="run seeds 1…N")
-    parser.add_argument(
-        "--faults", default="", help="only these, such as store.failover+pod.kill; named seeds have their own"
-    )
+    parser.add_argument("--faults", default="", help="only these, such as store.failover+pod.kill; named seeds have their own")
     parser.add_argument("--first", type=int, default=1, help="with --seeds: begin here")
     parser.add_argument("--fresh", type=int, default=0, help="add so many seeds that nobody has tried")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once")
