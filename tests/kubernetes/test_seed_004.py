@@ -8,9 +8,11 @@ import pytest
 from kube_fleet import KubeFleet
 from seed_tools import (
     FREE_MARKS,
+    SPREAD,
     Gate,
     busy_marks,
     evict,
+    get,
     jobs,
     marks,
     nobody_looks,
@@ -58,12 +60,13 @@ def test_seed_004_busy_pods_are_protected_free_ones_are_not_and_the_eviction_api
         quiet(fleet)
 
 
-def _parked(fleet: KubeFleet) -> str:
-    """A session that its tenant has given back."""
-    fleet.warm(2, within=90)
+def _parked(fleet: KubeFleet, warm: int = 2) -> str:
+    """A session that its tenant has given back, beside as many free workers as before."""
+    fleet.warm(warm, within=90)
     held = fleet.claim("notebook", tenant="globex", wait="30s", parkTTL="10m")
     assert fleet.api("POST", f"/v1/claims/{held['id']}/release", {"fence": held["fence"]}).status == 200
     eventually(lambda: worker(fleet, held["worker"])["state"] == "parked", 20, "parked")
+    fleet.warm(warm, within=90)
     return str(held["worker"])
 
 
@@ -102,12 +105,14 @@ def test_seed_004_a_busy_worker_on_a_terminating_pod_drains_and_a_free_one_leave
     control_plane: Access, namespace: str, make_nodes: Make, tmp_path: Path
 ) -> None:
     gate, kubelet = Gate(tmp_path), make_nodes(control_plane, namespace)
-    with KubeFleet(control_plane, namespace, kubelet, pools={"linux": jobs(warm=2)}) as fleet:
-        fleet.warm(2, within=90)
+    pools = {"linux": jobs(warm=2), "notebook": sessions(drain={"grace": "1h"})}
+    with KubeFleet(control_plane, namespace, kubelet, pools=pools) as fleet:
+        fleet.warm(3, within=90)
         busy = fleet.claim("linux", command=gate.job(7), wait="30s")
+        held = fleet.claim("notebook", wait="30s")
         eventually(lambda: gate.ran == 1, 30, "it runs")
-        control_plane.kubectl("delete", "pod", busy["worker"], "-n", namespace, "--wait=false")
-        free = _next(fleet.warm(2, within=90))["id"]
+        control_plane.kubectl("delete", "pod", busy["worker"], held["worker"], "-n", namespace, "--wait=false")
+        free = _next([each for each in fleet.warm(3, within=90) if each["pool"] == "linux"])["id"]
         control_plane.kubectl("delete", "pod", free, "-n", namespace, "--wait=false")
         claim = fleet.claim("linux", command=["true"], wait="30s")
         assert claim["worker"] != free
@@ -115,15 +120,26 @@ def test_seed_004_a_busy_worker_on_a_terminating_pod_drains_and_a_free_one_leave
         eventually(lambda: fleet.pod(free) is None, 30, "and nothing holds its pod")
         assert fleet.see(claim["id"], wait="60s")["outcome"] == "completed"
         always(lambda: fleet.see(busy["id"])["state"] == "active", 3, "the busy one drains")
-        pod = fleet.pod(busy["worker"])
-        assert pod is not None
-        assert "deletionTimestamp" in pod["metadata"]
+        _still_serves(fleet, held)
+        for each in (busy, held):
+            pod = fleet.pod(each["worker"])
+            assert pod is not None
+            assert "deletionTimestamp" in pod["metadata"]
         gate.open()
         ended = fleet.see(busy["id"], wait="30s")
         assert (ended["outcome"], ended["exit_code"], ended["attempts"]) == ("failed", 7, 1), fleet.said()
         assert gate.ran == 1
         eventually(lambda: fleet.pod(busy["worker"]) is None, 60, "its end was recorded, and its pod is gone")
+        assert fleet.api("POST", f"/v1/claims/{held['id']}/release", {"fence": held["fence"]}).status == 200
+        eventually(lambda: fleet.pod(held["worker"]) is None, 120, "given back, it does not use up its hour of grace")
         quiet(fleet)
+
+
+def _still_serves(fleet: KubeFleet, held: dict[str, Any]) -> None:
+    """A session's holder may use it and renew it for as long as its pod's grace lasts."""
+    always(lambda: get(held["endpoint"], held["credential"]) == 200, 3, "its endpoint answers")
+    renewed = fleet.api("POST", f"/v1/claims/{held['id']}/renew", {"fence": held["fence"]})
+    assert (renewed.status, renewed.json["state"]) == (200, "active"), fleet.said()
 
 
 def _next(free: list[dict[str, Any]]) -> dict[str, Any]:
@@ -131,32 +147,44 @@ def _next(free: list[dict[str, Any]]) -> dict[str, Any]:
     return min(free, key=lambda each: (each["state_since"], each["id"]))
 
 
-@pytest.mark.parametrize("mode", ["claim", "always"])
 @pytest.mark.parametrize("leaving", ["terminating", "cordoned"])
 def test_seed_004_no_claim_lands_on_a_leaving_worker_though_nobody_has_noted_that_it_leaves(
-    leaving: str, mode: str, control_plane: Access, namespace: str, make_nodes: Make
+    leaving: str, control_plane: Access, namespace: str, make_nodes: Make
 ) -> None:
-    """Whichever path it takes: the replica that hands over looks as well, for it may be the first to know."""
+    """Whichever path it takes, however it is protected: whoever hands over looks as well, for it may be the first to know."""
     kubelet = make_nodes(control_plane, namespace, nodes=2)
-    with KubeFleet(control_plane, namespace, kubelet, pools={"linux": jobs(warm=4, protection={"mode": mode})}) as fleet:
-        eventually(lambda: len(set(nodes_of_free(fleet))) == 2 and len(nodes_of_free(fleet)) == 4, 90, "workers on both nodes")
-        first = _next(fleet.workers("warm"))
+    pools = {mode: _on_both_nodes(mode, jobs(protection={"mode": mode})) for mode in ("claim", "always", "off")}
+    pools["notebook"] = _on_both_nodes("notebook", sessions(warm=2))
+    with KubeFleet(control_plane, namespace, kubelet, pools=pools) as fleet:
+        eventually(lambda: len(nodes_of_free(fleet)) == 8, 120, "two workers of each pool")
+        parked = _parked(fleet, 8)
+        node = worker(fleet, parked)["node"]
+        there = {each["id"] for each in fleet.workers() if each["node"] == node and each["state"] in ("warm", "parked")}
+        assert {worker(fleet, each)["pool"] for each in there} == set(pools), "each pool has some on both nodes"
+        fleet.sql("UPDATE holdfast.worker SET state_since = state_since - interval '1 hour' WHERE id = ANY($1)", list(there))
         kubelet.pause()  # what is told to end goes on for a while, and would take a claim
         try:
             with nobody_looks(fleet):
                 if leaving == "terminating":
-                    control_plane.kubectl("delete", "pod", first["id"], "-n", namespace, "--wait=false")
-                    left = {first["id"]}
+                    control_plane.kubectl("delete", "pod", *there, "-n", namespace, "--wait=false")
                 else:
-                    _cordon_and_see(control_plane, first["node"])
-                    left = {pod["metadata"]["name"] for pod in fleet.pods() if pod["spec"].get("nodeName") == first["node"]}
-                claims = [fleet.claim("linux", command=["true"], wait="20s", replica=n) for n in (0, 1)]
+                    _cordon_and_see(control_plane, node)
+                run = {pool: {"command": ["true"]} for pool in pools} | {"notebook": {"tenant": "globex"}}
+                claims = [fleet.claim(pool, wait="20s", replica=n % 2, **run[pool]) for n, pool in enumerate(pools)]
                 assert {claim["state"] for claim in claims} == {"active"}, fleet.said()
-                assert not {claim["worker"] for claim in claims} & left, f"{left} leave"
+                assert not {claim["worker"] for claim in claims} & there, f"{there} leave"
         finally:
             kubelet.resume()
-        for claim in claims:
+        *work, session = claims
+        for claim in work:
             assert fleet.see(claim["id"], wait="60s")["outcome"] == "completed", fleet.said()
+        assert get(session["endpoint"], session["credential"]) == 200
+
+
+def _on_both_nodes(pool: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """Its own workers are spread, not all of them together."""
+    spread = {**SPREAD, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {names.POOL: pool}}}
+    return {**spec, "pod": {"spec": {**spec["pod"]["spec"], "topologySpreadConstraints": [spread]}}}
 
 
 def _cordon_and_see(access: Access, node: str) -> None:
