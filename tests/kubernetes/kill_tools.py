@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import http.client
+import queue
 import random
 import threading
 import time
@@ -22,55 +23,36 @@ TOLD = """
 SELECT id, tenant, fence, worker_id AS worker, max_heard IS NOT NULL AS bounded FROM holdfast.claim
 WHERE state = 'active' AND protected
 """
+SERVED = """
+SELECT e.worker_id, count(DISTINCT c.tenant) AS tenants, count(*) AS claims
+FROM holdfast.event e JOIN holdfast.claim c ON c.id = e.claim_id WHERE e.kind = 'claim.active' GROUP BY e.worker_id
+"""
 
 
-class Holders:
-    """Claims with keys, each asked for until some replica has taken it: one after another all the while, and more when told.
+class Askers:
+    """Threads that ask replicas of which each may be dead, until one has answered."""
 
-    Every run of a job leaves its claim's id in `runs`.
-    """
-
-    def __init__(self, fleet: KubeFleet, pool: str, folder: Path) -> None:
-        folder.chmod(0o755)
-        self.fleet, self.pool, self.runs = fleet, pool, folder / "runs"
+    def __init__(self, fleet: KubeFleet, pool: str) -> None:
+        self.fleet, self.pool = fleet, pool
         self.ids: list[str] = []
-        self._command = ["sh", "-c", f"echo $HOLDFAST_CLAIM >> {self.runs}; sleep 1"]
         self._over = threading.Event()
         self._threads = list[threading.Thread]()
         self._dice = random.Random(7)
-
-    def __enter__(self) -> "Holders":
-        self._begin(self._live)
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
         for thread in self._threads:
             thread.join()
 
-    def ask(self, replica: int) -> None:
-        """This one first, and at once."""
-        self._begin(self._insist, f"told-{len(self._threads)}", replica)
-
-    def ran(self) -> list[str]:
-        return self.runs.read_text().split() if self.runs.exists() else []
-
     def _begin(self, what: Callable[..., object], *args: object) -> None:
         thread = threading.Thread(target=what, args=args)
         self._threads.append(thread)
         thread.start()
 
-    def _live(self) -> None:
-        asks = 0
-        while not self._over.is_set():
-            asks += 1
-            id_ = self._insist(f"own-{asks}", self._any())
-            while not self._over.is_set() and not self._has_ended(id_):
-                pass
-
-    def _insist(self, key: str, replica: int) -> str:
+    def _insist(self, body: dict[str, Any], replica: int) -> str:
         """To the end, even when all is over: what was asked for may be there already."""
-        while not (id_ := self._ask(key, replica)):
+        body = {"pool": self.pool, "wait": "2s", "deadline": "10m", **body}
+        while not (id_ := str(self._api("POST", "/v1/claims", body, replica).get("id", ""))):
             replica = self._any()
         self.ids.append(id_)
         return id_
@@ -78,12 +60,8 @@ class Holders:
     def _any(self) -> int:
         return self._dice.randrange(len(self.fleet.ports))
 
-    def _ask(self, key: str, replica: int) -> str:
-        body = {"pool": self.pool, "tenant": "acme", "command": self._command, "key": key, "wait": "2s", "deadline": "10m"}
-        return str(self._api("POST", "/v1/claims", body, replica).get("id", ""))
-
-    def _has_ended(self, id_: str) -> bool:
-        return self._api("GET", f"/v1/claims/{id_}?wait=2s&until=ended", None, self._any()).get("state") == "ended"
+    def _see(self, id_: str, until: str) -> dict[str, Any]:
+        return self._api("GET", f"/v1/claims/{id_}?wait=2s&until={until}", None, self._any())
 
     def _api(self, method: str, path: str, body: Any, replica: int) -> dict[str, Any]:
         """Nothing where the replica is dead, boots, or says that it cannot serve now."""
@@ -96,6 +74,83 @@ class Holders:
             pass
         self._over.wait(0.05)
         return {}
+
+
+class Holders(Askers):
+    """Jobs with keys: one after another all the while, and more when told. Every run leaves its claim's id in `runs`."""
+
+    def __init__(self, fleet: KubeFleet, pool: str, folder: Path) -> None:
+        super().__init__(fleet, pool)
+        folder.chmod(0o755)
+        self.runs = folder / "runs"
+        self._command = ["sh", "-c", f"echo $HOLDFAST_CLAIM >> {self.runs}; sleep 1"]
+
+    def __enter__(self) -> "Holders":
+        self._begin(self._live)
+        return self
+
+    def ask(self, replica: int) -> None:
+        """This one first, and at once."""
+        self._begin(self._want, f"told-{len(self._threads)}", replica)
+
+    def ran(self) -> list[str]:
+        return self.runs.read_text().split() if self.runs.exists() else []
+
+    def _live(self) -> None:
+        asks = 0
+        while not self._over.is_set():
+            asks += 1
+            id_ = self._want(f"own-{asks}", self._any())
+            while not self._over.is_set() and self._see(id_, "ended").get("state") != "ended":
+                pass
+
+    def _want(self, key: str, replica: int) -> str:
+        return self._insist({"tenant": "acme", "command": self._command, "key": key}, replica)
+
+
+class Sitters(Askers):
+    """Sessions that tenants hold for a moment and give back, so that their workers are parked and held again.
+
+    A sitter who has been told to leave does so at the replica that is about to die.
+    """
+
+    def __init__(self, fleet: KubeFleet, pool: str, tenants: tuple[str, ...]) -> None:
+        super().__init__(fleet, pool)
+        self._tenants = tenants
+        self._leave: queue.Queue[tuple[int, threading.Event]] = queue.Queue()
+        self.leaving: set[str] = set()  # claims whose release nobody has confirmed yet
+
+    def __enter__(self) -> "Sitters":
+        for tenant in self._tenants:
+            self._begin(self._live, tenant)
+        return self
+
+    def leave(self, replica: int) -> None:
+        """Whoever holds a session now, or next, gives it back there. Returns in the moment in which that is asked for."""
+        asked = threading.Event()
+        self._leave.put((replica, asked))
+        assert asked.wait(60), "nobody holds a session"
+
+    def _live(self, tenant: str) -> None:
+        asks = 0
+        while not self._over.is_set():
+            asks += 1
+            id_ = self._insist({"tenant": tenant, "key": f"{tenant}-{asks}"}, self._any())
+            while (held := self._see(id_, "active")).get("state") != "active":
+                pass
+            try:
+                replica, asked = self._leave.get(timeout=self._dice.uniform(0.2, 2))
+            except queue.Empty:
+                replica, asked = self._any(), threading.Event()
+            self._give_back(held, replica, asked)
+
+    def _give_back(self, held: dict[str, Any], replica: int, asked: threading.Event) -> None:
+        path, body = f"/v1/claims/{held['id']}/release", {"fence": held["fence"]}
+        self.leaving.add(held["id"])
+        asked.set()
+        while self._api("POST", path, body, replica).get("state") != "ended":
+            replica = self._any()
+        self.leaving.discard(held["id"])
 
 
 @contextmanager
@@ -176,3 +231,10 @@ def one_at_a_time(fleet: KubeFleet) -> None:
 def age(timestamp: str) -> float:
     """Seconds since, of an API server's time."""
     return time.time() - datetime.fromisoformat(timestamp).timestamp()
+
+
+def one_tenant_each(fleet: KubeFleet) -> None:
+    """P1: a worker that one tenant's holder was told about never served another's."""
+    rows = fleet.sql(SERVED)
+    assert {row["tenants"] for row in rows} == {1}, rows
+    assert any(row["claims"] > 1 for row in rows), "some were parked, and held again"

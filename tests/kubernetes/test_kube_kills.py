@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kill_tools import Holders, age, one_at_a_time, ready, watched
+from kill_tools import Holders, Sitters, age, one_at_a_time, one_tenant_each, ready, watched
 from kube_fleet import KubeFleet, Made, job
 from load_tools import sound
-from seed_tools import FREE_MARKS, marks
+from seed_tools import FREE_MARKS, marks, sessions
 
 from holdfast.kubernetes import names
 from holdfast.kubernetes.cluster import KEEP_OUTPUT
@@ -18,41 +18,53 @@ from waiting import eventually
 
 ROUNDS, KILLS = 5, 10
 A_ROUND = 8  # claims that must have ended in each
-WARM = 5
+WARM, SEATS = 5, 2
 HAND_OVER = 0.3  # seconds: claim, stamp, hand-over and acknowledgement take less on an idle machine
+RELEASE = 0.02  # likewise, of a release
+OF_POOL = "SELECT c.* FROM holdfast.claim c JOIN holdfast.pool p ON p.id = c.pool_id WHERE p.name = $1"
 OVER = ("Succeeded", "Failed")
 
 
 @pytest.mark.timeout(600)
 def test_replicas_killed_fifty_times_at_random_moments_lose_double_and_leak_nothing(fleet_of: Made, tmp_path: Path) -> None:
-    fleet = fleet_of(pools={"linux": job(warm=WARM, max=15)}, replicas=3)
-    fleet.warm(WARM, within=90)
-    with watched(fleet) as looks, Holders(fleet, "linux", tmp_path) as holders:
+    pools = {"linux": job(warm=WARM, max=15), "notebook": sessions(warm=SEATS, max=8, park={"ttl": "5s"})}
+    fleet = fleet_of(pools=pools, replicas=3)
+    fleet.warm(WARM + SEATS, within=90)
+    seats = Sitters(fleet, "notebook", ("globex", "initech"))
+    with watched(fleet) as looks, Holders(fleet, "linux", tmp_path) as holders, seats as sitters:
         eventually(lambda: ended(fleet) >= 3, 60, "claims flow")
-        hit = kill_again_and_again(fleet, holders)
+        hit = kill_again_and_again(fleet, holders, sitters)
         before = ended(fleet)
         eventually(lambda: ended(fleet) > before + 3, 90, "claims flow again")
-    print(f"{len(holders.ids)} claims, {looks()} looks at held pods, in the way of {dict(hit)}")
+    print(f"{len(holders.ids)} jobs, {len(sitters.ids)} sessions, {looks()} looks at held pods, in the way of {dict(hit)}")
     assert looks() > 100, "P3 was looked at"
     assert hit["assigned"] >= 5, f"the kills did not come between claim and hand-over: {hit}"
     assert hit["active"] >= 5, f"the kills did not come between hand-over and release: {hit}"
+    assert hit["release"] >= 5, f"the kills did not come while a release was under way: {hit}"
     each_ran_once(fleet, holders)
+    each_was_given_back(fleet, sitters)
     one_at_a_time(fleet)
+    one_tenant_each(fleet)
     eventually(lambda: nothing_leaks(fleet), 120, "pods and rows add up")
     sound(fleet)
 
 
-def kill_again_and_again(fleet: KubeFleet, holders: Holders) -> Counter[str]:
-    """One replica at a time, of those that serve, and never the last: in the moments after it was asked for a worker. What it
-    was in the middle of, by the states of claims."""
+def kill_again_and_again(fleet: KubeFleet, holders: Holders, sitters: Sitters) -> Counter[str]:
+    """One replica at a time, of those that serve, and never the last: in the moments after it was asked for a worker, or given
+    one back. What it was in the middle of, by the states of claims."""
     dice, hit = random.Random(4), Counter[str]()
     for _ in range(ROUNDS):
         before = ended(fleet)
-        for _ in range(KILLS):
+        for n in range(KILLS):
             able = eventually(lambda: warm(fleet) and serving(fleet), 60, "a worker to give out, and two replicas that serve")
             victim = dice.choice(able)
-            holders.ask(victim)
-            time.sleep(dice.uniform(0, HAND_OVER))  # the moment is the fault
+            if n % 3 == 2:
+                sitters.leave(victim)
+                time.sleep(dice.uniform(0, RELEASE))  # the moment is the fault
+                hit["release"] += bool(sitters.leaving)
+            else:
+                holders.ask(victim)
+                time.sleep(dice.uniform(0, HAND_OVER))  # the moment is the fault
             fleet.kill(victim)
             hit.update(row["state"] for row in fleet.sql("SELECT state FROM holdfast.claim WHERE state <> 'ended'"))
             fleet.start(victim)
@@ -80,21 +92,29 @@ def each_ran_once(fleet: KubeFleet, holders: Holders) -> None:
         done = fleet.see(id_, wait="60s", replica=fleet.alive())
         assert (done["state"], done["outcome"], done["exit_code"]) == ("ended", "completed", 0), (done, fleet.said())
     assert Counter(holders.ran()) == Counter(holders.ids), "each command ran exactly once"
-    asked = fleet.sql("SELECT id, how, retry FROM holdfast.claim")
+    asked = fleet.sql(OF_POOL, "linux")
     assert {row["id"] for row in asked} == set(holders.ids), "and nothing else was made"
     assert {row["how"] for row in asked} <= {"result", "death"}, "each by its own end"
     assert {row["retry"] for row in asked} <= {None, "never"}
+
+
+def each_was_given_back(fleet: KubeFleet, sitters: Sitters) -> None:
+    """P2 and P8: each session was its holder's until the holder released it."""
+    rows = fleet.sql(OF_POOL, "notebook")
+    assert {row["id"] for row in rows} == set(sitters.ids)
+    assert len(set(sitters.ids)) == len(sitters.ids), "a key names one claim"
+    assert {(row["outcome"], row["how"]) for row in rows} == {("released", "release")}, [dict(row) for row in rows]
 
 
 def nothing_leaks(fleet: KubeFleet) -> bool:
     """P5 while the pool lives: pods and rows are the same, nobody is held, and no free pod carries a mark of a holder."""
     rows = {row["id"]: row for row in fleet.sql("SELECT id, state, ready, pod_uid FROM holdfast.worker")}
     present = {id_: row for id_, row in rows.items() if row["state"] != "gone"}
-    assert [(row["state"], row["ready"]) for row in present.values()] == [("warm", True)] * WARM, present
+    assert [(row["state"], row["ready"]) for row in present.values()] == [("warm", True)] * (WARM + SEATS), present
     pods = namespace_pods(fleet)
     living = {name: pod for name, pod in pods.items() if pod["status"].get("phase") not in OVER}
     assert {n: pod["metadata"]["uid"] for n, pod in living.items()} == {n: row["pod_uid"] for n, row in present.items()}
-    assert [marks(pod) for pod in living.values()] == [FREE_MARKS] * WARM
+    assert [marks(pod) for pod in living.values()] == [FREE_MARKS] * (WARM + SEATS)
     # Those that have ended are kept for a while, so that their output can be read, and are known.
     for name in pods.keys() - living.keys():
         assert rows[name]["pod_uid"] == pods[name]["metadata"]["uid"]
