@@ -63,7 +63,7 @@ def test_seed_004_doctor_finds_node_pools_that_never_end_a_claim_or_too_soon(own
 def test_doctor_names_each_right_that_is_missing(own_fleet: KubeFleet) -> None:
     """As an account that may read pods and nothing else: not even the nodes, without which pods cannot be listed either."""
     fleet, name = own_fleet, RIGHTS
-    assert checks(fleet)[name]["ok"], "the admin may do everything"
+    assert checks(fleet)[name]["ok"], "an installation's own account has all of them"
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
     role = {"metadata": {"name": "poor"}, "rules": rules}
     where = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{fleet.namespace}"
