@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 import yaml
@@ -24,6 +24,7 @@ class Call:
     path: str
     query: dict[str, str]
     body: Body
+    port: int  # of whoever asks: it names the connection
     at: float = field(default_factory=time.monotonic)
 
     @property
@@ -40,8 +41,8 @@ class Call:
         return self.method == "PATCH" and "/pods/" in self.path and bool(labels.get(label))
 
 
-# What to answer instead: a status; a function of the true answer; None: the truth.
-Fault = Callable[[Call], int | Callable[[Body], Body] | None]
+# What to answer instead: a status; a function of the true answer; "lost": it is done, and nobody hears of it; None: the truth.
+Fault = Callable[[Call], int | Callable[[Body], Body] | Literal["lost"] | None]
 
 
 class FlakyApi:
@@ -84,7 +85,9 @@ class FlakyApi:
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         data = await request.read()
-        call = Call(request.method, request.path, dict(request.query), json.loads(data) if data else {})
+        assert request.transport is not None
+        port = int(request.transport.get_extra_info("peername")[1])
+        call = Call(request.method, request.path, dict(request.query), json.loads(data) if data else {}, port)
         self.calls.append(call)
         instead = self.fault(call)
         if isinstance(instead, int):
@@ -96,6 +99,10 @@ class FlakyApi:
             async with self._client.request(
                 request.method, url, data=data or None, headers=headers, ssl=self._access._tls
             ) as true:
+                if instead == "lost":
+                    await true.read()
+                    request.transport.abort()
+                    return web.Response()
                 if instead is not None:
                     return web.json_response(instead(await true.json()), status=true.status)
                 answer = web.StreamResponse(status=true.status, headers={"Content-Type": true.headers.get("Content-Type", "")})

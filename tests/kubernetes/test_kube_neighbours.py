@@ -1,12 +1,14 @@
 """Others in the same namespace: another installation, pods with our labels, tokens of other pods. None is touched or believed."""
 
 import json
+import time
 import urllib.error
 import urllib.request
 from typing import Any
 
 from kube_fleet import KubeFleet, Made, job
 from kube_stage import KubeStage
+from token_tools import said, signed_again
 
 from holdfast.kubernetes import names
 from waiting import eventually
@@ -85,3 +87,14 @@ def test_only_the_workers_own_pod_can_register_as_it(fleet_of: Made) -> None:
     assert register(fleet, first["id"], uid, token(first, audience="vault")) == 401, "meant for somebody else"
     assert register(fleet, first["id"], uid, mine[:-4] + "AAAA") == 401, "forged"
     assert register(fleet, first["id"], uid, fleet.access.token) == 401, "an admin of the cluster is no worker"
+    _nor_with_a_token_that_has_expired(fleet, first["id"], uid, mine)
+
+
+def _nor_with_a_token_that_has_expired(fleet: KubeFleet, worker: str, uid: str, mine: str) -> None:
+    """The API server's own word: it signed both, and only the times differ."""
+    hour, then = 3600, said(mine)
+    times = {key: then[key] - hour for key in ("iat", "nbf", "exp")}
+    assert times["exp"] < time.time() - 60, "more than what clocks may differ by"
+    assert register(fleet, worker, uid, signed_again(fleet.access, mine, **times)) == 401, "expired"
+    later = {"exp": then["exp"] + hour}
+    assert register(fleet, worker, uid, signed_again(fleet.access, mine, **later)) == 200, "else as good as the first"
