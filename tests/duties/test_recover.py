@@ -9,7 +9,7 @@ from holdfast.duties.actions import Action, Adopt, AdoptFree, EndRecovery, NoteU
 from holdfast.duties.converge import Converge
 from holdfast.duties.recover import LISTEN, compare, finish
 from holdfast.model.claim import fence_of
-from holdfast.model.pod import Pod, Stamp
+from holdfast.model.pod import Phase, Pod, Stamp
 from holdfast.ports.store import Row
 
 LOST = state(recovering=True, age=6.0)
@@ -90,6 +90,16 @@ def test_a_lost_acknowledgement_is_made_up_by_the_agents_word_that_it_runs() -> 
     assert compare(assigned, BUSY_POD, None) == []
 
 
+@pytest.mark.parametrize("phase", ["running", "ended"])
+@pytest.mark.parametrize("stamp", [STAMP, None])
+def test_a_lost_acknowledgement_is_made_up_by_the_last_word_of_an_agent_that_has_left(phase: Phase, stamp: Stamp | None) -> None:
+    """Its command runs or has run: given to another worker, it would run twice (P8)."""
+    assigned, left = row("held", claim_state="assigned"), pod(phase=phase, stamp=stamp, left_to=FENCE)
+    assert adopted(compare(assigned, left, None)) == ("c-1", "acme", FENCE)
+    assert compare(assigned, pod(phase=phase, stamp=stamp, left_to=FENCE - 1), None) == [], "that was another assignment"
+    assert compare(row("held"), left, None) == [], "acknowledged"
+
+
 def test_a_row_learns_its_pods_uid_meanwhile() -> None:
     assert compare(row("spawning", pod_uid=None), pod(), None) == [NoteUid(NAME, UID)]
 
@@ -115,6 +125,8 @@ def test_recovery_waits_for_no_agent_that_cannot_speak() -> None:
     assert ends(age=6, its_pod=pod(phase="ended"), one=row(pulse=None))
     assert ends(age=6, its_pod=pod(terminating=True), one=row(pulse=None))
     assert ends(age=6, its_pod=pod(), one=row(agent=False, pulse=None))
+    assert ends(age=6, its_pod=pod(left_to=FENCE), one=row("held", pulse=None))
+    assert not ends(age=6, its_pod=pod(left_to=FENCE), one=row(pulse=None)), "its row does not know that it is held"
 
 
 def test_recovery_looks_once_more_after_an_adoption() -> None:

@@ -112,6 +112,8 @@ def living(row: Row, pod: Pod, seen: Seen) -> Verdict:
                 # It works for a claim that we do not know: not to be ended, and not to be given out.
                 reason = f"its agent holds {pulse.claim}, which we do not know"
                 return Verdict(Case.STRANGE_HOLD, [Suspect(worker.id, worker.version, reason)])
+    if worker.state == "held" and worker.suspect_since is not None and pod.left_to is not None and pod.left_to == worker.fence:
+        return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])  # its agent has spoken, for the last time, and left
     held_by_agent = row.agent and (not pod.attended or (pulse is not None and pulse.claim is not None and not pulse.claim_ended))
     marked = pod.protected or pod.marked or pod.stamp is not None
     if free and row.protection != "always" and marked and not held_by_agent:
@@ -234,6 +236,8 @@ def stranger(pod: Pod, seen: Seen) -> Verdict:
     began = pod.phase != "pending" or pulse is not None or pod.protected
     if pod.epoch != seen.state.epoch and began:
         return Verdict(Case.ORPHAN_EPOCH, _quarantine(pod, seen, "a pod without a row, of another epoch"))
+    if pod.terminating and not seen.whole:
+        return Verdict(Case.ORPHAN)  # asked again by full passes only: each change of the pod is looked at
     return Verdict(Case.ORPHAN, [DeletePod(pod.name, pod.uid, 30.0, orphan=True, reason="a pod without a row")])
 
 

@@ -16,13 +16,13 @@ def compare(row: Row | None, pod: Pod | None, pulse: Pulse | None) -> list[Actio
     if pod is None:
         return []  # judged after recovery, as any other pod that is gone
     spoke = pulse if pulse is not None and pulse.spoke_since_recovery else None
-    held = _held(pod, spoke)
+    held = _held(pod, spoke) or _left_to(row, pod)
     if held is not None:
         claim, tenant, fence = held
         fenced = row.worker.fence if row is not None else None
         unheard = (  # the acknowledgement was among the lost commits: the command runs, and the row says assigned
             row is not None and row.worker.claim == claim and fenced == fence and row.claim_state == "assigned"
-            and spoke is not None and spoke.doing in ("running", "draining")
+            and (pod.left_to == fence or (spoke is not None and spoke.doing in ("running", "draining")))
         )  # fmt: skip
         if not unheard and fenced is not None and fence <= fenced:
             return []
@@ -60,6 +60,14 @@ def _held(pod: Pod, word: Pulse | None) -> tuple[str, str, int] | None:
     return (pod.stamp.claim, pod.stamp.owner, pod.stamp.fence) if pod.stamp is not None else None
 
 
+def _left_to(row: Row | None, pod: Pod) -> tuple[str, str, int] | None:
+    """What its agent's last word says that it holds, where the row knows whose that is. (Unprotected, it has no stamp.)"""
+    worker = row.worker if row is not None and row.worker.pod_uid in (pod.uid, None) else None
+    if worker is None or worker.claim is None or worker.tenant is None or worker.fence is None or worker.fence != pod.left_to:
+        return None
+    return worker.claim, worker.tenant, worker.fence
+
+
 def finish(
     pods: Iterable[Pod], rows: Mapping[str, Row], pulses: Mapping[str, Pulse], state: Recovery, adopting: bool
 ) -> list[Action]:
@@ -69,11 +77,11 @@ def finish(
     if state.age >= LISTEN:
         return [EndRecovery()]
     for pod in pods:
-        if pod.phase == "ended" or pod.terminating:
-            continue
         row = rows.get(pod.name)
-        if row is not None and not row.agent:
+        if pod.phase == "ended" or pod.terminating or (row is not None and not row.agent):
             continue
+        if _left_to(row, pod) is not None:
+            continue  # its agent's last word is what its row says, and it will not speak again
         pulse = row.pulse if row is not None else pulses.get(pod.name)
         if pulse is None or not pulse.spoke_since_recovery:
             return []

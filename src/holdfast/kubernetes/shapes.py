@@ -152,7 +152,7 @@ def facts(pod: PodObject, cordoned: frozenset[str]) -> Pod:
         exit_code=code,
         exit_fence=fence,
         trouble=trouble(pod),
-        attended=not (kind == "job" and left is not None),
+        left_to=left.fence if kind == "job" and left is not None else None,
         untouched=ended and kind == "job" and _never_ran(pod),
         sealed=labels.get(names.SEALED) == "true",
     )

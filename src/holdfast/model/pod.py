@@ -39,9 +39,14 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None  # of the claim's command, where the cluster knows it
     exit_fence: int | None = None  # the assignment that the exit code belongs to
     trouble: str | None = None  # why it does not start: image, unschedulable, …
-    attended: bool = True  # false: its agent has handed the work over and left, so silence says nothing and its end is its report
+    left_to: int | None = None  # the fence of the assignment to which a job's agent has left its container
     untouched: bool = False  # it ended, and provably never started what it was given
     sealed: bool = False  # its control channel is closed
+
+    @property
+    def attended(self) -> bool:
+        """False: its agent's work is done and it has left, so silence says nothing, and the container's end is its report."""
+        return self.left_to is None
 
 
 class Pulse(msgspec.Struct, frozen=True, kw_only=True):

@@ -92,6 +92,12 @@ BEGIN
         UPDATE holdfast.worker SET suspect_since = NULL, version = version + 1, endpoint = p_endpoint,
             ready = ready OR state = 'warm' OR coalesce(fence = p_reset_fence, false)
         WHERE id = p_worker AND state IN ('warm', 'parked');
+        IF w.suspect_since IS NOT NULL THEN
+            -- Beats are stored a moment later, together: until then it would be taken for silent once more.
+            INSERT INTO holdfast.pulse AS pulse (worker_id, beat_heard, doing, reset_fence)
+            VALUES (p_worker, holdfast.heard(), p_doing, p_reset_fence)
+            ON CONFLICT (worker_id) DO UPDATE SET beat_heard = greatest(pulse.beat_heard, excluded.beat_heard);
+        END IF;
         PERFORM pg_notify('holdfast', 'p ' || w.pool_id);
         RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, w.pool_id;
         RETURN;
