@@ -9,6 +9,7 @@ from .duty import Ports
 COOLDOWN = 30.0  # between two steps down, so that a short lull does not cost the next burst its warm workers
 STARTING_FLOOR = 4  # so many may start at once in a small pool …
 STARTING_SHARE = 0.25  # … and this share of max in a large one: a bad template must not fill the cluster with failing pods
+SLICE = 8  # pods of one action: a pass shows its progress between two, and each call may take a second
 
 
 class Scale:
@@ -54,7 +55,8 @@ def grow(load: PoolLoad) -> list[Action]:
     target = min(free_target(load), spec.max)
     starting = max(STARTING_FLOOR, math.ceil(spec.max * STARTING_SHARE))
     missing = min(target - load.spawning - load.warm, spec.max - present(load), starting - load.spawning)
-    return [Spawn(load.pool.id, target, starting, missing)] if missing > 0 else []
+    sizes = [min(SLICE, missing - made) for made in range(0, missing, SLICE)]
+    return [Spawn(load.pool.id, target, starting, size) for size in sizes]
 
 
 def shrink(load: PoolLoad, going: int = 0) -> list[Action]:
