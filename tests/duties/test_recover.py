@@ -90,6 +90,14 @@ def test_a_lost_acknowledgement_is_made_up_by_the_agents_word_that_it_runs() -> 
     assert compare(assigned, BUSY_POD, None) == []
 
 
+def test_the_last_word_of_an_agent_that_has_left_counts_more_than_one_that_was_stored_late() -> None:
+    """It said that it was idle just before its claim; that was stored just after the database had lost the claim."""
+    late = pulse(doing="idle", **SPOKE)
+    assert adopted(compare(row(), pod(stamp=STAMP, protected=True, left_to=FENCE), late)) == ("c-1", "acme", FENCE)
+    assert adopted(compare(None, pod(stamp=STAMP, protected=True, left_to=FENCE), late)) == ("c-1", "acme", FENCE)
+    assert compare(None, pod(left_to=FENCE), late) == [], "whose it is nobody can say, and free it is not"
+
+
 @pytest.mark.parametrize("phase", ["running", "ended"])
 @pytest.mark.parametrize("stamp", [STAMP, None])
 def test_a_lost_acknowledgement_is_made_up_by_the_last_word_of_an_agent_that_has_left(phase: Phase, stamp: Stamp | None) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scale_stage import load, pool
 
 from holdfast.duties.actions import Action, Condemn, Spawn
-from holdfast.duties.scale import COOLDOWN, SLICE, STARTING_FLOOR, STARTING_SHARE, Scale, free_target, plan_pool, present
+from holdfast.duties.scale import COOLDOWN, SLICE, SLICES, STARTING_FLOOR, STARTING_SHARE, Scale, free_target, plan_pool, present
 from holdfast.ports.store import PoolLoad
 
 LOOK = settings(deadline=None, max_examples=300)
@@ -55,6 +55,18 @@ def spawned(actions: list[Action]) -> int:
 def condemned(actions: list[Action], kind: str = "") -> list[str]:
     """Whose end is planned; `kind` is in the name of each worker of that kind."""
     return [action.worker for action in actions if isinstance(action, Condemn) and action.worker.startswith(f"w-{kind}")]
+
+
+@LOOK
+@given(st.lists(loads(), max_size=12))
+def test_what_has_to_go_does_not_wait_for_pods_to_come_nor_one_pool_for_another(seen: list[PoolLoad]) -> None:
+    plan, alone = Scale().plan(seen), [action for load in seen for action in plan_pool(load)]
+    spawns = [action for action in plan if isinstance(action, Spawn)]
+    ends = [action for action in alone if not isinstance(action, Spawn)]
+    assert plan == [*ends, *spawns]
+    wanting = {action.pool_id for action in alone if isinstance(action, Spawn)}
+    assert {action.pool_id for action in spawns} == wanting, "each gets some"
+    assert len(spawns) <= max(SLICES, len(seen))
 
 
 @LOOK

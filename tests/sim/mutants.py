@@ -131,7 +131,7 @@ MUTANTS = (
         (
             Change(
                 "engine/apply.py",
-                "            await self._store.workers.unspawn(worker, answer.kind, answer.reason, SPAWN_BACKOFF)\n",
+                "            await self._store.workers.unspawn([worker, *others], answer.kind, answer.reason, SPAWN_BACKOFF)\n",
                 "",
             ),
         ),
@@ -218,7 +218,7 @@ MUTANTS = (
             ),
             Change(
                 "duties/cases.py",
-                "    if pod.stamp is not None or (pulse is not None and pulse.claim is not None):\n        return",
+                "    if pod.stamp is not None or not pod.attended or (pulse is not None and pulse.claim is not None):\n        return",
                 "    if False:\n        return",
             ),
             Change(

@@ -108,7 +108,7 @@ async def bury(store: PostgresStore, pool: Pool, worker: str) -> bool:
 
 
 async def unspawn(store: PostgresStore, pool: Pool, worker: str) -> bool:
-    return await done(store.workers.unspawn(worker, "quota", "no room", 1.0))
+    return await done(store.workers.unspawn([worker], "quota", "no room", 1.0))
 
 
 async def adopt_free(store: PostgresStore, pool: Pool, worker: str) -> bool:

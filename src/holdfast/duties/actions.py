@@ -110,6 +110,7 @@ class DeletePod:
     uid: str
     grace: float
     orphan: bool = False
+    counted: bool = True  # by the brake: one that ends already is not one more that we end
     reason: str = ""
 
 
@@ -138,6 +139,14 @@ class Suspect:
 @dataclass(frozen=True)
 class HeardAgain:
     worker: str
+
+
+@dataclass(frozen=True)
+class Acknowledged:
+    """A job's agent has left, which it does only after its acknowledgement was accepted: if we do not know of it, it was lost."""
+
+    worker: str
+    fence: int
 
 
 @dataclass(frozen=True)
@@ -287,6 +296,7 @@ Action = (
     | Bury
     | Suspect
     | HeardAgain
+    | Acknowledged
     | Protect
     | Clear
     | HeldUp

@@ -9,6 +9,7 @@ from ..model.pod import Pod, Pulse
 from ..ports.store import Facts, Row
 from . import recover
 from .actions import (
+    Acknowledged,
     Action,
     AdoptFree,
     BeginRecovery,
@@ -74,6 +75,15 @@ def living(row: Row, pod: Pod, seen: Seen) -> Verdict:
     """Warm, parked or held, on a pod that lives."""
     worker, pulse = row.worker, row.pulse
     free = worker.state in ("warm", "parked")
+    if worker.state == "held" and pod.left_to is not None and pod.left_to == worker.fence:
+        if row.claim_state == "assigned":
+            return Verdict(Case.UNHEARD, [Acknowledged(worker.id, pod.left_to)])
+        if worker.suspect_since is not None:
+            return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])  # its agent has spoken, for the last time, and left
+    if free and not pod.attended:
+        # It works for a claim that we do not know: not to be ended, and not to be given out.
+        reason = "its agent has left it to a claim that we do not know"
+        return Verdict(Case.STRANGE_HOLD, [] if worker.suspect_since else [Suspect(worker.id, worker.version, reason)])
     if free and not pod.schedulable:
         return Verdict(Case.CORDONED_FREE, [Condemn(worker.id, worker.version, "its node is cordoned", counted=False)])
     if worker.state == "held" and row.protection != "off" and row.claim_state == "active":
@@ -112,8 +122,6 @@ def living(row: Row, pod: Pod, seen: Seen) -> Verdict:
                 # It works for a claim that we do not know: not to be ended, and not to be given out.
                 reason = f"its agent holds {pulse.claim}, which we do not know"
                 return Verdict(Case.STRANGE_HOLD, [Suspect(worker.id, worker.version, reason)])
-    if worker.state == "held" and worker.suspect_since is not None and pod.left_to is not None and pod.left_to == worker.fence:
-        return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])  # its agent has spoken, for the last time, and left
     held_by_agent = row.agent and (not pod.attended or (pulse is not None and pulse.claim is not None and not pulse.claim_ended))
     marked = pod.protected or pod.marked or pod.stamp is not None
     if free and row.protection != "always" and marked and not held_by_agent:
@@ -151,6 +159,8 @@ def ended(row: Row, pod: Pod) -> Verdict:
     if worker.state == "retiring":
         return Verdict(Case.RETIRED, [Bury(worker.id, pod.uid, "its process ended"), ForgetPod(pod.name, pod.uid)])
     if worker.state == "held":
+        if row.claim_state == "assigned" and pod.left_to is not None and pod.left_to == worker.fence:
+            return Verdict(Case.UNHEARD, [Acknowledged(worker.id, pod.left_to)])  # its command ran: then its exit code counts
         known = pod.exit_code if pod.exit_fence == worker.fence else None
         if known is not None and not -1024 <= known <= 1024:
             known = None  # not an exit code: whoever wrote it, it says nothing
@@ -167,7 +177,7 @@ def death(row: Row, proof: Proof, reason: str, exit_code: int | None, *, untouch
     if row.claim_state == "assigned":
         # Not acknowledged, so nothing has started: the claim keeps its place and gets another worker.
         return Verdict(Case.POD_ENDED_ASSIGNED, [Requeue(worker.claim, worker.fence, reason, proof=proof)])
-    if untouched:
+    if untouched and not row.claim_secret:
         # Acknowledged, and yet its container provably never started: it may run, for the first time, elsewhere (P8).
         return Verdict(
             Case.POD_ENDED_UNTOUCHED,
@@ -226,7 +236,7 @@ def stranger(pod: Pod, seen: Seen) -> Verdict:
         return Verdict(Case.ORPHAN_ENDED, [ForgetPod(pod.name, pod.uid)] if age > ORPHAN_GRACE else [])
     if age < ORPHAN_GRACE:
         return Verdict(Case.ORPHAN_YOUNG)
-    if pod.stamp is not None or (pulse is not None and pulse.claim is not None):
+    if pod.stamp is not None or not pod.attended or (pulse is not None and pulse.claim is not None):
         return Verdict(Case.ORPHAN_BUSY, _quarantine(pod, seen, "a pod without a row that is stamped or busy"))
     if pod.epoch != seen.state.epoch and pulse is not None and _says_idle(pulse):
         spent = pulse.reset_fence is not None
@@ -238,7 +248,8 @@ def stranger(pod: Pod, seen: Seen) -> Verdict:
         return Verdict(Case.ORPHAN_EPOCH, _quarantine(pod, seen, "a pod without a row, of another epoch"))
     if pod.terminating and not seen.whole:
         return Verdict(Case.ORPHAN)  # asked again by full passes only: each change of the pod is looked at
-    return Verdict(Case.ORPHAN, [DeletePod(pod.name, pod.uid, 30.0, orphan=True, reason="a pod without a row")])
+    delete = DeletePod(pod.name, pod.uid, 30.0, orphan=True, counted=not pod.terminating, reason="a pod without a row")
+    return Verdict(Case.ORPHAN, [delete])
 
 
 def _says_idle(pulse: Pulse) -> bool:

@@ -41,7 +41,7 @@ def compare(row: Row | None, pod: Pod | None, pulse: Pulse | None) -> list[Actio
     if pod.phase == "ended":
         return []
     if row is None:
-        if spoke is None or pod.terminating:
+        if spoke is None or pod.terminating or not pod.attended:
             return []
         spent = spoke.reset_fence is not None or pod.stamp is not None
         return [AdoptFree(pod.worker, pod.uid, pod.pool_id, pod.pool, pod.revision, spent)]
@@ -51,7 +51,9 @@ def compare(row: Row | None, pod: Pod | None, pulse: Pulse | None) -> list[Actio
 
 
 def _held(pod: Pod, word: Pulse | None) -> tuple[str, str, int] | None:
-    """What the worker holds. Its agent's word counts more than the stamp, which may be left over."""
+    """What the worker holds. Its agent's word counts more than the stamp, which may be left over; its last word most of all."""
+    if pod.stamp is not None and pod.stamp.fence == pod.left_to:
+        return pod.stamp.claim, pod.stamp.owner, pod.stamp.fence
     if word is not None and pod.phase != "ended":
         if word.claim is not None and word.fence is not None and word.tenant is not None:
             return word.claim, word.tenant, word.fence

@@ -1,6 +1,7 @@
 """Keep each pool at its size: spawn what is missing, let go of what is free and not wanted, roll old revisions over."""
 
 import math
+from itertools import zip_longest
 
 from ..ports.store import PoolLoad
 from .actions import Action, Condemn, Spawn
@@ -10,6 +11,7 @@ COOLDOWN = 30.0  # between two steps down, so that a short lull does not cost th
 STARTING_FLOOR = 4  # so many may start at once in a small pool …
 STARTING_SHARE = 0.25  # … and this share of max in a large one: a bad template must not fill the cluster with failing pods
 SLICE = 8  # pods of one action: a pass shows its progress between two, and each call may take a second
+SLICES = 4  # of one pass: what has to go must not wait for hundreds of pods to come, nor one pool for another's
 
 
 class Scale:
@@ -20,7 +22,11 @@ class Scale:
         return await ports.store.pools.loads()
 
     def plan(self, seen: list[PoolLoad]) -> list[Action]:
-        return [action for load in seen for action in plan_pool(load)]
+        plans = [plan_pool(load) for load in seen]
+        ends = [action for plan in plans for action in plan if not isinstance(action, Spawn)]
+        in_turn = zip_longest(*([action for action in plan if isinstance(action, Spawn)] for plan in plans))
+        spawns = [action for turn in in_turn for action in turn if action is not None]
+        return [*ends, *spawns[: max(SLICES, len(plans))]]
 
 
 def plan_pool(load: PoolLoad) -> list[Action]:

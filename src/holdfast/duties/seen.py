@@ -29,6 +29,7 @@ class Case(StrEnum):
     SILENT = "silent"
     SILENT_RETIRE = "silent-retire"
     HEARD_AGAIN = "heard-again"
+    UNHEARD = "unheard"
     STRANGE_HOLD = "strange-hold"
     HOLDS_ON = "holds-on"
     UNATTENDED = "unattended"

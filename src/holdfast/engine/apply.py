@@ -1,6 +1,6 @@
 """The one place where decisions become effects: every action is guarded, counted, and answered with a value."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import structlog
@@ -48,6 +48,7 @@ class Apply:
             do.Bury: self._bury,
             do.Suspect: lambda a: store.workers.suspect(a.worker, a.version, a.reason),
             do.HeardAgain: self._heard_again,
+            do.Acknowledged: self._acknowledged,
             do.Protect: self._protect,
             do.Clear: self._clear,
             do.HeldUp: self._held_up,
@@ -148,12 +149,11 @@ class Apply:
         ids = [self._ids.new(f"w-{pool.name}", 8) for _ in range(a.count)]
         made = await self._store.workers.spawn(a.pool_id, ids, a.free_target, a.starting_limit)
         crash_point("spawn.rows")
-        outcome: Outcome = Done() if made else Stale()
-        for worker, epoch in made:
-            step = await self._create(worker, pool, epoch)
+        for n, (worker, epoch) in enumerate(made):
+            step = await self._create(worker, pool, epoch, [other for other, _ in made[n + 1 :]])
             if isinstance(step, Failed):
-                outcome = step  # refused once is refused for all of this pass: give the other slots back as well
-        return outcome
+                return step
+        return Done() if made else Stale()
 
     async def _create_pod(self, a: do.CreatePod) -> Outcome:
         identity = await self._store.workers.identity(a.worker)
@@ -161,12 +161,13 @@ class Apply:
             return Stale()
         return await self._create(a.worker, identity[1], a.epoch)
 
-    async def _create(self, worker: str, pool: Pool, epoch: int) -> Outcome:
+    async def _create(self, worker: str, pool: Pool, epoch: int, others: Sequence[str] = ()) -> Outcome:
+        """Refused once is refused for `others` as well: all slots come back, and it counts as one failure."""
         answer = await self._cluster.create(Order(worker=worker, pool=pool, epoch=epoch))
         crash_point("spawn.created")
         if isinstance(answer, Refused):
             self._metrics.spawn_failures.labels(answer.kind).inc()
-            await self._store.workers.unspawn(worker, answer.kind, answer.reason, SPAWN_BACKOFF)
+            await self._store.workers.unspawn([worker, *others], answer.kind, answer.reason, SPAWN_BACKOFF)
             return Failed(answer.reason)
         return await self._store.workers.spawned(worker, answer.uid)
 
@@ -200,7 +201,7 @@ class Apply:
         present = worker is not None and worker.state != "gone"
         if a.orphan == present or (worker is not None and present and worker.state != "retiring"):
             return Stale()
-        if a.orphan:
+        if a.orphan and a.counted:
             allowed = await self._store.workers.may_end_orphan(a.name)
             if not isinstance(allowed, Done):
                 return allowed
@@ -220,6 +221,9 @@ class Apply:
             return Skipped("unsure")
         crash_point("bury.confirmed")
         return await self._store.workers.bury(a.worker, a.reason)
+
+    async def _acknowledged(self, a: do.Acknowledged) -> Outcome:
+        return Done() if await self._store.claims.acknowledge(a.worker, a.fence, None) else Stale()
 
     async def _heard_again(self, a: do.HeardAgain) -> Outcome:
         await self._store.workers.heard_again([a.worker])

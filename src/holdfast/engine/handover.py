@@ -19,6 +19,9 @@ from .offers import Offers
 TRIES = 3
 PAUSE = 0.1
 TRY_SECONDS = 1.0
+# Protections under way at once. More would only queue in the API server, while the second of each runs there: in a burst of
+# hundreds, tries would be given up that are only waiting for their turn, and all be sent again.
+TURNS = 32
 
 
 class HandOvers:
@@ -28,6 +31,7 @@ class HandOvers:
         self._metrics = metrics
         self._counting = Counting(store, metrics)
         self._offers = Offers(store)
+        self._turns = asyncio.Semaphore(TURNS)
         self.hint: Callable[[set[str]], None] = lambda _: None  # look soon at these workers
         self.direct = not cluster.shared  # whether a claim may be active before anybody has looked at its pod
 
@@ -64,16 +68,30 @@ class HandOvers:
         if pair.uid is None:
             return "its worker has no pod yet"
         stamp = Stamp(pair.tenant, pair.claim, pair.fence)
+        end = asyncio.get_running_loop().time() + TRIES * TRY_SECONDS  # and one try: less than `deadlines` waits for us
         for attempt in range(TRIES):
+            if attempt:
+                await asyncio.sleep(PAUSE)
+            if not await self._turn(end):
+                break
             try:
                 pod = await asyncio.wait_for(self._cluster.protect(pair.worker, pair.uid, stamp), TRY_SECONDS)
+                return _unusable(pod) or pod
             except (ClusterUnavailable, TimeoutError):
                 self._metrics.protect_errors.inc()
-                if attempt + 1 < TRIES:
-                    await asyncio.sleep(PAUSE)
-                continue
-            return _unusable(pod) or pod
+            finally:
+                self._turns.release()
         return None
+
+    async def _turn(self, end: float) -> bool:
+        """False: those before us wait for a cluster that does not answer."""
+        try:
+            async with asyncio.timeout_at(end) if self._turns.locked() else contextlib.nullcontext():
+                await self._turns.acquire()
+        except TimeoutError:
+            self._metrics.protect_errors.inc()
+            return False
+        return True
 
     async def _glance(self, pair: Pair) -> Pod | str | None:
         """Where no protection is written no answer tells how the pod is: so look. What cannot be seen is given out anyway."""

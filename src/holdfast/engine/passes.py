@@ -38,8 +38,8 @@ class Passes:
         self._hint = hint
 
     async def run_once(self, duty: Duty) -> list[Action]:
-        """One pass. It has succeeded only if its reads did, and not if all it tried failed. A pass that stands still is given
-        up, so that one call without an answer cannot darken a duty for ever."""
+        """One pass; what it did. It has succeeded only if its reads did, and not if all it tried failed. A pass that stands still
+        is given up, so that one call without an answer cannot darken a duty for ever."""
         tally, started = self._terms.tally(duty.name), _now()
         try:
             async with asyncio.timeout(stale_after(duty.period)) as patience:
@@ -58,10 +58,10 @@ class Passes:
                 self._metrics.cluster_errors.inc()
             return []
         tally = self._terms.tally(duty.name)
-        tally.succeeded = not applied.failures or applied.failures < len(actions)
+        tally.succeeded = not applied.failures or bool(applied.done)
         tally.progressed, tally.failure = True, applied.why
         tally.seconds = _now() - started
-        return actions
+        return applied.done
 
     async def do(self, duty: Duty, actions: list[Action], patience: asyncio.Timeout | None = None) -> Applied:
         """Apply a plan. Running it twice at once is wasteful, never wrong: every action is guarded."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from ..duties.actions import Match
+from ..duties.actions import Match, Spawn
 from ..duties.converge import Converge
 from ..duties.deadlines import Deadlines
 from ..duties.duty import Duty, Ports
@@ -195,7 +195,9 @@ class Replica:
         while True:
             started = _now()
             if self.terms.trusted(duty.name, started):
-                await self._passes.run_once(duty)
+                did = await self._passes.run_once(duty)
+                if any(isinstance(action, Spawn) for action in did):
+                    poke.set()  # one pass makes a few pods: the next may come at once
             # At least 50 ms between two passes: hints may come faster than that.
             await asyncio.sleep(0.05)
             with contextlib.suppress(TimeoutError):
@@ -243,7 +245,8 @@ class Replica:
     # Pulses
 
     def word(self, word: Word) -> None:
-        """An agent spoke; stored with others once a second."""
+        """An agent spoke; stored with others once a second, or not at all: said before an outage, it would be taken for said
+        after it, and speak for a worker that was given to somebody meanwhile. Agents say it again within 20 s."""
         self._words[word.worker] = word
 
     async def _pulses(self) -> None:
@@ -254,11 +257,7 @@ class Replica:
     async def _flush(self) -> None:
         words, self._words = self._words, {}
         if words:
-            try:
-                await self.ports.store.workers.beat(list(words.values()))
-            except StoreUnavailable:
-                self._words = {**words, **self._words}
-                raise
+            await self.ports.store.workers.beat(list(words.values()))
 
 
 def _now() -> float:

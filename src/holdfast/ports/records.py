@@ -117,6 +117,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     claim_fence: int | None = None
     claim_protected: bool | None = None
     claim_retry: str | None = None
+    claim_secret: bool = False  # it came with secrets, which nobody has any more once it was acknowledged
     claim_losses: int = 0
     claim_delivered: bool = False
     pod_protected: bool = False

@@ -109,8 +109,8 @@ class Workers(Protocol):
     async def spawn(self, pool_id: str, ids: Sequence[str], free_target: int, starting_limit: int) -> list[tuple[str, int]]:
         """Rows for new workers, as far as the counts inside allow: ids and epoch. Two at once cannot overspawn."""
 
-    async def unspawn(self, worker: str, kind: str, reason: str, backoff: float) -> Outcome:
-        """The cluster refused the pod: the slot is free again, and the pool says why and waits a little."""
+    async def unspawn(self, workers: Sequence[str], kind: str, reason: str, backoff: float) -> Outcome:
+        """The cluster refused a pod: the slots are free again, and the pool says why and waits a little. One failure."""
 
     async def spawned(self, worker: str, uid: str) -> Outcome:
         """The pod exists; from now on its UID is the worker's identity."""

@@ -22,7 +22,7 @@ WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
 w AS (
     UPDATE holdfast.worker AS worker SET state = 'gone', version = version + 1, reason = $3, state_since = clock.t,
         state_heard = clock.h
-    FROM clock WHERE worker.id = $1 AND worker.state IN @worker.unspawn RETURNING worker.id, worker.pool_id
+    FROM clock WHERE worker.id = ANY ($1::text[]) AND worker.state IN @worker.unspawn RETURNING worker.id, worker.pool_id
 ), p AS (
     UPDATE holdfast.pool AS pool SET failures = failures + 1, trouble = $2 || ': ' || $3,
         backoff_until = clock.t + make_interval(secs => least(300, $4 * power(2, least(pool.failures, 8))))
@@ -151,7 +151,7 @@ SELECT {WORKER_COLUMNS}, w.epoch AS row_epoch, w.protected AS pod_protected,
        extract(epoch FROM w.parked_heard + w.park_ttl - clock.h)::float8 AS park_left,
        extract(epoch FROM clock.h - w.scheduled_heard)::float8 AS scheduled_age,
        c.state AS claim_state, c.fence AS claim_fence, c.protected AS claim_protected, c.retry AS claim_retry,
-       c.losses AS claim_losses, c.delivered AS claim_delivered,
+       c.secret AS claim_secret, c.losses AS claim_losses, c.delivered AS claim_delivered,
        u.doing, u.claim_id AS u_claim, u.fence AS u_fence, u.tenant AS u_tenant, u.reset_fence AS u_reset_fence,
        EXISTS (SELECT FROM holdfast.claim k WHERE k.id = u.claim_id AND k.state = 'ended') AS u_ended,
        extract(epoch FROM clock.h - u.beat_heard)::float8 AS u_age,
@@ -185,8 +185,8 @@ class PostgresWorkers:
             (r[0], r[1]) for r in await self._db.rows(SPAWN, pool_id, list(ids), free_target, starting_limit, self._db.mark.value)
         ]
 
-    async def unspawn(self, worker: str, kind: str, reason: str, backoff: float) -> Outcome:
-        return _guarded(await self._db.value(UNSPAWN, worker, kind, reason[:500], backoff))
+    async def unspawn(self, workers: Sequence[str], kind: str, reason: str, backoff: float) -> Outcome:
+        return _guarded(await self._db.value(UNSPAWN, list(workers), kind, reason[:500], backoff))
 
     async def spawned(self, worker: str, uid: str) -> Outcome:
         return _guarded(await self._db.value(SPAWNED, worker, uid))
@@ -304,6 +304,7 @@ def _row(row: asyncpg.Record, pool: asyncpg.Record) -> Row:
         claim_fence=row["claim_fence"],
         claim_protected=row["claim_protected"],
         claim_retry=row["claim_retry"],
+        claim_secret=bool(row["claim_secret"]),
         claim_losses=row["claim_losses"] or 0,
         claim_delivered=bool(row["claim_delivered"]),
         pod_protected=row["pod_protected"],

@@ -170,12 +170,19 @@ DECLARE
     t timestamptz := holdfast.now();
 BEGIN
     SELECT * INTO c FROM holdfast.claim WHERE id = p_claim AND fence = p_fence AND (state IN @claim.requeue
-        OR (state IN @claim.retry AND p_dead AND (p_untouched OR (retry = 'lost' AND losses < 2)))) FOR UPDATE;
+        OR (state IN @claim.retry AND p_dead AND ((p_untouched AND NOT secret) OR (retry = 'lost' AND losses < 2)))) FOR UPDATE;
     IF NOT FOUND OR (p_idle IS NOT NULL AND c.progress_heard > holdfast.heard() - make_interval(secs => p_idle)) THEN
         RETURN 'stale';
     END IF;
     IF @fn.halted(p_mark) THEN
         RETURN 'recovering';
+    END IF;
+    -- Who has not spoken since commits were lost may have acknowledged in one of them: its silence says nothing.
+    IF p_idle IS NOT NULL AND EXISTS (SELECT FROM holdfast.worker w, holdfast.installation i
+                                      WHERE w.id = c.worker_id AND w.suspect_since = i.recovered_at) THEN
+        UPDATE holdfast.claim SET reason = 'its worker has not spoken since the database lost commits: it may have begun'
+        WHERE id = p_claim;
+        RETURN 'stale';
     END IF;
     -- The fence stays: it says up to which assignment this claim is done with its workers.
     UPDATE holdfast.claim SET state = 'waiting', worker_id = NULL, offered = false, delivered = false,

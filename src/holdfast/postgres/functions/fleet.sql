@@ -89,7 +89,7 @@ BEGIN
     UPDATE holdfast.installation SET recovering_since = NULL, recovered_at = t;
     UPDATE holdfast.worker w SET suspect_since = t, version = version + 1
     FROM holdfast.pool p
-    WHERE p.id = w.pool_id AND w.suspect_since IS NULL AND (
+    WHERE p.id = w.pool_id AND (
         -- Whose agent has not spoken since; and who has neither an agent nor a stamp that could speak for it: an operator looks.
         ((p.spec #>> '{worker,agent}')::boolean AND w.state IN ('warm', 'parked', 'held') AND NOT EXISTS (
             SELECT FROM holdfast.pulse u WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard))

@@ -92,11 +92,12 @@ BEGIN
         UPDATE holdfast.worker SET suspect_since = NULL, version = version + 1, endpoint = p_endpoint,
             ready = ready OR state = 'warm' OR coalesce(fence = p_reset_fence, false)
         WHERE id = p_worker AND state IN ('warm', 'parked');
-        IF w.suspect_since IS NOT NULL THEN
+        IF FOUND AND w.suspect_since IS NOT NULL THEN
             -- Beats are stored a moment later, together: until then it would be taken for silent once more.
             INSERT INTO holdfast.pulse AS pulse (worker_id, beat_heard, doing, reset_fence)
             VALUES (p_worker, holdfast.heard(), p_doing, p_reset_fence)
-            ON CONFLICT (worker_id) DO UPDATE SET beat_heard = greatest(pulse.beat_heard, excluded.beat_heard);
+            ON CONFLICT (worker_id) DO UPDATE SET beat_heard = greatest(pulse.beat_heard, excluded.beat_heard),
+                doing = excluded.doing, claim_id = NULL, fence = NULL, tenant = NULL, reset_fence = excluded.reset_fence;
         END IF;
         PERFORM pg_notify('holdfast', 'p ' || w.pool_id);
         RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, w.pool_id;
@@ -259,5 +260,7 @@ CREATE FUNCTION @fn.due_workers() RETURNS SETOF text LANGUAGE sql AS $$
         OR (w.state = 'held' AND c.state = 'active' AND NOT w.protected AND NOT w.terminating
             AND p.spec #>> '{protection,mode}' <> 'off')
         OR (w.state IN ('warm', 'parked') AND w.protected AND p.spec #>> '{protection,mode}' <> 'always'))
-    ORDER BY w.state = 'retiring', w.state_heard LIMIT 500
+    -- Held ones that are due for silence alone come last: the agents of running jobs have left, and there may be thousands.
+    ORDER BY w.state = 'held' AND c.state = 'active' AND (w.protected OR p.spec #>> '{protection,mode}' = 'off'),
+             w.state = 'retiring', w.state_heard LIMIT 500
 $$;

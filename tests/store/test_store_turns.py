@@ -1,0 +1,65 @@
+"""A burst of hand-overs takes turns: none is given up because it waited for others, and none waits for a cluster that hangs."""
+
+import asyncio
+
+from holdfast.engine.handover import TRIES, TRY_SECONDS, TURNS, HandOvers
+from holdfast.engine.metrics import Metrics
+from holdfast.ports.store import Pair
+from holdfast.postgres.store import PostgresStore
+from store.makes import BARE, OnStore, ask, make_pool, make_warm, match
+from store.shelf import Shelf
+
+BURST = 3 * TURNS
+ERRORS = "holdfast_protect_errors_total"
+
+
+async def handed(store: PostgresStore, shelf_of: type[Shelf]) -> tuple[Shelf, Metrics, float]:
+    """A burst on a cluster, and how long it took."""
+    pool = await make_pool(store, BARE)
+    shelf, metrics = shelf_of(pool, await make_warm(store, pool, BURST)), Metrics()
+    pairs: list[Pair] = await match(store, pool, *(ask() for _ in range(BURST)))
+    handovers = HandOvers(store, shelf, metrics)
+    began = asyncio.get_running_loop().time()
+    await asyncio.gather(*(handovers.hand_over(pool, pair) for pair in pairs))
+    return shelf, metrics, asyncio.get_running_loop().time() - began
+
+
+class Slow(Shelf):
+    """Each write takes so long that a burst is not written within the second of one try."""
+
+    at_once = most = 0
+
+    async def protect(self, *about: object) -> object:  # type: ignore[override]
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        await asyncio.sleep(0.4 * TRY_SECONDS)
+        self.at_once -= 1
+        return await super().protect(*about)  # type: ignore[arg-type]
+
+
+def test_a_burst_takes_turns_and_nobody_is_given_up_for_waiting(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        shelf, metrics, _ = await handed(store, Slow)
+        assert isinstance(shelf, Slow)
+        assert shelf.most == TURNS
+        assert metrics.registry.get_sample_value(ERRORS) == 0
+        told = await store.db.rows("SELECT protected FROM holdfast.claim WHERE state = 'active'")
+        assert [row["protected"] for row in told] == [True] * BURST
+
+    on_store(story)
+
+
+class Hanging(Shelf):
+    async def protect(self, *_: object) -> object:  # type: ignore[override]
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+
+def test_in_a_burst_nobody_waits_longer_for_a_cluster_that_hangs_than_alone(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        _, _, took = await handed(store, Hanging)
+        assert took < 3 * TRIES * TRY_SECONDS, "three tries, and not three for each turn before"
+        told = await store.db.rows("SELECT protected FROM holdfast.claim WHERE state = 'active'")
+        assert [row["protected"] for row in told] == [False] * BURST
+
+    on_store(story)
