@@ -131,7 +131,7 @@ MUTANTS = (
         (
             Change(
                 "engine/apply.py",
-                "            await self._store.workers.unspawn([worker, *others], answer.kind, answer.reason, SPAWN_BACKOFF)\n",
+                "            await self._store.workers.unspawn([worker for worker, _ in refused], last.kind, last.reason, SPAWN_BACKOFF)\n",
                 "",
             ),
         ),
@@ -141,9 +141,8 @@ MUTANTS = (
         (
             Change(
                 "engine/apply.py",
-                "        answer = await self._cluster.create(Order(worker=worker, pool=pool, epoch=epoch))\n",
-                "        try:\n            answer = await self._cluster.create(Order(worker=worker, pool=pool, epoch=epoch))\n"
-                "        except ClusterUnavailable as error:\n            answer = Refused('other', str(error))\n",
+                "                unknown.append(answer)  # looked up by its name, before anything else\n",
+                "                refused.append((order.worker, Refused('other', str(answer))))\n",
             ),
         ),
     ),

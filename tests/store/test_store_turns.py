@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast.engine.handover import TRIES, TRY_SECONDS, TURNS, HandOvers
+from holdfast.engine.handover import MOMENT, TRIES, TRY_SECONDS, TURNS, HandOvers
 from holdfast.engine.metrics import Metrics
 from holdfast.ports.store import Pair
 from holdfast.postgres.store import PostgresStore
@@ -61,5 +61,24 @@ def test_in_a_burst_nobody_waits_longer_for_a_cluster_that_hangs_than_alone(on_s
         assert took < 3 * TRIES * TRY_SECONDS, "three tries, and not three for each turn before"
         told = await store.db.rows("SELECT protected FROM holdfast.claim WHERE state = 'active'")
         assert [row["protected"] for row in told] == [False] * BURST
+
+    on_store(story)
+
+
+def test_who_can_wait_lets_hand_overs_go_first_but_not_for_ever(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, BARE)
+        shelf = Hanging(pool, await make_warm(store, pool))
+        [pair] = await match(store, pool, ask())
+        handovers = HandOvers(store, shelf, Metrics())
+        await asyncio.wait_for(handovers.calm(), 0.1)  # nothing is under way
+        handing = asyncio.create_task(handovers.hand_over(pool, pair))
+        await asyncio.sleep(0)
+        began = asyncio.get_running_loop().time()
+        await handovers.calm()
+        assert asyncio.get_running_loop().time() - began >= MOMENT
+        assert not handing.done(), "it still waits for its cluster"
+        await handing
+        await asyncio.wait_for(handovers.calm(), 0.1)
 
     on_store(story)

@@ -1,5 +1,6 @@
 """The one place where decisions become effects: every action is guarded, counted, and answered with a value."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -146,30 +147,38 @@ class Apply:
         pool = await self._pool(a.pool_id)
         if pool is None:
             return Stale()
+        await self._desk.calm()  # while there are workers to hand over, further ones can wait
         ids = [self._ids.new(f"w-{pool.name}", 8) for _ in range(a.count)]
         made = await self._store.workers.spawn(a.pool_id, ids, a.free_target, a.starting_limit)
         crash_point("spawn.rows")
-        for n, (worker, epoch) in enumerate(made):
-            step = await self._create(worker, pool, epoch, [other for other, _ in made[n + 1 :]])
-            if isinstance(step, Failed):
-                return step
-        return Done() if made else Stale()
+        orders = [Order(worker=worker, pool=pool, epoch=epoch) for worker, epoch in made]
+        return await self._create(orders) if made else Stale()
 
     async def _create_pod(self, a: do.CreatePod) -> Outcome:
         identity = await self._store.workers.identity(a.worker)
         if identity is None:
             return Stale()
-        return await self._create(a.worker, identity[1], a.epoch)
+        return await self._create([Order(worker=a.worker, pool=identity[1], epoch=a.epoch)])
 
-    async def _create(self, worker: str, pool: Pool, epoch: int, others: Sequence[str] = ()) -> Outcome:
-        """Refused once is refused for `others` as well: all slots come back, and it counts as one failure."""
-        answer = await self._cluster.create(Order(worker=worker, pool=pool, epoch=epoch))
+    async def _create(self, orders: Sequence[Order]) -> Outcome:
+        """All at once. Those that are refused give their slots back together, and count as one failure."""
+        answers = await asyncio.gather(*(self._cluster.create(order) for order in orders), return_exceptions=True)
         crash_point("spawn.created")
-        if isinstance(answer, Refused):
-            self._metrics.spawn_failures.labels(answer.kind).inc()
-            await self._store.workers.unspawn([worker, *others], answer.kind, answer.reason, SPAWN_BACKOFF)
-            return Failed(answer.reason)
-        return await self._store.workers.spawned(worker, answer.uid)
+        refused, unknown = list[tuple[str, Refused]](), list[BaseException]()
+        for order, answer in zip(orders, answers, strict=True):
+            if isinstance(answer, BaseException):
+                unknown.append(answer)  # looked up by its name, before anything else
+            elif isinstance(answer, Refused):
+                refused.append((order.worker, answer))
+            else:
+                await self._store.workers.spawned(order.worker, answer.uid)
+        if refused:
+            last = refused[-1][1]
+            self._metrics.spawn_failures.labels(last.kind).inc(len(refused))
+            await self._store.workers.unspawn([worker for worker, _ in refused], last.kind, last.reason, SPAWN_BACKOFF)
+        if unknown:
+            raise unknown[0]
+        return Failed(refused[-1][1].reason) if refused else Done()
 
     async def _warm(self, a: do.Warm) -> Outcome:
         outcome = await self._store.workers.warm(a.worker, a.version, a.endpoint)

@@ -66,6 +66,10 @@ class Desk:
         self._after(pool, batch.pairs)
         return len(batch.pairs)
 
+    async def calm(self) -> None:
+        """Until no hand-over is under way here, or a moment."""
+        await self._handovers.calm()
+
     def _start(self, pool: Pool) -> None:
         self._pools[pool.id] = pool
         if pool.id not in self._busy:

@@ -22,6 +22,7 @@ TRY_SECONDS = 1.0
 # Protections under way at once. More would only queue in the API server, while the second of each runs there: in a burst of
 # hundreds, tries would be given up that are only waiting for their turn, and all be sent again.
 TURNS = 32
+MOMENT = 0.5
 
 
 class HandOvers:
@@ -32,14 +33,29 @@ class HandOvers:
         self._counting = Counting(store, metrics)
         self._offers = Offers(store)
         self._turns = asyncio.Semaphore(TURNS)
+        self._under_way, self._calm = 0, asyncio.Event()
         self.hint: Callable[[set[str]], None] = lambda _: None  # look soon at these workers
         self.direct = not cluster.shared  # whether a claim may be active before anybody has looked at its pod
 
     async def hand_over(self, pool: Pool, pair: Pair) -> Claim | Stale | None:
         """The claim as it was offered. Stale: the worker proved unusable and the claim is back in the queue: match again.
         None: there is nothing to tell."""
-        if pair.active:
-            return None
+        self._under_way += 1
+        try:
+            return None if pair.active else await self._hand_over(pool, pair)
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._calm.set()
+
+    async def calm(self) -> None:
+        """Whoever can wait lets hand-overs go first, for a moment: where they never stop, nobody waits for ever."""
+        if self._under_way:
+            self._calm.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._calm.wait(), MOMENT)
+
+    async def _hand_over(self, pool: Pool, pair: Pair) -> Claim | Stale | None:
         mode, required = pool.spec.protection.mode, pool.spec.protection.required
         protected = mode == "always"
         pod = None if mode == "claim" else await self._glance(pair)
