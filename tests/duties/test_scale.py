@@ -130,12 +130,6 @@ def test_a_draining_pool_lets_go_of_all_that_is_free_and_spawns_none(seen: PoolL
     assert not any(action.counted for action in plan if isinstance(action, Condemn)), "a person wanted it: no brake"
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.lists(loads(), max_size=3))
-def test_a_plan_is_the_sum_over_pools(seen: list[PoolLoad]) -> None:
-    assert Scale().plan(seen) == [action for one in seen for action in plan_pool(one)]
-
-
 @pytest.mark.parametrize(
     ("waiting", "servable", "target"),
     [(0, 0, 2), (5, 5, 7), (5, 0, 3), (1000, 0, 3), (1000, 1, 4), (1, 0, 3)],
