@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.duties.actions import DeletePod
+from holdfast.engine import marks
 from holdfast.engine.marks import LOOK_SECONDS
 from holdfast.engine.replica import Replica
 from holdfast.local.cluster import LocalCluster
@@ -101,6 +102,26 @@ def test_a_loss_that_all_replicas_see_is_one_recovery(on_store: OnStore, server:
                 for replica in beating:
                     await replica.beat()
             assert await store.db.value(RECOVERIES) == 1
+
+    on_store(story)
+
+
+def test_a_replica_that_slept_does_nothing_before_it_has_compared(on_store: OnStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paused while the others saw the database lose commits, it knows of no mark that is missing."""
+    monkeypatch.setattr(marks, "UNHEARD_SECONDS", 0.2)
+
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, DIRECT)
+        await make_warm(store, pool, 2)
+        async with replicas(store, 1) as (door,):
+            replica = replica_on(door, Shelf())
+            await replica.beat()
+            assert len(await match(door, pool, ask())) == 1
+            time.sleep(0.3)  # the whole process stands still, as under SIGSTOP
+            await asyncio.sleep(0)
+            assert await match(door, pool, ask()) == []
+            await replica.beat()
+            assert len(await match(door, pool)) == 1
 
     on_store(story)
 

@@ -13,6 +13,7 @@ log = structlog.get_logger()
 
 UNCOMPARED = 2**62  # a mark above all: nothing is done before the database was compared with what is kept outside
 LIST_SECONDS = 5.0  # after an interruption, for a list of all pods: longer than one of ten thousand takes
+UNHEARD_SECONDS = 5.0  # without a stored beat, of one a second: asleep, or cut off. Others may have seen more, and lost it
 LOOK_SECONDS = 0.5  # a beat waits no longer for what is kept outside, or a slow disk would make its replica look dead
 
 
@@ -29,7 +30,7 @@ class Marks:
         self.epoch = 0
         self._ports = ports
         self._metrics = metrics
-        self._calm = False
+        self._calm, self._stored_at = False, 0.0
         self._recovering = False
         self._looking: asyncio.Task[str | None] | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -37,6 +38,8 @@ class Marks:
 
     async def look(self) -> None:
         """Before a beat: what do others know of this database, and is it ours at all?"""
+        if asyncio.get_running_loop().time() - self._stored_at > UNHEARD_SECONDS:
+            self.interrupted()
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._read())
         await asyncio.wait((self._looking,), timeout=LOOK_SECONDS)
@@ -56,7 +59,8 @@ class Marks:
             log.error("the database lost commits: everything waits until pods and agents are compared", epoch=beat.epoch)
         self.mark, self.epoch = max(self.mark, beat.mark), max(self.epoch, beat.epoch)
         self._calm, self._recovering = True, beat.recovering
-        self._ports.store.saw(self.mark)
+        self._stored_at = asyncio.get_running_loop().time()
+        self._ports.store.saw(self.mark, UNHEARD_SECONDS)
         if self._keeping is None or self._keeping.done():
             self._keeping = asyncio.create_task(self._keep(Remembered(self._ports.cluster.install, beat.mark, beat.epoch)))
 

@@ -1,5 +1,6 @@
 """Where the truth lives. Every change is one guarded statement: it happens as described, with its event, or not at all."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
@@ -224,8 +225,9 @@ class Store(Protocol):
     async def now(self) -> float:
         """The database's clock."""
 
-    def saw(self, mark: int) -> None:
-        """The replica knows this mark. A database that shows less is not acted on: nothing is given out, spawned or ended."""
+    def saw(self, mark: int, seconds: float = math.inf) -> None:
+        """The replica knows this mark, for so long. A database that shows less, or after that any, is not acted on: nothing is given
+        out, spawned or ended."""
 
     async def listen(self) -> "Notices":
         """What other replicas notify of. A hint: everything works without it, a little later."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import math
 import re
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
@@ -48,11 +49,24 @@ MISSING = (
 NOT_PREPARED = (asyncpg.exceptions.InvalidSQLStatementNameError, asyncpg.exceptions.DuplicatePreparedStatementError)
 
 
+UNKNOWN = 2**62  # a mark above all that a database shows
+
+
 class Mark:
-    """The highest mark that this process has seen: a database that shows less has lost commits, and is not acted on."""
+    """The highest mark that this process has seen: a database that shows less has lost commits, and is not acted on. Known for a
+    while only: a process that slept does not know what others have seen, and may have lost, meanwhile."""
 
     def __init__(self) -> None:
-        self.value = 0
+        self._value, self._until = 0, math.inf
+
+    def saw(self, value: int, seconds: float) -> None:
+        until = math.inf if seconds == math.inf else asyncio.get_running_loop().time() + seconds
+        self._value, self._until = value, until
+
+    @property
+    def value(self) -> int:
+        known = self._until == math.inf or asyncio.get_running_loop().time() <= self._until
+        return self._value if known else UNKNOWN
 
 
 def functions_text() -> str:

@@ -1,5 +1,6 @@
 """The store on Postgres, put together."""
 
+import math
 from typing import Any
 
 from . import report
@@ -26,8 +27,8 @@ class PostgresStore:
     async def now(self) -> float:
         return float(await self.db.value("SELECT extract(epoch FROM holdfast.now())::float8"))
 
-    def saw(self, mark: int) -> None:
-        self.db.mark.value = mark
+    def saw(self, mark: int, seconds: float = math.inf) -> None:
+        self.db.mark.saw(mark, seconds)
 
     async def listen(self) -> PolledNotices | PostgresNotices:
         return PolledNotices(self.db) if self.db.pooled else PostgresNotices(self.db.dsn)
