@@ -226,8 +226,8 @@ class Store(Protocol):
         """The database's clock."""
 
     def saw(self, mark: int, seconds: float = math.inf) -> None:
-        """The replica knows this mark, for so long. A database that shows less, or after that any, is not acted on: nothing is given
-        out, spawned or ended."""
+        """The replica knows this mark, for so long. A database that shows less, or after that any, is not acted on: nothing is
+        given out, spawned or ended."""
 
     async def listen(self) -> "Notices":
         """What other replicas notify of. A hint: everything works without it, a little later."""
