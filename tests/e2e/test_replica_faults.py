@@ -31,7 +31,7 @@ def test_a_replica_dies_after_the_claim_is_durable_before_hand_over(make_fleet: 
 def test_a_replica_dies_holding_all_duties_and_another_takes_them(replicas: int, make_fleet: Make) -> None:
     fleet = make_fleet(replicas=replicas, pools={"linux": JOB})
     fleet.warm(1)
-    holder = _replica_with_duties(fleet)
+    holder = _holder(fleet)
     fleet.kill(holder)
     other = fleet.alive()
     held = lambda: {d["duty"] for d in fleet.api("GET", "/v1/duties", replica=other).json["items"] if _lively(d)}  # noqa: E731
@@ -45,7 +45,7 @@ def test_a_replica_dies_holding_all_duties_and_another_takes_them(replicas: int,
 def test_a_paused_replica_is_replaced_and_does_no_harm_when_it_wakes(make_fleet: Make) -> None:
     fleet = make_fleet(replicas=2, pools={"linux": {**JOB, "warm": 2}})
     fleet.warm(2)
-    holder = _replica_with_duties(fleet)
+    holder = _holder(fleet)
     fleet.signal(holder, signal.SIGSTOP)
     other = 1 - holder
     # Agents whose polls hang at the paused one notice after their 20 s; until then two hand-overs of 15 s may stall.
@@ -91,6 +91,11 @@ def test_two_jobs_started_through_three_replicas_each_run_once(make_fleet: Make)
 def _lively(duty: dict[str, object]) -> bool:
     age = duty["age"]
     return isinstance(age, float) and age < 4 + (15 if duty["duty"] == "converge" else 3)
+
+
+def _holder(fleet: Fleet) -> int:
+    eventually(lambda: _replica_with_duties(fleet) >= 0, 20, "somebody has the duties")
+    return _replica_with_duties(fleet)
 
 
 def _replica_with_duties(fleet: Fleet, ask: int = 0) -> int:
