@@ -115,7 +115,6 @@ CREATE TABLE holdfast.claim (
     attempts       integer NOT NULL DEFAULT 0,
     losses         integer NOT NULL DEFAULT 0,
     retry          text,
-    secret         boolean NOT NULL DEFAULT false,  -- it came with secrets, which are gone once it was acknowledged
     protected      boolean,
     offered        boolean NOT NULL DEFAULT false,
     delivered      boolean NOT NULL DEFAULT false,
