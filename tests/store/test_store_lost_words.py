@@ -5,11 +5,25 @@ import msgspec
 from holdfast.duties.actions import Acknowledged
 from holdfast.duties.converge import Converge
 from holdfast.model.outcome import Done, Stale
+from holdfast.model.pool import Pool
+from holdfast.ports.store import Pair
 from holdfast.postgres.store import PostgresStore
 from store.makes import JOB, Clock, OnStore, active, ask, assigned, make_pool, make_warm, name, tell
 from store.shelf import Shelf, passed
 
 GUARDED = "SELECT count(*) FROM holdfast.worker w, holdfast.installation i WHERE w.suspect_since = i.recovered_at"
+
+
+async def told_and_silent(store: PostgresStore) -> tuple[Pool, Pair]:
+    """A claim that its worker fetched; then commits were lost, and the worker has not spoken since."""
+    clock = await Clock.of(store)
+    pool = await make_pool(store, JOB)
+    await make_warm(store, pool)
+    pair = await assigned(store, pool)
+    await tell(store, pair)
+    await recovered(store)
+    await clock.live(20)
+    return pool, pair
 
 
 async def recovered(store: PostgresStore) -> None:
@@ -19,13 +33,7 @@ async def recovered(store: PostgresStore) -> None:
 
 def test_a_claim_whose_acknowledgement_may_be_lost_is_not_run_elsewhere_for_its_workers_silence(on_store: OnStore) -> None:
     async def story(store: PostgresStore) -> None:
-        clock = await Clock.of(store)
-        pool = await make_pool(store, JOB)
-        await make_warm(store, pool)
-        pair = await assigned(store, pool)
-        await tell(store, pair)
-        await recovered(store)
-        await clock.live(20)
+        pool, pair = await told_and_silent(store)
         stalled = {"reason": "activation stopped making progress", "idle": 12.0}
         assert await store.claims.requeue(pair.claim, pair.fence, **stalled) == Stale()
         [claim] = await store.claims.get([pair.claim])
@@ -43,13 +51,7 @@ def test_a_claim_whose_acknowledgement_may_be_lost_is_not_run_elsewhere_for_its_
 
 def test_who_speaks_again_and_has_not_begun_loses_the_claim_as_ever(on_store: OnStore) -> None:
     async def story(store: PostgresStore) -> None:
-        clock = await Clock.of(store)
-        pool = await make_pool(store, JOB)
-        await make_warm(store, pool)
-        pair = await assigned(store, pool)
-        await tell(store, pair)
-        await recovered(store)
-        await clock.live(20)
+        _, pair = await told_and_silent(store)
         await store.workers.heard_again([pair.worker])
         assert await store.claims.requeue(pair.claim, pair.fence, reason="stalled", idle=12.0) == Done()
 

@@ -58,6 +58,8 @@ def classify(row: Row | None, pod: Pod | None, seen: Seen) -> Verdict:
         pod = None  # identity is the UID: a pod of the same name is not this worker's
     if pod is None:
         return without_pod(row, seen)
+    if row.claim_state == "assigned" and (left := recover.left_to(row, pod)) is not None:
+        return Verdict(Case.UNHEARD, [Acknowledged(row.worker.id, left[2])])  # it runs, or has run: then its exit code counts
     if pod.phase == "ended":
         return ended(row, pod)
     if row.worker.state == "retiring":
@@ -75,11 +77,8 @@ def living(row: Row, pod: Pod, seen: Seen) -> Verdict:
     """Warm, parked or held, on a pod that lives."""
     worker, pulse = row.worker, row.pulse
     free = worker.state in ("warm", "parked")
-    if worker.state == "held" and pod.left_to is not None and pod.left_to == worker.fence:
-        if row.claim_state == "assigned":
-            return Verdict(Case.UNHEARD, [Acknowledged(worker.id, pod.left_to)])
-        if worker.suspect_since is not None:
-            return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])  # its agent has spoken, for the last time, and left
+    if worker.suspect_since is not None and recover.left_to(row, pod) is not None:
+        return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])  # its agent has spoken, for the last time, and left
     if free and not pod.attended:
         # It works for a claim that we do not know: not to be ended, and not to be given out.
         reason = "its agent has left it to a claim that we do not know"
@@ -159,8 +158,6 @@ def ended(row: Row, pod: Pod) -> Verdict:
     if worker.state == "retiring":
         return Verdict(Case.RETIRED, [Bury(worker.id, pod.uid, "its process ended"), ForgetPod(pod.name, pod.uid)])
     if worker.state == "held":
-        if row.claim_state == "assigned" and pod.left_to is not None and pod.left_to == worker.fence:
-            return Verdict(Case.UNHEARD, [Acknowledged(worker.id, pod.left_to)])  # its command ran: then its exit code counts
         known = pod.exit_code if pod.exit_fence == worker.fence else None
         if known is not None and not -1024 <= known <= 1024:
             known = None  # not an exit code: whoever wrote it, it says nothing

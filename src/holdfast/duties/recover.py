@@ -16,7 +16,7 @@ def compare(row: Row | None, pod: Pod | None, pulse: Pulse | None) -> list[Actio
     if pod is None:
         return []  # judged after recovery, as any other pod that is gone
     spoke = pulse if pulse is not None and pulse.spoke_since_recovery else None
-    held = _held(pod, spoke) or _left_to(row, pod)
+    held = _held(pod, spoke) or left_to(row, pod)
     if held is not None:
         claim, tenant, fence = held
         fenced = row.worker.fence if row is not None else None
@@ -62,7 +62,7 @@ def _held(pod: Pod, word: Pulse | None) -> tuple[str, str, int] | None:
     return (pod.stamp.claim, pod.stamp.owner, pod.stamp.fence) if pod.stamp is not None else None
 
 
-def _left_to(row: Row | None, pod: Pod) -> tuple[str, str, int] | None:
+def left_to(row: Row | None, pod: Pod) -> tuple[str, str, int] | None:
     """What its agent's last word says that it holds, where the row knows whose that is. (Unprotected, it has no stamp.)"""
     worker = row.worker if row is not None and row.worker.pod_uid in (pod.uid, None) else None
     if worker is None or worker.claim is None or worker.tenant is None or worker.fence is None or worker.fence != pod.left_to:
@@ -82,7 +82,7 @@ def finish(
         row = rows.get(pod.name)
         if pod.phase == "ended" or pod.terminating or (row is not None and not row.agent):
             continue
-        if _left_to(row, pod) is not None:
+        if left_to(row, pod) is not None:
             continue  # its agent's last word is what its row says, and it will not speak again
         pulse = row.pulse if row is not None else pulses.get(pod.name)
         if pulse is None or not pulse.spoke_since_recovery:

@@ -6,12 +6,11 @@ import structlog
 
 from ..duties.duty import Ports
 from ..ports.cluster import ClusterUnavailable, Remembered
-from ..ports.store import Beat
+from ..ports.store import UNCOMPARED, Beat
 from .metrics import Metrics
 
 log = structlog.get_logger()
 
-UNCOMPARED = 2**62  # a mark above all: nothing is done before the database was compared with what is kept outside
 LIST_SECONDS = 5.0  # after an interruption, for a list of all pods: longer than one of ten thousand takes
 UNHEARD_SECONDS = 5.0  # without a stored beat, of one a second: asleep, or cut off. Others may have seen more, and lost it
 LOOK_SECONDS = 0.5  # a beat waits no longer for what is kept outside, or a slow disk would make its replica look dead

@@ -30,6 +30,8 @@ from .records import (
     Word,
 )
 
+UNCOMPARED = 2**62  # a mark above all: nothing is done before the database was compared with what is kept outside
+
 
 class WrongInstallation(Exception):
     """This database is another installation's. Nothing may be concluded from our pods about its workers: refuse, and stop."""

@@ -13,7 +13,7 @@ import asyncpg
 
 from ..model.claim import CLAIM
 from ..model.worker import WORKER
-from ..ports.store import StoreUnavailable
+from ..ports.store import UNCOMPARED, StoreUnavailable
 
 HERE = Path(__file__).parent
 MACHINES = {"claim": CLAIM, "worker": WORKER}
@@ -49,9 +49,6 @@ MISSING = (
 NOT_PREPARED = (asyncpg.exceptions.InvalidSQLStatementNameError, asyncpg.exceptions.DuplicatePreparedStatementError)
 
 
-UNKNOWN = 2**62  # a mark above all that a database shows
-
-
 class Mark:
     """The highest mark that this process has seen: a database that shows less has lost commits, and is not acted on. Known for a
     while only: a process that slept does not know what others have seen, and may have lost, meanwhile."""
@@ -66,7 +63,7 @@ class Mark:
     @property
     def value(self) -> int:
         known = self._until == math.inf or asyncio.get_running_loop().time() <= self._until
-        return self._value if known else UNKNOWN
+        return self._value if known else UNCOMPARED
 
 
 def functions_text() -> str:

@@ -102,12 +102,7 @@ WHERE w.id = f.id AND w.pod_uid = f.uid AND w.state <> 'gone' RETURNING w.id
 
 HEAR = "SELECT * FROM @fn.hear($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 DUE = "SELECT * FROM @fn.due_workers()"
-# Asked to end again while it takes its time, it is not one more that we end.
-ORPHAN = """
-SELECT CASE WHEN @fn.halted($2) THEN 'recovering'
-            WHEN EXISTS (SELECT FROM holdfast.ending WHERE kind = 'worker' AND id = $1 AND at > holdfast.now() - interval '10 min')
-            THEN 'done' ELSE coalesce(@fn.braked('worker', $1), 'done') END
-"""
+ORPHAN = "SELECT CASE WHEN @fn.halted($2) THEN 'recovering' ELSE coalesce(@fn.braked('worker', $1), 'done') END"
 
 BEAT = """
 INSERT INTO holdfast.pulse AS pulse (worker_id, beat_heard, doing, claim_id, fence, tenant, reset_fence)
