@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import uvicorn
 
 from fleet import Answer, eventually
-from holdfast.api.auth import Agent, hash_token
+from holdfast.api.auth import AgentIdentity, hash_token
 from holdfast.api.server import BoundedHttp
 from holdfast.local.cluster import LocalCluster
 from holdfast.model.outcome import Done
@@ -105,7 +105,7 @@ class Stage:
     # Asking
 
     def agent_token(self, worker: str = "w-agent") -> str:
-        return self.wired.context.auth.sign_agent(Agent(worker, f"u-{worker}"))
+        return self.wired.context.auth.sign_agent(AgentIdentity(worker, f"u-{worker}"))
 
     def ask(
         self,

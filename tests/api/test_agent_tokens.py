@@ -5,10 +5,10 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.api.auth import AGENT_TOKEN_SECONDS, Agent, Auth
+from holdfast.api.auth import AGENT_TOKEN_SECONDS, AgentIdentity, Auth
 from holdfast.api.problems import Problem
 
-AGENT = Agent("w-1", "uid-1")
+AGENT = AgentIdentity("w-1", "uid-1")
 
 
 class Hands:
@@ -45,7 +45,7 @@ def test_a_token_of_another_key_or_with_another_worker_in_it_is_refused() -> Non
     clock = Hands()
     ours, others = auth(clock), auth(clock, b"another key")
     body, mac = others.sign_agent(AGENT).removeprefix("hfa_").split(".")
-    own_body, own_mac = ours.sign_agent(Agent("w-2", "uid-2")).removeprefix("hfa_").split(".")
+    own_body, own_mac = ours.sign_agent(AgentIdentity("w-2", "uid-2")).removeprefix("hfa_").split(".")
     for token in (f"hfa_{body}.{mac}", f"hfa_{body}.{own_mac}", f"hfa_{own_body}.", own_body, "hfa_", ""):
         with pytest.raises(Problem) as refused:
             ours.agent(f"Bearer {token}")

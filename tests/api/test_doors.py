@@ -16,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.routing import Route
 
 from fleet import eventually
-from holdfast.api.app import DOORS
+from holdfast.api.app import ROUTES
 from holdfast.api.auth import STREAMS
-from holdfast.api.observe import refresh
+from holdfast.api.metrics import refresh
 from holdfast.engine.metrics import Metrics
 from holdfast.ports.store import PoolLoad, StoreUnavailable
 
@@ -51,7 +51,7 @@ def test_the_document_lists_what_is_served_and_nothing_else(stage: Stage, descri
         for method in (route.methods or ()) - {"HEAD"}
     }
     assert served == listed
-    assert len(stage.wired.app.routes) == len({door.path for door in DOORS})
+    assert len(stage.wired.app.routes) == len({door.path for door in ROUTES})
 
 
 def test_every_operation_says_what_it_is_for_and_who_may(described: dict[str, Any]) -> None:
@@ -232,7 +232,7 @@ def test_routes_are_counted_by_their_template_not_by_what_was_asked(stage: Stage
         if family.name == "holdfast_http_requests"
     )
     routes = {sample.labels["route"] for sample in requests.samples}
-    assert routes <= {f"{door.method} {door.path}" for door in DOORS}
+    assert routes <= {f"{door.method} {door.path}" for door in ROUTES}
 
 
 # Replicas

@@ -14,7 +14,7 @@ from schemathesis.checks import load_all_checks
 from schemathesis.config import SchemathesisConfig
 
 from holdfast import __version__
-from holdfast.api.app import DOORS
+from holdfast.api.app import ROUTES
 from holdfast.api.openapi import document
 
 load_all_checks()
@@ -37,7 +37,7 @@ GENTLY = settings(
 
 
 def described(*, agents: bool) -> Any:
-    doors = [door for door in DOORS if door.path.startswith("/v1/worker/") == agents]
+    doors = [door for door in ROUTES if door.path.startswith("/v1/worker/") == agents]
     return schemathesis.openapi.from_dict(document(doors, __version__), config=SchemathesisConfig.from_dict(CONFIG))
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from holdfast.duties.seen import Seen
+from holdfast.duties.observed import Observed
 from holdfast.model.claim import fence_of
-from holdfast.model.pod import Pod, Pulse, Stamp
+from holdfast.model.pod import Heartbeat, Pod, Stamp
 from holdfast.model.worker import Worker
 from holdfast.ports.store import Recovery, Row
 
@@ -51,8 +51,8 @@ def pod(**facts: Any) -> Pod:
     return Pod(**{**known, **facts})
 
 
-def pulse(age: float = 1.0, doing: str = "idle", **facts: Any) -> Pulse:
-    return Pulse(**{"worker": NAME, "age": age, "doing": doing, **facts})
+def heartbeat(age: float = 1.0, doing: str = "idle", **facts: Any) -> Heartbeat:
+    return Heartbeat(**{"worker": NAME, "age": age, "doing": doing, **facts})
 
 
 BUSY = {"claim": "c-1", "fence": FENCE, "tenant": "acme"}
@@ -84,7 +84,7 @@ def row(state: str = "warm", **facts: Any) -> Row:
         "seal": False,
         "start_timeout": 600.0,
         "grace": 3600.0,
-        "pulse": pulse(),
+        "heartbeat": heartbeat(),
     }
     if state == "held":
         worker |= BUSY
@@ -92,7 +92,7 @@ def row(state: str = "warm", **facts: Any) -> Row:
             "claim_state": "active",
             "claim_fence": FENCE,
             "claim_delivered": True,
-            "pulse": pulse(doing="running", **BUSY),
+            "heartbeat": heartbeat(doing="running", **BUSY),
         }
     if state == "parked":
         worker |= {"tenant": "acme", "fence": FENCE, "parked_since": NOW - 60, "park_ttl": 60.0}
@@ -101,15 +101,15 @@ def row(state: str = "warm", **facts: Any) -> Row:
     return Row(worker=Worker(**worker), **around)
 
 
-def seen(one: Row | None, its_pod: Pod | None, **facts: Any) -> Seen:
+def seen(one: Row | None, its_pod: Pod | None, **facts: Any) -> Observed:
     known: dict[str, Any] = {
         "pods": {its_pod.name: its_pod} if its_pod else {},
         "rows": {one.worker.id: one} if one else {},
-        "pulses": {},
+        "heartbeats": {},
         "state": state(),
         "now": NOW,
     }
-    return Seen(**{**known, **facts})
+    return Observed(**{**known, **facts})
 
 
 # Anything that the store and the cluster may show, also what should never come together. From seeds, since a view has
@@ -122,10 +122,10 @@ NAMES = [f"w-{n}" for n in range(5)]
 BOTH = [False, True]
 
 
-def any_pulse(dice: random.Random, name: str = NAME) -> Pulse:
+def any_heartbeat(dice: random.Random, name: str = NAME) -> Heartbeat:
     held = {"claim": dice.choice(["c-1", "c-2"]), "fence": dice.choice(FENCES), "tenant": "acme"}
     facts = held if dice.random() < 0.5 else {}
-    return pulse(dice.choice(AGES), dice.choice(DOING), worker=name, spoke_since_recovery=dice.choice(BOTH), **facts)
+    return heartbeat(dice.choice(AGES), dice.choice(DOING), worker=name, spoke_since_recovery=dice.choice(BOTH), **facts)
 
 
 def any_pod(dice: random.Random, name: str = NAME) -> Pod:
@@ -160,7 +160,7 @@ def any_row(dice: random.Random, name: str = NAME, **fixed: Any) -> Row:
         "protection": dice.choice(["claim", "claim", "always", "off"]),
         "silence": dice.choice(["alert", "retire"]),
         "seal": dice.random() < 0.2,
-        "pulse": any_pulse(dice, name) if dice.random() < 0.8 else None,
+        "heartbeat": any_heartbeat(dice, name) if dice.random() < 0.8 else None,
         "suspect_since": dice.choice([None, NOW - 10]),
         "pod_uid": dice.choice([UID, UID, UID, None]),
         "scheduled_age": dice.choice([None, *AGES]),
@@ -173,15 +173,15 @@ def any_row(dice: random.Random, name: str = NAME, **fixed: Any) -> Row:
     return row(which, **facts, **live) if not fixed else row(which, **{**facts, **live, **fixed})
 
 
-def any_view(dice: random.Random, recovering: bool | None = None, **fixed: Any) -> Seen:
+def any_view(dice: random.Random, recovering: bool | None = None, **fixed: Any) -> Observed:
     these_rows = {name: any_row(dice, name, **fixed) for name in NAMES if dice.random() < 0.7}
     these_pods = {name: any_pod(dice, name) for name in NAMES if dice.random() < 0.7}
     strangers = sorted(these_pods.keys() - these_rows.keys())
     lost = dice.choice(BOTH) if recovering is None else recovering
-    return Seen(
+    return Observed(
         these_pods,
         these_rows,
-        {name: any_pulse(dice, name) for name in strangers if dice.random() < 0.6},
+        {name: any_heartbeat(dice, name) for name in strangers if dice.random() < 0.6},
         state(recovering=lost, age=dice.choice([0.0, 6.0, 31.0])),
         NOW,
         frozenset(name for name in NAMES if dice.random() < 0.5),
@@ -197,13 +197,13 @@ def pods() -> st.SearchStrategy[Pod]:
     return DICE.map(any_pod)
 
 
-def pulses() -> st.SearchStrategy[Pulse]:
-    return DICE.map(any_pulse)
+def heartbeats() -> st.SearchStrategy[Heartbeat]:
+    return DICE.map(any_heartbeat)
 
 
 def rows() -> st.SearchStrategy[Row]:
     return DICE.map(any_row)
 
 
-def views(recovering: bool | None = None, **fixed: Any) -> st.SearchStrategy[Seen]:
+def views(recovering: bool | None = None, **fixed: Any) -> st.SearchStrategy[Observed]:
     return DICE.map(lambda dice: any_view(dice, recovering, **fixed))

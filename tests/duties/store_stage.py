@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.model.outcome import Done
 from holdfast.model.pool import Pool, PoolSpec
-from holdfast.ports.store import NewClaim, Pair, Word
+from holdfast.ports.store import AgentReport, NewClaim, Pair
 from holdfast.postgres.store import PostgresStore
 
 # Active as soon as paired: neither an agent to hear from nor a protection to write.
@@ -28,7 +28,7 @@ async def make_warm(store: PostgresStore, pool: Pool, names: Sequence[str]) -> N
     for name in names:
         assert await store.workers.spawned(name, f"uid-{name}") == Done()
         if pool.spec.worker.agent:
-            await store.workers.hear(Word(worker=name, uid=f"uid-{name}", doing="idle"))
+            await store.workers.report(AgentReport(worker=name, uid=f"uid-{name}", doing="idle"))
         else:
             assert await store.workers.warm(name, 2, None) == Done()
 

@@ -1,8 +1,8 @@
-"""What `converge` never does, whatever rows, pods, pulses and claims come together."""
+"""What `converge` never does, whatever rows, pods, heartbeats and claims come together."""
 
 from collections.abc import Iterable
 
-from converge_stage import NAME, pods, pulses, rows, seen, state, views
+from converge_stage import NAME, heartbeats, pods, rows, seen, state, views
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,9 +26,9 @@ from holdfast.duties.actions import (
 )
 from holdfast.duties.cases import classify, new_facts
 from holdfast.duties.converge import Converge
-from holdfast.duties.seen import Case, Seen
+from holdfast.duties.observed import Case, Observed
 from holdfast.model.claim import LIVE
-from holdfast.model.pod import Pod, Pulse
+from holdfast.model.pod import Heartbeat, Pod
 from holdfast.ports.store import Row
 
 LOOK = settings(deadline=None, max_examples=400)
@@ -45,16 +45,16 @@ def about(actions: Iterable[Action], kinds: type | tuple[type, ...]) -> set[str]
 
 
 @LOOK
-@given(st.none() | rows(), st.none() | pods(), st.none() | pulses(), st.booleans(), st.booleans())
+@given(st.none() | rows(), st.none() | pods(), st.none() | heartbeats(), st.booleans(), st.booleans())
 def test_anything_is_exactly_one_case(
-    one: Row | None, its_pod: Pod | None, word: Pulse | None, recovering: bool, before: bool
+    one: Row | None, its_pod: Pod | None, word: Heartbeat | None, recovering: bool, before: bool
 ) -> None:
     if one is None and its_pod is None:
         return
     view = seen(
         one,
         its_pod,
-        pulses={NAME: word} if word and one is None else {},
+        heartbeats={NAME: word} if word and one is None else {},
         state=state(recovering=recovering),
         missing_before=frozenset({NAME} if before else ()),
     )
@@ -65,14 +65,14 @@ def test_anything_is_exactly_one_case(
 
 @LOOK
 @given(views())
-def test_the_same_view_gives_the_same_plan_in_whatever_order_it_was_read(view: Seen) -> None:
+def test_the_same_view_gives_the_same_plan_in_whatever_order_it_was_read(view: Observed) -> None:
     duty = Converge()
     plan = duty.plan(view)
     assert duty.plan(view) == plan
-    turned = Seen(
+    turned = Observed(
         dict(reversed(view.pods.items())),
         dict(reversed(view.rows.items())),
-        dict(reversed(view.pulses.items())),
+        dict(reversed(view.heartbeats.items())),
         view.state,
         view.now,
         view.missing_before,
@@ -84,7 +84,7 @@ def test_the_same_view_gives_the_same_plan_in_whatever_order_it_was_read(view: S
 
 @LOOK
 @given(views())
-def test_busy_is_sacred(view: Seen) -> None:
+def test_busy_is_sacred(view: Observed) -> None:
     """P2: a held row with a live claim is neither condemned nor deleted nor buried, nor loses its protection."""
     busy = {name for name, one in view.rows.items() if one.worker.state == "held" and one.claim_state in LIVE}
     assert not busy & about(Converge().plan(view), (Condemn, DeletePod, Bury, ForgetPod, Clear))
@@ -104,7 +104,7 @@ def test_a_claim_is_not_ended_or_requeued_while_its_pod_lives(one: Row, its_pod:
 
 @LOOK
 @given(views(recovering=True))
-def test_nothing_ends_while_commits_may_be_missing(view: Seen) -> None:
+def test_nothing_ends_while_commits_may_be_missing(view: Observed) -> None:
     plan = Converge().plan(view)
     assert all(isinstance(a, Adopt | AdoptFree | NoteUid | EndRecovery | BeginRecovery | ShowFacts) for a in plan), plan
     ends = [action for action in plan if isinstance(action, EndRecovery)]
@@ -115,10 +115,10 @@ def test_nothing_ends_while_commits_may_be_missing(view: Seen) -> None:
 
 @LOOK
 @given(views(recovering=False))
-def test_strangers_that_are_stamped_busy_young_or_began_in_another_epoch_are_left_alone(view: Seen) -> None:
+def test_strangers_that_are_stamped_busy_young_or_began_in_another_epoch_are_left_alone(view: Observed) -> None:
     deleted = about(Converge().plan(view), DeletePod)
     for name in deleted - view.rows.keys():
-        pod, word = view.pods[name], view.pulses.get(name)
+        pod, word = view.pods[name], view.heartbeats.get(name)
         assert pod.stamp is None
         assert word is None or word.claim is None
         began = pod.phase != "pending" or word is not None or pod.protected
@@ -128,7 +128,7 @@ def test_strangers_that_are_stamped_busy_young_or_began_in_another_epoch_are_lef
 
 @LOOK
 @given(views(recovering=False))
-def test_only_retiring_workers_lose_their_pod_and_only_theirs(view: Seen) -> None:
+def test_only_retiring_workers_lose_their_pod_and_only_theirs(view: Observed) -> None:
     for action in Converge().plan(view):
         if isinstance(action, DeletePod) and not action.orphan:
             assert view.rows[action.name].worker.state == "retiring"
@@ -145,7 +145,7 @@ def test_only_retiring_workers_lose_their_pod_and_only_theirs(view: Seen) -> Non
 
 @LOOK
 @given(views(recovering=False, pool_frozen=True))
-def test_a_frozen_pool_creates_and_deletes_no_pod(view: Seen) -> None:
+def test_a_frozen_pool_creates_and_deletes_no_pod(view: Observed) -> None:
     """Condemn may be planned: the store refuses it for a frozen pool, and says so. A pod's end could not be taken back."""
     plan = [action for action in Converge().plan(view) if not (isinstance(action, DeletePod) and action.orphan)]
     assert not about(plan, (DeletePod, CreatePod, Spawn))
@@ -174,7 +174,7 @@ def test_facts_are_shown_of_the_workers_own_pod_only_and_once(one: Row, its_pod:
 
 @LOOK
 @given(views())
-def test_a_plan_concerns_each_worker_by_one_case_only(view: Seen) -> None:
+def test_a_plan_concerns_each_worker_by_one_case_only(view: Observed) -> None:
     for name in view.rows.keys() | view.pods.keys():
         verdict = classify(view.rows.get(name), view.pods.get(name), view)
         kinds = {type(action) for action in verdict.actions}

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from converge_stage import BUSY, EPOCH, FENCE, NAME, NOW, STAMP, UID, pod, pulse, row, seen, state
+from converge_stage import BUSY, EPOCH, FENCE, NAME, NOW, STAMP, UID, heartbeat, pod, row, seen, state
 
 from holdfast.duties.actions import (
     Action,
@@ -27,7 +27,7 @@ from holdfast.duties.actions import (
     Warm,
 )
 from holdfast.duties.cases import ORPHAN_GRACE, SILENT, SPAWN_LOOK, STAMP_GRACE, classify
-from holdfast.duties.seen import Case, Seen
+from holdfast.duties.observed import Case, Observed
 from holdfast.model.claim import MAX_LOST_RETRIES, fence_of
 from holdfast.model.pod import Pod, Stamp
 from holdfast.ports.store import Row
@@ -48,7 +48,7 @@ EXAMPLES: list[tuple[Case, Row | None, Pod | None, dict[str, Any]]] = [
     (Case.SPAWN_UNKNOWN, row("spawning", pod_uid=None, age=SPAWN_LOOK + 1), None, {}),
     (Case.NEVER_READY, row("spawning", age=601.0), pod(phase="pending", ready=False), {}),
     (Case.NEVER_READY, row("spawning", age=601.0, pod_uid=None), None, {}),
-    (Case.HELD_UP, row("spawning"), pod(phase="pending", trouble="image: ErrImagePull"), {}),
+    (Case.START_BLOCKED, row("spawning"), pod(phase="pending", trouble="image: ErrImagePull"), {}),
     (Case.POD_ENDED_FREE, row(), pod(phase="ended"), {}),
     (Case.POD_ENDED_ASSIGNED, row("held", claim_state="assigned"), pod(phase="ended"), {}),
     (Case.POD_ENDED_ACTIVE, row("held"), pod(phase="ended"), {}),
@@ -58,27 +58,27 @@ EXAMPLES: list[tuple[Case, Row | None, Pod | None, dict[str, Any]]] = [
     (Case.TERMINATING_FREE, row(), pod(terminating=True), {}),
     (Case.TERMINATING_BUSY, row("held"), pod(terminating=True), {}),
     (Case.CORDONED_FREE, row("parked"), pod(schedulable=False), {}),
-    (Case.SILENT, row("held", pulse=pulse(SILENT + 1)), BUSY_POD, {}),
-    (Case.SILENT, row(pulse=None), FREE_POD, {}),
-    (Case.SILENT_RETIRE, row(pulse=pulse(SILENT + 1), silence="retire"), FREE_POD, {}),
+    (Case.SILENT, row("held", heartbeat=heartbeat(SILENT + 1)), BUSY_POD, {}),
+    (Case.SILENT, row(heartbeat=None), FREE_POD, {}),
+    (Case.SILENT_RETIRE, row(heartbeat=heartbeat(SILENT + 1), silence="retire"), FREE_POD, {}),
     (Case.HEARD_AGAIN, row("held", suspect_since=NOW - 9), BUSY_POD, {}),
-    (Case.HEARD_AGAIN, row("held", suspect_since=NOW - 9, pulse=None), pod(stamp=STAMP, protected=True, left_to=FENCE), {}),
+    (Case.HEARD_AGAIN, row("held", suspect_since=NOW - 9, heartbeat=None), pod(stamp=STAMP, protected=True, left_to=FENCE), {}),
     (Case.UNHEARD, row("held", claim_state="assigned"), pod(stamp=STAMP, protected=True, left_to=FENCE), {}),
     (Case.UNHEARD, row("held", claim_state="assigned"), pod(phase="ended", left_to=FENCE, exit_code=0, exit_fence=FENCE), {}),
     (Case.POD_ENDED_ASSIGNED, row("held", claim_state="assigned"), pod(phase="ended", left_to=FENCE - 1), {}),
-    (Case.STRANGE_HOLD, row(pulse=pulse(doing="running", **BUSY)), FREE_POD, {}),
+    (Case.STRANGE_HOLD, row(heartbeat=heartbeat(doing="running", **BUSY)), FREE_POD, {}),
     (Case.STRANGE_HOLD, row(), pod(left_to=FENCE, schedulable=False), {}),
     (Case.POD_ENDED_ACTIVE, row("held", claim_secret=True), pod(phase="ended", untouched=True), {}),
-    (Case.HOLDS_ON, row(pulse=pulse(doing="running", claim_ended=True, **BUSY)), FREE_POD, {}),
-    (Case.UNATTENDED, row("held", pulse=pulse()), BUSY_POD, {}),
+    (Case.HOLDS_ON, row(heartbeat=heartbeat(doing="running", claim_ended=True, **BUSY)), FREE_POD, {}),
+    (Case.AGENT_IDLE, row("held", heartbeat=heartbeat()), BUSY_POD, {}),
     (Case.PROTECTION_MISSING, row("held"), FREE_POD, {}),
     (Case.PROTECTION_MISSING, row("held", protection="always"), FREE_POD, {}),
     (Case.QUIET, row("held", protection="always"), pod(protected=True), {}),
     (Case.QUIET, row("held", protection="off"), FREE_POD, {}),
     (Case.PROTECTION_LEFT, row(), BUSY_POD, {}),
-    (Case.PROTECTION_LEFT, row(), pod(marked=True), {}),
-    (Case.STAMP_YOUNG, row(pulse=pulse(3.0)), pod(stamp=YOUNG), {}),
-    (Case.QUIET, row(pulse=pulse(doing="running", **BUSY), age=2.0), BUSY_POD, {}),
+    (Case.PROTECTION_LEFT, row(), pod(partly_protected=True), {}),
+    (Case.STAMP_YOUNG, row(heartbeat=heartbeat(3.0)), pod(stamp=YOUNG), {}),
+    (Case.QUIET, row(heartbeat=heartbeat(doing="running", **BUSY), age=2.0), BUSY_POD, {}),
     (Case.UNSEALED, row("held", seal=True), pod(stamp=STAMP, protected=True, left_to=FENCE), {}),
     (Case.RETIRING, row("retiring"), FREE_POD, {}),
     (Case.RETIRING_ENDING, row("retiring", age=2.0), pod(terminating=True), {}),
@@ -94,13 +94,13 @@ EXAMPLES: list[tuple[Case, Row | None, Pod | None, dict[str, Any]]] = [
     (Case.ORPHAN_ENDED, None, pod(phase="ended"), {}),
     (Case.ORPHAN_BUSY, None, BUSY_POD, {}),
     (Case.ORPHAN_BUSY, None, pod(left_to=FENCE), {}),
-    (Case.ORPHAN_BUSY, None, FREE_POD, {"pulses": {NAME: pulse(doing="running", **BUSY)}}),
+    (Case.ORPHAN_BUSY, None, FREE_POD, {"heartbeats": {NAME: heartbeat(doing="running", **BUSY)}}),
     (Case.ORPHAN_EPOCH, None, pod(epoch=EPOCH - 1), {}),
-    (Case.ORPHAN_EPOCH, None, pod(epoch=EPOCH - 1), {"pulses": {NAME: pulse(age=61.0)}}),
-    (Case.ORPHAN_EPOCH, None, pod(epoch=EPOCH - 1), {"pulses": {NAME: pulse(doing="resetting")}}),
-    (Case.ORPHAN_IDLE, None, pod(epoch=EPOCH - 1), {"pulses": {NAME: pulse()}}),
+    (Case.ORPHAN_EPOCH, None, pod(epoch=EPOCH - 1), {"heartbeats": {NAME: heartbeat(age=61.0)}}),
+    (Case.ORPHAN_EPOCH, None, pod(epoch=EPOCH - 1), {"heartbeats": {NAME: heartbeat(doing="resetting")}}),
+    (Case.ORPHAN_IDLE, None, pod(epoch=EPOCH - 1), {"heartbeats": {NAME: heartbeat()}}),
     (Case.ORPHAN, None, pod(epoch=EPOCH - 1, phase="pending"), {}),
-    (Case.ORPHAN_EPOCH, None, pod(epoch=EPOCH - 1, phase="pending"), {"pulses": {NAME: pulse(age=61.0)}}),
+    (Case.ORPHAN_EPOCH, None, pod(epoch=EPOCH - 1, phase="pending"), {"heartbeats": {NAME: heartbeat(age=61.0)}}),
     (Case.ORPHAN_EPOCH, None, pod(epoch=EPOCH - 1, phase="pending", protected=True), {}),
     (Case.ORPHAN_BUSY, None, pod(epoch=EPOCH - 1, phase="pending", stamp=STAMP), {}),
     (Case.AHEAD, row(), pod(stamp=Stamp("acme", "c-9", fence_of(EPOCH, 1001))), {}),
@@ -120,7 +120,7 @@ def test_every_case_has_an_example() -> None:
 
 
 def done(one: Row | None, its_pod: Pod | None, **more: Any) -> list[Action]:
-    view: Seen = seen(one, its_pod, **more)
+    view: Observed = seen(one, its_pod, **more)
     return classify(one, its_pod, view).actions
 
 
@@ -131,7 +131,7 @@ PROOF = Proof(NAME, UID)
 
 @pytest.mark.parametrize("fence", [None, 7])
 def test_a_pod_of_another_epoch_whose_agent_says_that_it_is_idle_gets_a_row(fence: int | None) -> None:
-    (adopt,) = done(None, pod(epoch=EPOCH - 1), pulses={NAME: pulse(reset_fence=fence)})
+    (adopt,) = done(None, pod(epoch=EPOCH - 1), heartbeats={NAME: heartbeat(reset_fence=fence)})
     assert isinstance(adopt, AdoptFree)
     assert (adopt.worker, adopt.uid, adopt.spent) == (NAME, UID, fence is not None)
 
@@ -183,22 +183,25 @@ def test_worker_dies_before_it_acknowledged_its_claim_keeps_its_place() -> None:
 
 
 def test_worker_silent_60_s_pod_alive_is_suspect_busy_or_free() -> None:
-    for one, its_pod in [(row("held", pulse=pulse(SILENT + 1)), BUSY_POD), (row(pulse=pulse(SILENT + 1)), FREE_POD)]:
+    for one, its_pod in [
+        (row("held", heartbeat=heartbeat(SILENT + 1)), BUSY_POD),
+        (row(heartbeat=heartbeat(SILENT + 1)), FREE_POD),
+    ]:
         (suspect,) = done(one, its_pod)
         assert isinstance(suspect, Suspect)
-    assert done(row(pulse=pulse(SILENT)), FREE_POD) == []
+    assert done(row(heartbeat=heartbeat(SILENT)), FREE_POD) == []
 
 
 def test_worker_silent_in_a_pool_with_silence_retire_goes_only_if_it_is_free() -> None:
-    (gone,) = done(row(pulse=pulse(SILENT + 1), silence="retire"), FREE_POD)
+    (gone,) = done(row(heartbeat=heartbeat(SILENT + 1), silence="retire"), FREE_POD)
     assert isinstance(gone, Condemn)
     assert gone.counted, "silence is not proof of death: the brake counts it"
-    (suspect,) = done(row("held", pulse=pulse(SILENT + 1), silence="retire"), BUSY_POD)
+    (suspect,) = done(row("held", heartbeat=heartbeat(SILENT + 1), silence="retire"), BUSY_POD)
     assert isinstance(suspect, Suspect)
 
 
 def test_worker_silent_since_its_pod_is_terminating_and_busy_drains() -> None:
-    assert done(row("held", pulse=pulse(1e6)), pod(terminating=True)) == []
+    assert done(row("held", heartbeat=heartbeat(1e6)), pod(terminating=True)) == []
 
 
 def test_worker_terminating_and_free_leaves_the_pool() -> None:
@@ -243,7 +246,7 @@ def test_a_young_stamp_waits_until_its_agent_has_spoken_since_or_it_is_old() -> 
 
     def left(stamped: float, heard: float, *, agent: bool = True) -> bool:
         its_pod = pod(stamp=msgspec.structs.replace(STAMP, at=NOW - stamped), protected=True, created_at=NOW - 9_000)
-        did = done(row(agent=agent, pulse=pulse(heard)), its_pod)
+        did = done(row(agent=agent, heartbeat=heartbeat(heard)), its_pod)
         assert did in ([], [Clear(NAME, 5, UID, "v1")])
         return did == []
 
@@ -265,7 +268,7 @@ def test_protection_missing_on_a_busy_worker_is_restored() -> None:
     older = Stamp("acme", "c-0", FENCE - 1)
     for its_pod in (FREE_POD, pod(stamp=STAMP), pod(protected=True), pod(stamp=older, protected=True)):
         assert done(row("held"), its_pod) == restored
-    assert done(row("held", suspect_since=NOW - 9, pulse=pulse(1e6)), FREE_POD) == restored, "silent, and still sacred"
+    assert done(row("held", suspect_since=NOW - 9, heartbeat=heartbeat(1e6)), FREE_POD) == restored, "silent, and still sacred"
 
 
 def test_our_pod_without_a_row_is_deleted_after_its_grace() -> None:
@@ -281,7 +284,7 @@ def test_our_pod_without_a_row_is_deleted_after_its_grace() -> None:
     [
         (BUSY_POD, {}),
         (pod(epoch=EPOCH - 1), {}),
-        (FREE_POD, {"pulses": {NAME: pulse(1e6, "running", **BUSY)}}),
+        (FREE_POD, {"heartbeats": {NAME: heartbeat(1e6, "running", **BUSY)}}),
     ],
     ids=["stamped", "other epoch", "its agent is busy"],
 )
@@ -321,7 +324,7 @@ def test_a_retiring_workers_pod_is_ended_soon_since_nobody_holds_it() -> None:
 
 def test_a_worker_without_an_agent_is_warm_once_ready_and_never_silent() -> None:
     assert done(row("spawning", agent=False), pod(endpoint="10.0.0.1:80")) == [Warm(NAME, 5, "10.0.0.1:80")]
-    assert done(row(agent=False, pulse=None), FREE_POD) == []
+    assert done(row(agent=False, heartbeat=None), FREE_POD) == []
 
 
 def test_a_cordoned_node_loses_its_free_workers_and_keeps_its_busy_ones() -> None:
@@ -332,24 +335,26 @@ def test_a_cordoned_node_loses_its_free_workers_and_keeps_its_busy_ones() -> Non
 
 def test_heard_again_after_silence_it_is_no_longer_suspect() -> None:
     assert done(row("held", suspect_since=NOW - 9), BUSY_POD) == [HeardAgain(NAME)]
-    assert done(row("held", suspect_since=NOW - 9, pulse=pulse(SILENT - 1)), BUSY_POD) == [], "just not silent is not heard"
+    assert done(row("held", suspect_since=NOW - 9, heartbeat=heartbeat(SILENT - 1)), BUSY_POD) == [], (
+        "just not silent is not heard"
+    )
 
 
 def test_an_agent_that_is_idle_under_an_active_claim_is_said_aloud_and_the_claim_is_left_alone() -> None:
-    (suspect,) = done(row("held", pulse=pulse()), BUSY_POD)
+    (suspect,) = done(row("held", heartbeat=heartbeat()), BUSY_POD)
     assert isinstance(suspect, Suspect)
-    assert done(row("held", pulse=pulse(), age=SILENT - 1), BUSY_POD) == [], "it may just be about to acknowledge"
-    assert done(row("held", pulse=pulse(), suspect_since=NOW - 9), BUSY_POD) == []
+    assert done(row("held", heartbeat=heartbeat(), age=SILENT - 1), BUSY_POD) == [], "it may just be about to acknowledge"
+    assert done(row("held", heartbeat=heartbeat(), suspect_since=NOW - 9), BUSY_POD) == []
 
 
 def test_an_agent_that_is_idle_under_an_active_claim_does_not_cost_its_protection() -> None:
     """P3: whatever the agent says, the claim is live, and so the pod must carry its protection."""
-    known = row("held", pulse=pulse(), suspect_since=NOW - 9)
+    known = row("held", heartbeat=heartbeat(), suspect_since=NOW - 9)
     assert done(known, FREE_POD) == [Protect(NAME, UID, "c-1", "acme", FENCE)]
 
 
 def test_an_agent_that_holds_what_we_do_not_know_is_neither_ended_nor_given_out() -> None:
-    (suspect,) = done(row(pulse=pulse(doing="running", **BUSY)), FREE_POD)
+    (suspect,) = done(row(heartbeat=heartbeat(doing="running", **BUSY)), FREE_POD)
     assert isinstance(suspect, Suspect)
 
 

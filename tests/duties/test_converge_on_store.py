@@ -7,12 +7,12 @@ from store_stage import ask, make_pool, make_warm
 from holdfast.duties.actions import Adopt, Condemn, ShowFacts
 from holdfast.duties.converge import Converge
 from holdfast.duties.deadlines import Deadlines
+from holdfast.duties.observed import Observed
 from holdfast.duties.scale import plan_pool
-from holdfast.duties.seen import Seen
 from holdfast.model.outcome import Done, Skipped, Stale
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import Pool
-from holdfast.ports.store import Pair, Word
+from holdfast.ports.store import AgentReport, Pair
 from holdfast.postgres.store import PostgresStore
 
 OnStore = Callable[..., None]
@@ -35,9 +35,9 @@ def pod_of(worker: str, pool: Pool, **facts: object) -> Pod:
     return Pod(**{**known, **facts})
 
 
-async def view_of(store: PostgresStore, *pods: Pod) -> Seen:
+async def view_of(store: PostgresStore, *pods: Pod) -> Observed:
     rows = {row.worker.id: row for row in await store.workers.rows(None)}
-    return Seen({pod.name: pod for pod in pods}, rows, {}, await store.fleet.state(), await store.now())
+    return Observed({pod.name: pod for pod in pods}, rows, {}, await store.fleet.state(), await store.now())
 
 
 async def serve(store: PostgresStore, pair: Pair) -> None:
@@ -168,7 +168,7 @@ def test_a_silent_worker_is_suspect_and_gets_no_claim_until_it_speaks(on_store: 
         assert worker is not None
         assert await store.workers.suspect("w-1", worker.version, "silent") == Done()
         assert (await store.claims.match(pool.id, [ask("c-1")], 1)).pairs == []
-        await store.workers.hear(Word(worker="w-1", uid="uid-w-1", doing="idle"))
+        await store.workers.report(AgentReport(worker="w-1", uid="uid-w-1", doing="idle"))
         assert [pair.claim for pair in (await store.claims.match(pool.id, (), 1)).pairs] == ["c-1"]
 
     on_store(story)

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from scale_stage import load, pool
 
-from holdfast.duties.actions import Action, DrainPool, Ensure, FinishPool, Guard, PutPool, Release, Tell
-from holdfast.duties.pools import Pools, Seen, conditions, drained, not_taken, of_object, status, vanished, wanted
+from holdfast.duties.actions import Action, DrainPool, Ensure, FinishPool, Guard, PutPool, Release, UpdateStatus
+from holdfast.duties.pools import Observed, Pools, conditions, drained, not_taken, of_object, status, vanished, wanted
 from holdfast.model.pool import Pool
 from holdfast.ports.declared import Condition, Declared
 from holdfast.ports.store import PoolLoad
@@ -41,7 +41,7 @@ OTHERS_CR = its_load(pool={"id": "p-u-0"})
 OTHERS_API = its_load(pool={"id": "p-9", "source": "api"})
 OLD_SPEC = its_load(pool={"spec": pool(warm=1).spec})
 PUT, DRAIN = PutPool(declared()), DrainPool("etl", "p-u-1")
-TELL = Tell(declared(), status(declared(), LIVE))
+TELL = UpdateStatus(declared(), status(declared(), LIVE))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_deleted_object_goes_once_its_drain_is_durable(loads: list[PoolLoad], 
 
 def test_a_name_that_the_api_has_is_not_taken_from_it() -> None:
     (action,) = of_object(declared(), [OTHERS_API])
-    assert isinstance(action, Tell)
+    assert isinstance(action, UpdateStatus)
     (said,) = action.status.conditions
     assert (said.type, said.status, said.reason) == ("Ready", False, "NameTaken")
     assert "'etl'" in said.message
@@ -208,14 +208,14 @@ def test_what_was_refused_from_the_start_has_no_pool() -> None:
 
 
 def test_where_nobody_declares_pools_no_pool_is_taken_for_one_without_an_object() -> None:
-    assert Pools().plan(Seen(None, [LIVE])) == [Ensure((LIVE.pool,))]
-    assert DrainPool("etl", "p-u-1", gone="u-1") in Pools().plan(Seen([], [LIVE]))
+    assert Pools().plan(Observed(None, [LIVE])) == [Ensure((LIVE.pool,))]
+    assert DrainPool("etl", "p-u-1", gone="u-1") in Pools().plan(Observed([], [LIVE]))
 
 
 @pytest.mark.parametrize("left", ["spawning", "warm", "unusable", "held", "parked", "retiring", "waiting"])
 def test_a_pool_is_finished_when_it_drains_and_nothing_is_left(left: str) -> None:
-    assert FinishPool("p-u-1") in Pools().plan(Seen(None, [DRAINING]))
+    assert FinishPool("p-u-1") in Pools().plan(Observed(None, [DRAINING]))
     busy = its_load(pool={"state": "draining"}, **{left: 1})
     assert not drained(busy)
-    assert FinishPool("p-u-1") not in Pools().plan(Seen(None, [busy]))
+    assert FinishPool("p-u-1") not in Pools().plan(Observed(None, [busy]))
     assert not drained(its_load())

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from converge_stage import EPOCH, FENCE, NAME, STAMP, UID, pod, pulse, row, seen, state
+from converge_stage import EPOCH, FENCE, NAME, STAMP, UID, heartbeat, pod, row, seen, state
 
 from holdfast.duties.actions import Action, Adopt, AdoptFree, EndRecovery, NoteUid, ShowFacts
 from holdfast.duties.converge import Converge
@@ -35,13 +35,13 @@ def test_a_claim_that_only_its_pod_knows_is_adopted(one: Row | None) -> None:
 
 def test_an_agents_word_counts_more_than_a_stamp() -> None:
     other = {"claim": "c-2", "fence": FENCE + 1, "tenant": "acme"}
-    assert adopted(compare(None, BUSY_POD, pulse(doing="running", **other, **SPOKE))) == ("c-2", "acme", FENCE + 1)
-    assert compare(row(), BUSY_POD, pulse(**SPOKE)) == [], "idle by its own word: the stamp is left over"
+    assert adopted(compare(None, BUSY_POD, heartbeat(doing="running", **other, **SPOKE))) == ("c-2", "acme", FENCE + 1)
+    assert compare(row(), BUSY_POD, heartbeat(**SPOKE)) == [], "idle by its own word: the stamp is left over"
 
 
 def test_a_word_from_before_the_loss_does_not_count() -> None:
     other = {"claim": "c-2", "fence": FENCE + 1, "tenant": "acme"}
-    assert adopted(compare(None, BUSY_POD, pulse(doing="running", **other))) == ("c-1", "acme", FENCE)
+    assert adopted(compare(None, BUSY_POD, heartbeat(doing="running", **other))) == ("c-1", "acme", FENCE)
 
 
 def test_what_the_row_knows_already_is_left_alone() -> None:
@@ -58,13 +58,13 @@ def test_a_hold_whose_end_the_row_knows_is_not_adopted_again() -> None:
 
 
 def test_a_free_pod_without_a_row_is_adopted_by_its_agents_word_only() -> None:
-    (free,) = compare(None, pod(), pulse(**SPOKE))
+    (free,) = compare(None, pod(), heartbeat(**SPOKE))
     assert free == AdoptFree(NAME, UID, "p-1", "etl", "r1")
-    (spent,) = compare(None, pod(), pulse(reset_fence=FENCE, **SPOKE))
+    (spent,) = compare(None, pod(), heartbeat(reset_fence=FENCE, **SPOKE))
     assert spent == AdoptFree(NAME, UID, "p-1", "etl", "r1", spent=True), "it served somebody: it can only go"
     assert compare(None, pod(), None) == []
-    assert compare(None, pod(terminating=True), pulse(**SPOKE)) == []
-    (stamped,) = compare(None, BUSY_POD, pulse(**SPOKE))
+    assert compare(None, pod(terminating=True), heartbeat(**SPOKE)) == []
+    (stamped,) = compare(None, BUSY_POD, heartbeat(**SPOKE))
     assert isinstance(stamped, AdoptFree)
     assert stamped.spent, "stamped: it may have served somebody, so it can only go"
 
@@ -72,27 +72,27 @@ def test_a_free_pod_without_a_row_is_adopted_by_its_agents_word_only() -> None:
 def test_a_pod_that_ended_or_is_gone_is_judged_later() -> None:
     assert compare(row("held"), pod(phase="ended"), None) == []
     assert compare(row("held"), None, None) == []
-    assert compare(None, pod(phase="ended"), pulse(**SPOKE)) == []
+    assert compare(None, pod(phase="ended"), heartbeat(**SPOKE)) == []
 
 
 def test_a_claim_whose_pod_ended_is_adopted_so_that_its_exit_code_ends_it() -> None:
     ended = pod(phase="ended", stamp=STAMP, exit_code=0, exit_fence=FENCE)
     assert adopted(compare(None, ended, None)) == ("c-1", "acme", FENCE)
     assert compare(row("held"), ended, None) == []
-    assert adopted(compare(None, ended, pulse(**SPOKE))) == ("c-1", "acme", FENCE), "its last word is older than its end"
+    assert adopted(compare(None, ended, heartbeat(**SPOKE))) == ("c-1", "acme", FENCE), "its last word is older than its end"
 
 
 def test_a_lost_acknowledgement_is_made_up_by_the_agents_word_that_it_runs() -> None:
     assigned = row("held", claim_state="assigned")
     busy = {"claim": "c-1", "fence": FENCE, "tenant": "acme"}
-    assert adopted(compare(assigned, BUSY_POD, pulse(doing="running", **busy, **SPOKE))) == ("c-1", "acme", FENCE)
-    assert compare(assigned, BUSY_POD, pulse(doing="activating", **busy, **SPOKE)) == [], "it will acknowledge by itself"
+    assert adopted(compare(assigned, BUSY_POD, heartbeat(doing="running", **busy, **SPOKE))) == ("c-1", "acme", FENCE)
+    assert compare(assigned, BUSY_POD, heartbeat(doing="activating", **busy, **SPOKE)) == [], "it will acknowledge by itself"
     assert compare(assigned, BUSY_POD, None) == []
 
 
 def test_the_last_word_of_an_agent_that_has_left_counts_more_than_one_that_was_stored_late() -> None:
     """It said that it was idle just before its claim; that was stored just after the database had lost the claim."""
-    late = pulse(doing="idle", **SPOKE)
+    late = heartbeat(doing="idle", **SPOKE)
     assert adopted(compare(row(), pod(stamp=STAMP, protected=True, left_to=FENCE), late)) == ("c-1", "acme", FENCE)
     assert adopted(compare(None, pod(stamp=STAMP, protected=True, left_to=FENCE), late)) == ("c-1", "acme", FENCE)
     assert compare(None, pod(left_to=FENCE), late) == [], "whose it is nobody can say, and free it is not"
@@ -115,37 +115,37 @@ def test_a_row_learns_its_pods_uid_meanwhile() -> None:
 def ends(*, age: float, its_pod: Pod | None = None, one: Row | None = None, adopting: bool = False, **more: Any) -> bool:
     pods = [its_pod] if its_pod else []
     rows = {NAME: one} if one else {}
-    return finish(pods, rows, more.get("pulses", {}), state(recovering=True, age=age), adopting) == [EndRecovery()]
+    return finish(pods, rows, more.get("heartbeats", {}), state(recovering=True, age=age), adopting) == [EndRecovery()]
 
 
 def test_recovery_waits_for_every_living_agent_but_not_for_ever() -> None:
-    silent, spoke = row(pulse=pulse()), row(pulse=pulse(**SPOKE))
+    silent, spoke = row(heartbeat=heartbeat()), row(heartbeat=heartbeat(**SPOKE))
     assert not ends(age=LISTEN - 1, its_pod=pod(), one=silent)
     assert ends(age=LISTEN, its_pod=pod(), one=silent)
     assert ends(age=6, its_pod=pod(), one=spoke)
     assert not ends(age=4, its_pod=pod(), one=spoke), "a pass may have been planned from before the epoch grew"
-    assert not ends(age=6, its_pod=pod(), pulses={})
-    assert ends(age=6, its_pod=pod(), pulses={NAME: pulse(**SPOKE)})
+    assert not ends(age=6, its_pod=pod(), heartbeats={})
+    assert ends(age=6, its_pod=pod(), heartbeats={NAME: heartbeat(**SPOKE)})
 
 
 def test_recovery_waits_for_no_agent_that_cannot_speak() -> None:
     assert ends(age=6)
-    assert ends(age=6, its_pod=pod(phase="ended"), one=row(pulse=None))
-    assert ends(age=6, its_pod=pod(terminating=True), one=row(pulse=None))
-    assert ends(age=6, its_pod=pod(), one=row(agent=False, pulse=None))
-    assert ends(age=6, its_pod=pod(left_to=FENCE), one=row("held", pulse=None))
-    assert not ends(age=6, its_pod=pod(left_to=FENCE), one=row(pulse=None)), "its row does not know that it is held"
+    assert ends(age=6, its_pod=pod(phase="ended"), one=row(heartbeat=None))
+    assert ends(age=6, its_pod=pod(terminating=True), one=row(heartbeat=None))
+    assert ends(age=6, its_pod=pod(), one=row(agent=False, heartbeat=None))
+    assert ends(age=6, its_pod=pod(left_to=FENCE), one=row("held", heartbeat=None))
+    assert not ends(age=6, its_pod=pod(left_to=FENCE), one=row(heartbeat=None)), "its row does not know that it is held"
 
 
 def test_recovery_looks_once_more_after_an_adoption() -> None:
-    assert not ends(age=6, its_pod=pod(), one=row(pulse=pulse(**SPOKE)), adopting=True)
+    assert not ends(age=6, its_pod=pod(), one=row(heartbeat=heartbeat(**SPOKE)), adopting=True)
     plan = Converge().plan(seen(row(), BUSY_POD, state=LOST))
     assert [type(action) for action in plan if not isinstance(action, EndRecovery | ShowFacts)][-1] is Adopt
     assert EndRecovery() not in plan
 
 
 def test_a_look_at_some_workers_never_ends_recovery() -> None:
-    view = seen(row(pulse=pulse(**SPOKE)), pod(), state=state(recovering=True, age=1e6), whole=False)
+    view = seen(row(heartbeat=heartbeat(**SPOKE)), pod(), state=state(recovering=True, age=1e6), whole=False)
     assert EndRecovery() not in Converge().plan(view)
 
 
@@ -154,6 +154,6 @@ def test_recovery_does_not_end_before_a_pod_that_is_ahead_was_compared(age: floa
     """A backup from before the last failover: its epoch grows to the one that pods were stamped in, and their fences are
     still ahead. Ended like this, recovery leaves rows that call a busy worker free, until a pass begins another."""
     ahead = pod(stamp=Stamp("acme", "c-9", fence_of(EPOCH, 5000)), protected=True)
-    word = pulse(doing="running", claim="c-9", fence=fence_of(EPOCH, 5000), tenant="acme", **SPOKE)
-    plan = Converge().plan(seen(row(pulse=word), ahead, state=state(recovering=True, age=age)))
+    word = heartbeat(doing="running", claim="c-9", fence=fence_of(EPOCH, 5000), tenant="acme", **SPOKE)
+    plan = Converge().plan(seen(row(heartbeat=word), ahead, state=state(recovering=True, age=age)))
     assert EndRecovery() not in plan or any(isinstance(action, Adopt) for action in plan)

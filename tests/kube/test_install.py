@@ -320,12 +320,12 @@ async def live_a_life(cluster: KubernetesCluster, other: KubernetesCluster, toke
     for mark in (1, 2):
         await cluster.remember(Remembered("holdfast", mark, 1))
     assert await cluster.remembered() == Remembered("holdfast", 2, 1)
-    await cluster.examine([POOL])
+    await cluster.diagnose([POOL])
     assert cluster.declarations is not None
     for declared in await cluster.declarations.list() or []:
         await cluster.declarations.guard(declared)
         condition = Condition("Degraded", True, "Test", "a warning")
-        await cluster.declarations.tell(declared, PoolStatus(generation=1, conditions=(condition,)))
+        await cluster.declarations.update_status(declared, PoolStatus(generation=1, conditions=(condition,)))
         await cluster.declarations.absent(declared.name, "another")
     for each in await cluster.pods():
         await cluster.delete(each.name, each.uid, 1.0)

@@ -41,9 +41,9 @@ class FollowingCluster(KubernetesCluster):
         await self.follows()
         return await super().pods()
 
-    async def glance(self, names: Sequence[str]) -> dict[str, Pod]:
+    async def read_cached(self, names: Sequence[str]) -> dict[str, Pod]:
         await self.follows()
-        return await super().glance(names)
+        return await super().read_cached(names)
 
     async def follows(self) -> None:
         self.watch()

@@ -16,7 +16,7 @@ from waiting import eventually
 Make = Callable[..., Any]
 
 
-def held_up(**spec: Any) -> dict[str, Any]:
+def start_blocked(**spec: Any) -> dict[str, Any]:
     """Jobs whose container cannot be started before a ConfigMap is there: acknowledged, and yet not begun."""
     pool = jobs(**spec)
     needs = {"name": "GO", "valueFrom": {"configMapKeyRef": {"name": "later", "key": "go"}}}
@@ -42,7 +42,7 @@ def told(fleet: KubeFleet, worker: str, container: str) -> dict[str, Any]:
 
 def test_a_claim_whose_container_provably_never_started_is_served_again(fleet_of: Made, tmp_path: Path) -> None:
     """Deleted before the API server knew that its agent had left: then a kubelet's last word says that nothing began."""
-    fleet, gate = fleet_of(pools={"linux": held_up(warm=1)}), Gate(tmp_path)
+    fleet, gate = fleet_of(pools={"linux": start_blocked(warm=1)}), Gate(tmp_path)
     fleet.warm(1, within=90)
     fleet.kubelet.pause()
     claim = fleet.claim("linux", command=gate.job(3), wait="30s")
@@ -62,7 +62,7 @@ def test_a_claim_whose_container_cannot_be_proved_unstarted_is_lost_or_retried_i
     fleet_of: Made, tmp_path: Path
 ) -> None:
     """Deleted after its agent had left: a kubelet then says of its container what it also says of one that it has forgotten."""
-    fleet = fleet_of(pools={"linux": held_up(warm=2)})
+    fleet = fleet_of(pools={"linux": start_blocked(warm=2)})
     once, again = Gate(tmp_path, "once"), Gate(tmp_path, "again")
     fleet.warm(2, within=90)
     claims = [fleet.claim("linux", command=once.job(), wait="30s")]

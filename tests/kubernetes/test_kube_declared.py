@@ -175,7 +175,7 @@ async def tell(cluster: KubernetesCluster, *statuses: PoolStatus) -> None:
     assert objects is not None
     for status in statuses:
         (declared,) = await objects.list() or []
-        await objects.tell(declared, status)
+        await objects.update_status(declared, status)
 
 
 def test_counts_alone_are_no_event(place: Place, with_pool: Callable[..., None]) -> None:

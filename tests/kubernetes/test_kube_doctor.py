@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from kube_fleet import KubeFleet, job
 
-from holdfast.kubernetes.examine import BOUNDS, RIGHTS, examine
+from holdfast.kubernetes.diagnose import BOUNDS, RIGHTS, diagnose
 from holdfast.ports.cluster import ClusterUnavailable
 from waiting import eventually
 
@@ -113,7 +113,7 @@ class Deaf:
 
 @pytest.mark.parametrize(("about", "other", "word"), [(RIGHTS, BOUNDS, "endless"), (BOUNDS, RIGHTS, "create pods")])
 def test_what_cannot_be_asked_is_said_and_hides_nothing_else(about: str, other: str, word: str) -> None:
-    found = {each.name: each for each in asyncio.run(examine(Deaf(about), "space", "one", []))}
+    found = {each.name: each for each in asyncio.run(diagnose(Deaf(about), "space", "one", []))}
     assert not found[about].ok
     assert "503" in found[about].detail
     assert word in found[other].detail

@@ -35,13 +35,13 @@ class TestKubernetesClusterThatFollows(ClusterContract):
                 return [each.protected for each in await cluster.pods()] == [True]
 
             async def ending() -> bool:
-                return [each.terminating for each in (await cluster.glance(["w-1"])).values()] == [True]
+                return [each.terminating for each in (await cluster.read_cached(["w-1"])).values()] == [True]
 
             assert [each.uid for each in await cluster.pods()] == [pod.uid]
             told = await other.protect("w-1", pod.uid, stamp())
             await until(protected, "the protection is known")
             assert told is not None
-            assert (await cluster.glance(["w-1"]))["w-1"].stamp == told.stamp
+            assert (await cluster.read_cached(["w-1"]))["w-1"].stamp == told.stamp
             await other.delete("w-1", pod.uid, 5)
             await until(ending, "its end is known")
             await other.close()
@@ -64,7 +64,7 @@ class TestKubernetesClusterThatFollows(ClusterContract):
             await until(gone, "it is not known any more")
             going.cancel()
             assert hints == {"w-1"}
-            assert await cluster.glance(["w-1"]) == {}
+            assert await cluster.read_cached(["w-1"]) == {}
             await other.close()
 
         play(stage, story)

@@ -217,7 +217,7 @@ MUTANTS = (
             ),
             Change(
                 "duties/cases.py",
-                "    if pod.stamp is not None or not pod.attended or (pulse is not None and pulse.claim is not None):\n        return",
+                "    if pod.stamp is not None or not pod.agent_running or (heartbeat is not None and heartbeat.claim is not None):\n        return",
                 "    if False:\n        return",
             ),
             Change(
@@ -322,7 +322,7 @@ PAST = (
         (
             Change(
                 "api/claims.py",
-                '        raise Problem(503, "unavailable", lost, headers={"Retry-After": "2"})\n',
+                '        raise FieldProblem(503, "unavailable", lost, headers={"Retry-After": "2"})\n',
                 "        raise AssertionError\n",
             ),
         ),
@@ -332,7 +332,7 @@ PAST = (
         (
             Change(
                 "duties/cases.py",
-                '    began = pod.phase != "pending" or pulse is not None or pod.protected\n',
+                '    began = pod.phase != "pending" or heartbeat is not None or pod.protected\n',
                 "    began = True\n",
             ),
         ),

@@ -8,7 +8,7 @@ from contracts.cluster import stamp
 from holdfast.model.pod import Pod
 from holdfast.ports.cluster import Refused
 from holdfast.sim.cluster import SimCluster
-from holdfast.sim.world import Node, Result, WorldPod
+from holdfast.sim.world import Node, SimResult, WorldPod
 
 STUBBORN = ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]
 
@@ -49,9 +49,9 @@ def test_a_stubborn_pod_is_killed_after_its_grace_and_grace_never_grows() -> Non
         pod = await running(stage, cluster, stage.order("w-1", STUBBORN))
         await asyncio.sleep(0.1)
         await cluster.delete("w-1", pod.uid, 30)
-        marked = await seen(cluster)
+        partly_protected = await seen(cluster)
         await cluster.delete("w-1", pod.uid, 300)
-        assert await seen(cluster) == marked
+        assert await seen(cluster) == partly_protected
         await asyncio.sleep(29)
         assert (await seen(cluster)).phase == "running"
         assert (await seen(cluster)).terminating
@@ -111,7 +111,7 @@ def test_starts_fail_by_image_by_crash_and_for_want_of_a_node() -> None:
 def test_an_agents_result_is_the_claims_exit_code_however_it_died() -> None:
     async def story(stage: SimStage, cluster: SimCluster) -> None:
         pod = await running(stage, cluster, stage.order_with_agent("w-1"))
-        pod.result = Result("c-1", 5, 3)
+        pod.result = SimResult("c-1", 5, 3)
         stage.world.kill(pod)
         shown = await seen(cluster)
         assert (shown.phase, shown.exit_code, shown.exit_fence, shown.trouble) == ("ended", 3, 5, None)
@@ -186,7 +186,7 @@ def test_a_partitioned_node_neither_reports_nor_obeys_until_it_is_healed() -> No
         node = node_of(ended)
         stage.world.partition(node)
         assert ended.cut
-        ended.result = Result("c-1", 1, 0)
+        ended.result = SimResult("c-1", 1, 0)
         before = ended.version
         stage.world.kill(ended)
         assert ended.version == before

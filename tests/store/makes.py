@@ -11,7 +11,7 @@ import asyncpg
 
 from holdfast.model.pool import Pool, PoolSpec, ProtectionSpec, WorkerSpec
 from holdfast.model.tenant import TenantSpec
-from holdfast.ports.store import Assignment, NewClaim, Pair, Word
+from holdfast.ports.store import AgentReport, Assignment, NewClaim, Pair
 from holdfast.postgres.database import Database
 from holdfast.postgres.store import PostgresStore
 
@@ -63,8 +63,8 @@ def ask(tenant: str = "acme", **asked: Any) -> NewClaim:
     return NewClaim(**(usual | asked))
 
 
-def word(worker: str, **said: Any) -> Word:
-    return Word(**({"worker": worker, "uid": f"uid-{worker}", "doing": "idle"} | said))
+def word(worker: str, **said: Any) -> AgentReport:
+    return AgentReport(**({"worker": worker, "uid": f"uid-{worker}", "doing": "idle"} | said))
 
 
 async def make_warm(store: PostgresStore, pool: Pool, count: int = 1) -> list[str]:
@@ -75,7 +75,7 @@ async def make_warm(store: PostgresStore, pool: Pool, count: int = 1) -> list[st
     for worker in ids:
         await store.workers.spawned(worker, f"uid-{worker}")
         if pool.spec.worker.agent:
-            await store.workers.hear(word(worker))
+            await store.workers.report(word(worker))
         else:
             await store.workers.warm(worker, 2, None)
     return ids

@@ -62,7 +62,7 @@ class Shelf:
     async def read(self, name: str) -> Pod | None:
         return self.kept.get(name)
 
-    async def glance(self, names: Sequence[str]) -> dict[str, Pod]:
+    async def read_cached(self, names: Sequence[str]) -> dict[str, Pod]:
         self._up()
         return {name: self.kept[name] for name in names if name in self.kept}
 

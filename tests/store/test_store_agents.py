@@ -31,8 +31,8 @@ def test_an_agent_that_knows_more_than_the_database_says_so(on_store: OnStore) -
         [worker] = await make_warm(store, pool)
         last = (await active(store, pool)).fence
         for who in (worker, "w-nobody"):
-            assert (await store.workers.hear(word(who, claim="c-1", fence=last + 1, doing="running"))).do == "ahead"
-        assert (await store.workers.hear(word(worker, claim="c-1", fence=last, doing="running"))).do != "ahead"
+            assert (await store.workers.report(word(who, claim="c-1", fence=last + 1, doing="running"))).do == "ahead"
+        assert (await store.workers.report(word(worker, claim="c-1", fence=last, doing="running"))).do != "ahead"
 
     on_store(story)
 
@@ -47,7 +47,7 @@ def test_an_agent_with_a_claim_that_has_no_row_is_left_alone(on_store: OnStore) 
             for recovering in (False, True):
                 if recovering:
                     await store.fleet.begin_recovery("restored", 0)
-                told = await store.workers.hear(word(worker, doing="running", claim="c-lost", fence=1, tenant="acme"))
+                told = await store.workers.report(word(worker, doing="running", claim="c-lost", fence=1, tenant="acme"))
                 assert told.do in ("nothing", "unknown"), await state_of(store, "worker", worker)
                 await store.fleet.end_recovery()
 
@@ -63,10 +63,10 @@ def test_an_agent_that_turns_out_to_be_spent_gives_its_claim_back(on_store: OnSt
         [pair] = await match(store, pool, ask("acme", lease=60.0))
         assert pair.worker == worker
         spent = word(worker, reset_fence=pair.fence - 1)
-        assert (await store.workers.hear(spent)).do in ("nothing", "exit")
+        assert (await store.workers.report(spent)).do in ("nothing", "exit")
         assert await state_of(store, "claim", pair.claim) == "waiting"
         assert await state_of(store, "worker", worker) == "retiring"
-        assert (await store.workers.hear(spent)).do == "exit"
+        assert (await store.workers.report(spent)).do == "exit"
 
     on_store(story)
 
@@ -78,11 +78,11 @@ def test_while_recovering_no_agent_is_told_to_end_or_exit(on_store: OnStore) -> 
         pair = await active(store, pool)
         assert await end(store, pair.claim) == Done()
         busy = word(pair.worker, doing="running", claim=pair.claim, fence=pair.fence)
-        assert (await store.workers.hear(busy)).do == "end"
-        assert (await store.workers.hear(word(pair.worker))).do == "exit"
+        assert (await store.workers.report(busy)).do == "end"
+        assert (await store.workers.report(word(pair.worker))).do == "exit"
         await store.fleet.begin_recovery("restored", 0)
-        assert (await store.workers.hear(busy)).do == "nothing"
-        assert (await store.workers.hear(word(pair.worker))).do == "nothing"
+        assert (await store.workers.report(busy)).do == "nothing"
+        assert (await store.workers.report(word(pair.worker))).do == "nothing"
 
     on_store(story)
 
@@ -91,7 +91,7 @@ def test_another_pod_under_the_name_is_not_this_worker(on_store: OnStore) -> Non
     async def story(store: PostgresStore) -> None:
         pool = await make_pool(store, JOB)
         [worker] = await make_warm(store, pool)
-        assert (await store.workers.hear(word(worker, uid="another"))).do == "unknown"
+        assert (await store.workers.report(word(worker, uid="another"))).do == "unknown"
         pair = await active(store, pool)
         assert await store.claims.deliver(pair.worker, "another") is None
 
@@ -112,12 +112,12 @@ def test_a_worker_whose_past_tenant_the_database_forgot_serves_nobody_else(on_st
         forgotten = word(worker, reset_fence=(await store.fleet.state()).last_fence + 7)
         await store.fleet.begin_recovery("restored", 0)
         await clock.live(1)
-        await store.workers.hear(forgotten)
+        await store.workers.report(forgotten)
         await store.workers.beat([forgotten])
         await clock.live(1)
         assert await store.fleet.end_recovery() == Done()
         if obstacle != "the next word is late":
-            await store.workers.hear(forgotten)
+            await store.workers.report(forgotten)
         given = await match(store, pool, ask("b", lease=60.0))
         assert [pair.worker for pair in given] == [], "tenant b would sit where tenant a was"
 
@@ -131,17 +131,17 @@ def test_a_pod_without_a_row_whose_agent_was_reset_is_not_taken_for_new(on_store
         await store.fleet.begin_recovery("restored", 0)
         await clock.live(1)
         forgotten = word("w-lost", reset_fence=7)
-        await store.workers.hear(forgotten)
+        await store.workers.report(forgotten)
         await store.workers.beat([forgotten])
         # Parked: its stamp was cleared when its claim ended, as from every free worker.
-        [pulse] = await store.workers.pulses(["w-lost"])
-        for action in compare(None, pod_of("w-lost", pool), pulse):
+        [heartbeat] = await store.workers.heartbeats(["w-lost"])
+        for action in compare(None, pod_of("w-lost", pool), heartbeat):
             assert isinstance(action, AdoptFree)
             await store.fleet.adopt_free(
                 action.worker, action.uid, action.pool_id, action.pool, action.revision, spent=action.spent
             )
         await store.fleet.end_recovery()
-        await store.workers.hear(forgotten)
+        await store.workers.report(forgotten)
         assert await match(store, pool, ask("b", lease=60.0)) == []
 
     on_store(story)

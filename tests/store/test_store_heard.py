@@ -160,8 +160,8 @@ def test_silence_while_nobody_listened_is_no_silence(on_store: OnStore) -> None:
 
         async def age() -> float:
             [row] = await store.workers.rows([worker])
-            assert row.pulse is not None
-            return row.pulse.age
+            assert row.heartbeat is not None
+            return row.heartbeat.age
 
         await clock.live(10)
         assert await age() == pytest.approx(10)

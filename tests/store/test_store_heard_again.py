@@ -24,7 +24,7 @@ def test_a_worker_that_has_just_spoken_again_is_not_taken_for_silent(on_store: O
         await clock.live(int(SILENT) + 1)
         [(suspect, outcome)] = await passed(Converge(), store, shelf)
         assert (type(suspect), outcome) == (Suspect, Done())
-        await store.workers.hear(word(worker), fresh=True)  # what its poll does; its pulse is stored within a second
+        await store.workers.report(word(worker), fresh=True)  # what its poll does; its heartbeat is stored within a second
         assert await store.db.value(SUSPECTS) == 0
         assert await planned(Converge(), store, shelf) == [], "it has just spoken"
 

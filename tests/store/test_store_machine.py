@@ -91,7 +91,7 @@ async def warm(store: PostgresStore, pool: Pool, worker: str) -> bool:
 
 async def hear(store: PostgresStore, pool: Pool, worker: str) -> bool:
     before = await store.db.value("SELECT state FROM holdfast.worker WHERE id = $1", worker)
-    await store.workers.hear(word(worker))
+    await store.workers.report(word(worker))
     return await store.db.value("SELECT state FROM holdfast.worker WHERE id = $1", worker) != before
 
 

@@ -129,7 +129,7 @@ def test_only_a_free_worker_that_is_as_seen_is_unprotected(on_store: OnStore) ->
         assert await store.workers.unprotect(pair.worker, await version()) == Stale(), "held"
         assert await end(store, pair.claim) == Done()
         seen = await version()
-        await store.workers.hear(word(pair.worker, reset_fence=pair.fence))
+        await store.workers.report(word(pair.worker, reset_fence=pair.fence))
         assert await store.workers.unprotect(pair.worker, seen) == Stale(), "changed since"
         await store.fleet.begin_recovery("restored", 0)
         assert await store.workers.unprotect(pair.worker, await version()) == Stale(), "its stamp may be all that is left to know"

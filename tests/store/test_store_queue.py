@@ -145,7 +145,7 @@ def test_pruning_forgets_no_agent_that_speaks_without_a_row(on_store: OnStore) -
         await clock.live(2)
         await store.history.prune(7)
         # What it says is all that tells a busy pod without a row from an idle one, which may be deleted.
-        assert [pulse.claim for pulse in await store.workers.pulses(["w-stranger"])] == ["c-9"]
+        assert [heartbeat.claim for heartbeat in await store.workers.heartbeats(["w-stranger"])] == ["c-9"]
 
     on_store(story)
 
@@ -216,7 +216,7 @@ def test_a_tenant_at_its_cap_keeps_its_parked_workers_and_gets_no_more(on_store:
         held = [await active(store, pool, ask("a", lease=60.0)) for _ in range(2)]
         for pair in held:
             assert await end(store, pair.claim) == Done()
-            await store.workers.hear(word(pair.worker, reset_fence=pair.fence))
+            await store.workers.report(word(pair.worker, reset_fence=pair.fence))
         await make_tenant(store, "a", max_claims=1)
         pairs = await match(store, pool, *(ask("a", lease=60.0) for _ in range(3)))
         assert len(pairs) == 1
@@ -232,13 +232,13 @@ def test_nobody_is_given_a_worker_that_was_not_reset(on_store: OnStore) -> None:
         first = await active(store, pool, ask("a", lease=60.0))
         assert await end(store, first.claim) == Done()
         assert await match(store, pool, ask("a", lease=60.0)) == [], "its agent has not said that it was reset"
-        await store.workers.hear(word(first.worker, reset_fence=first.fence - 1))
-        await store.workers.hear(word(first.worker))
+        await store.workers.report(word(first.worker, reset_fence=first.fence - 1))
+        await store.workers.report(word(first.worker))
         assert await match(store, pool) == [], "an old reset is not this one"
         await store.db.rows("UPDATE holdfast.worker SET suspect_since = holdfast.now() WHERE id = $1", first.worker)
-        await store.workers.hear(word(first.worker))
+        await store.workers.report(word(first.worker))
         assert await match(store, pool) == [], "nor is it one to have been silent"
-        await store.workers.hear(word(first.worker, reset_fence=first.fence))
+        await store.workers.report(word(first.worker, reset_fence=first.fence))
         assert [pair.worker for pair in await match(store, pool)] == [first.worker]
 
     on_store(story)

@@ -148,9 +148,9 @@ def test_a_parked_worker_serves_its_own_tenant_only(on_store: OnStore) -> None:
                 await make_warm(store, pool, 3)
                 for pair in [await active(store, pool, ask("a", lease=60.0)) for _ in range(3)]:
                     assert await end(store, pair.claim) == Done()
-                    told = await store.workers.hear(word(pair.worker, claim=pair.claim, fence=pair.fence, doing="running"))
+                    told = await store.workers.report(word(pair.worker, claim=pair.claim, fence=pair.fence, doing="running"))
                     assert (told.do, told.park) == ("end", True)
-                    await store.workers.hear(word(pair.worker, reset_fence=pair.fence))
+                    await store.workers.report(word(pair.worker, reset_fence=pair.fence))
                 asked = [ask("ab"[n % 2], lease=60.0) for n in range(10)]
                 batches = await asyncio.gather(*(doors[n % 3].claims.match(pool.id, [new], 9) for n, new in enumerate(asked)))
                 assert [pair.tenant for batch in batches for pair in batch.pairs] == ["a"] * 3

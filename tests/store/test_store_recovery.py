@@ -90,13 +90,13 @@ def test_while_recovering_nothing_is_given_out_ended_or_made(on_store: OnStore) 
         for counted in (True, False):
             assert await store.workers.condemn(free, None, "not wanted", counted=counted) == RECOVERING
         assert await store.workers.spawn(pool.id, [name("w")], 10, 10) == []
-        assert (await store.workers.hear(word(free))).do == "nothing"
+        assert (await store.workers.report(word(free))).do == "nothing"
         [claim] = await store.claims.get([new.id])
         assert "lost commits" in claim.reason, "a waiting claim says why"
         assert await end(store, leased.claim, "release") == Done(), "its holder may always"
         assert await store.fleet.end_recovery() == Done()
         assert await match(store, pool) == [], "a worker that has not spoken since gets nothing"
-        await store.workers.hear(word(free))
+        await store.workers.report(word(free))
         assert [pair.worker for pair in await match(store, pool)] == [free]
 
     on_store(story)

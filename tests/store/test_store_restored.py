@@ -149,7 +149,7 @@ def test_an_agent_that_was_resetting_when_commits_were_lost_is_retired_and_serve
         await store.fleet.begin_recovery("restored", 0)
         await clock.live(1)
         if spoke != "after it":
-            await store.workers.hear(resetting)
+            await store.workers.report(resetting)
             await store.workers.beat([resetting])
         await clock.live(int(LISTEN))
         for _ in range(2):
@@ -159,9 +159,9 @@ def test_an_agent_that_was_resetting_when_commits_were_lost_is_retired_and_serve
         assert not (await store.fleet.state()).recovering
         assert await match(store, pool, ask("b", lease=60.0)) == [], "tenant b would sit where tenant a was"
         if spoke == "after it":
-            await store.workers.hear(resetting)
+            await store.workers.report(resetting)
         assert await state_of(store, "worker", worker) == "retiring"
-        told = await store.workers.hear(word(worker, reset_fence=fence))
+        told = await store.workers.report(word(worker, reset_fence=fence))
         assert told.do == "exit", "reset by now, it is told to go"
         assert await match(store, pool) == []
         assert (await kinds(store, worker=worker))[-1] in ("worker.retiring", "worker.adopted")
@@ -186,7 +186,9 @@ def test_pruning_takes_nothing_that_lost_commits_may_have_known_of(on_store: OnS
         for _ in range(2):
             assert [type(action) for action, _ in await passed(prune, store, shelf)] == [PruneHistory]
             assert shelf.outputs == {pair.claim, "c-lost"}
-        assert [pulse.claim for pulse in await store.workers.pulses(["w-lost"])] == ["c-lost"], "its agent's word is kept"
+        assert [heartbeat.claim for heartbeat in await store.workers.heartbeats(["w-lost"])] == ["c-lost"], (
+            "its agent's word is kept"
+        )
         assert (await kinds(store, claim=pair.claim))[-2:] == ["claim.ended", "worker.retiring"]
         left_over = Adoption(
             worker=pair.worker,

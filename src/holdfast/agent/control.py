@@ -14,9 +14,9 @@ import msgspec
 
 from .. import __version__
 from .config import BadConfig, Config
-from .http import Answer, Caller, Unreachable
+from .http import Caller, HttpResponse, Unreachable
 from .log import log
-from .messages import Directive, Registration, Word
+from .messages import AgentReport, Directive, Registration
 
 PROTOCOL = 1
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
@@ -71,7 +71,7 @@ class Control:
         assert self._registration
         return self._registration
 
-    async def poll(self, word: Word, wait: float) -> Directive:
+    async def poll(self, word: AgentReport, wait: float) -> Directive:
         body = {**msgspec.to_builtins(word), "wait": wait}
         while True:
             answer = await self._answered("poll", body, wait + POLL_SLACK)
@@ -99,7 +99,7 @@ class Control:
     async def failed(self, reason: str, patience: float) -> None:
         await self._if_possible("failed", {"reason": reason}, patience)
 
-    async def tell(self, word: Word, patience: float) -> None:
+    async def tell(self, word: AgentReport, patience: float) -> None:
         """Say a word without waiting for directions."""
         await self._if_possible("poll", {**msgspec.to_builtins(word), "wait": 0}, patience)
 
@@ -113,7 +113,7 @@ class Control:
         except TimeoutError:
             log("unheard", door=door, patience=patience)
 
-    async def _answered(self, door: str, body: dict[str, object], timeout: float = CALL_SECONDS) -> Answer:
+    async def _answered(self, door: str, body: dict[str, object], timeout: float = CALL_SECONDS) -> HttpResponse:
         """Call until the answer decides: a success, or `stale`. Everything else is worth another try."""
         pause, failures, refused = pauses(), 0, 0
         while True:
@@ -132,7 +132,7 @@ class Control:
                 continue  # another replica may do, at once
             await asyncio.sleep(max(pause(), min(answer.retry_after, LONGEST_PAUSE) if answer else 0))
 
-    async def _try(self, door: str, body: dict[str, object], timeout: float) -> Answer | None:
+    async def _try(self, door: str, body: dict[str, object], timeout: float) -> HttpResponse | None:
         if not await self._signed_in():
             return None
         registration = self._registration
@@ -171,7 +171,7 @@ class Control:
         self._renew_at, self._expires_at = now + got.expires_in * RENEW_AT, now + got.expires_in
         return True
 
-    async def _send(self, door: str, body: dict[str, object], token: str, timeout: float) -> Answer | None:
+    async def _send(self, door: str, body: dict[str, object], token: str, timeout: float) -> HttpResponse | None:
         """One try at the replica whose turn it is. None: no answer, and it is the next one's turn."""
         server = self._servers[self._turn % len(self._servers)]
         try:
@@ -206,11 +206,11 @@ class Control:
             log("servers", why=error, kept=len(self._servers))
 
 
-def _stale(answer: Answer) -> bool:
+def _stale(answer: HttpResponse) -> bool:
     return answer.status == 409 and answer.code == "stale"
 
 
-def _understood(answer: Answer, kind: type[T]) -> T | None:
+def _understood(answer: HttpResponse, kind: type[T]) -> T | None:
     try:
         return msgspec.json.decode(answer.body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

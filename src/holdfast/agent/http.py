@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import h11
 import msgspec
 
-from .messages import Problem
+from .messages import ErrorBody
 
 CONNECT_SECONDS = 5.0  # a replica that vanished with its node answers nothing: try the next one soon
 ANSWER_BYTES = 8 * 1024 * 1024  # an assignment carries at most a 64 KB request; more is not our server
@@ -18,7 +18,7 @@ class Unreachable(Exception):
     """No answer. The request may have been taken or not: only what is safe to repeat goes through here."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HttpResponse(msgspec.Struct, frozen=True):
     status: int
     body: bytes
     retry_after: float = 0
@@ -27,7 +27,7 @@ class Answer(msgspec.Struct, frozen=True):
     def code(self) -> str:
         """The problem's code: what an agent decides by, with the status."""
         try:
-            return msgspec.json.decode(self.body, type=Problem).code
+            return msgspec.json.decode(self.body, type=ErrorBody).code
         except (msgspec.DecodeError, UnicodeDecodeError):
             return ""
 
@@ -39,7 +39,7 @@ class Caller:
         self._idle: dict[str, list[_Connection]] = {}
         self._tls: ssl.SSLContext | None = None
 
-    async def post(self, server: str, path: str, token: str, body: bytes, timeout: float) -> Answer:
+    async def post(self, server: str, path: str, token: str, body: bytes, timeout: float) -> HttpResponse:
         """Raises Unreachable."""
         try:
             async with asyncio.timeout(timeout):
@@ -75,7 +75,7 @@ class Caller:
             raise Unreachable(f"cannot connect: {str(error) or type(error).__name__}") from None
         return _Connection(reader, writer)
 
-    async def _ask(self, connection: "_Connection", server: str, path: str, token: str, body: bytes) -> Answer:
+    async def _ask(self, connection: "_Connection", server: str, path: str, token: str, body: bytes) -> HttpResponse:
         parts = urlsplit(server)
         request = h11.Request(
             method="POST",
@@ -126,7 +126,7 @@ class _Connection:
     def drop(self) -> None:
         self._writer.transport.abort()
 
-    async def ask(self, request: h11.Request, body: bytes) -> Answer:
+    async def ask(self, request: h11.Request, body: bytes) -> HttpResponse:
         sent = [self._http.send(event) for event in (request, h11.Data(data=body), h11.EndOfMessage())]
         self._writer.write(b"".join(piece for piece in sent if piece))
         await self._writer.drain()
@@ -142,7 +142,7 @@ class _Connection:
                 if len(got) > ANSWER_BYTES:
                     raise ValueError("the answer is too long")
             elif isinstance(event, h11.EndOfMessage):
-                return Answer(status, bytes(got), wait)
+                return HttpResponse(status, bytes(got), wait)
             elif isinstance(event, h11.ConnectionClosed):
                 raise EOFError
 

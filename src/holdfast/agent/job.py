@@ -14,7 +14,7 @@ from .process import CannotStart, Group, Sink, base_environment
 from .tasks import first_of
 
 
-class Result(msgspec.Struct, frozen=True):
+class JobResult(msgspec.Struct, frozen=True):
     """`reason` says what the exit code alone does not."""
 
     exit_code: int
@@ -51,27 +51,27 @@ def forget_payload(folder: Path) -> None:
         (folder / "payload.json").unlink()
 
 
-async def run(argv: list[str], env: dict[str, str], folder: Path, sink: Sink, ended: "asyncio.Future[Directive]") -> Result:
+async def run(argv: list[str], env: dict[str, str], folder: Path, sink: Sink, ended: "asyncio.Future[Directive]") -> JobResult:
     """Run the command to its end, or stop it when its claim has `ended`."""
     try:
         group = await Group.start(argv, env, folder, sink.write)
     except CannotStart as error:
-        return Result(error.code, error.reason)
+        return JobResult(error.code, error.reason)
     finished = asyncio.ensure_future(group.wait())
     try:
         await first_of(finished, ended)
         if finished.done():
-            return Result(finished.result())
+            return JobResult(finished.result())
         log("stopping", why=ended.result().reason)
         await group.stop()
-        return Result(await finished, f"stopped: {ended.result().reason}")
+        return JobResult(await finished, f"stopped: {ended.result().reason}")
     finally:
         finished.cancel()
         group.kill()
         sink.close()
 
 
-def store_result(folder: Path, assignment: Assignment, result: Result) -> None:
+def store_result(folder: Path, assignment: Assignment, result: JobResult) -> None:
     """Before the first report, so that the exit code survives our own death."""
     record = {"claim": assignment.claim, "fence": assignment.fence, "exit_code": result.exit_code}
     try:

@@ -15,7 +15,7 @@ from .hold import GRACE, NOT_OURS, Hold, Leave
 from .job import environment, file_name, forget_payload, run, store_result, write_payload
 from .log import log, speak_for
 from .memory import Memory
-from .messages import Assignment, Directive, Registration, Word
+from .messages import AgentReport, Assignment, Directive, Registration
 from .process import Sink
 from .staging import NOT_STAGED, sign, stage, unstage
 from .tasks import first_of, settle
@@ -45,7 +45,7 @@ class Agent:
         self.memory: Memory | None = None  # where we can be restarted alone
         self._staged = False
         self._doing = "idle"
-        self._word = Word(doing="idle")
+        self._word = AgentReport(doing="idle")
         self._changed = asyncio.Event()
         self._offers: asyncio.Queue[Hold] = asyncio.Queue()
         self._leaving: asyncio.Future[Leave] = asyncio.get_running_loop().create_future()
@@ -212,7 +212,7 @@ class Agent:
     def say(self, doing: str) -> None:
         self._doing = doing
         held = self.hold.assignment if self.hold else None
-        self._word = Word(
+        self._word = AgentReport(
             doing="draining" if self.draining else doing,
             claim=held.claim if held else None,
             fence=held.fence if held else None,

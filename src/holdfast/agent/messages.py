@@ -48,7 +48,7 @@ class Directive(msgspec.Struct, frozen=True):
     park: bool = False
 
 
-class Word(msgspec.Struct, frozen=True, kw_only=True):
+class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent says of itself with each poll."""
 
     doing: str
@@ -60,5 +60,5 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
     credential: str | None = None  # of the claim that we hold: proves our word
 
 
-class Problem(msgspec.Struct, frozen=True):
+class ErrorBody(msgspec.Struct, frozen=True):
     code: str = ""

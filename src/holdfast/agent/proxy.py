@@ -13,8 +13,8 @@ import struct
 
 import h11
 
-from .http1 import Peer, Presented, answer_headers, bad_request, presented, request_headers
 from .log import log
+from .proxy_headers import Peer, Presented, answer_headers, bad_request, presented, request_headers
 from .tasks import first_of, settle
 
 MOST_CONNECTIONS = 480  # 2 descriptors each, below the usual limit of 1024

@@ -1,4 +1,4 @@
-"""What agents and the server say to each other, as the doors take and answer it (docs/worker-protocol.md)."""
+"""What agents and the server say to each other, as the routes take and answer it (docs/worker-protocol.md)."""
 
 from typing import Annotated, Any, Literal
 
@@ -69,7 +69,7 @@ class Acknowledge(msgspec.Struct, frozen=True):
     endpoint: Annotated[str, msgspec.Meta(max_length=512)] | None = None
 
 
-class Result(msgspec.Struct, frozen=True):
+class ResultReport(msgspec.Struct, frozen=True):
     fence: Fence
     exit_code: Annotated[int, msgspec.Meta(ge=-1024, le=1024)]
     reason: str = ""

@@ -12,7 +12,7 @@ from ..model.claim import epoch_of
 from ..model.duration import seconds
 from ..model.outcome import Done, Skipped
 from ..model.pool import Pool
-from ..ports.store import Directive, Word
+from ..ports.store import AgentReport, Directive
 from .agent_shapes import (
     POLL_SECONDS,
     Accepted,
@@ -25,12 +25,12 @@ from .agent_shapes import (
     Refusal,
     Register,
     Registered,
-    Result,
+    ResultReport,
 )
-from .auth import AGENT_TOKEN_SECONDS, CHALLENGE, Agent, bearer
+from .auth import AGENT_TOKEN_SECONDS, CHALLENGE, AgentIdentity, bearer
 from .context import Context
-from .doors import AGENT, BOOTSTRAP, Call, Door, answer, empty
 from .problems import Problem, not_now, unavailable
+from .routes import AGENT, BOOTSTRAP, Call, Route, answer, empty
 
 LOOK_AGAIN = 3.0  # a poll looks by itself this often: notices are hints, and a hand-over is given up after 9 s
 OUTPUT_LIMIT = 64 * 1024 * 1024
@@ -65,7 +65,7 @@ async def register(context: Context, call: Call) -> Response:
     spec = pool.spec
     return answer(
         Registered(
-            token=context.auth.sign_agent(Agent(body.worker, body.uid)),
+            token=context.auth.sign_agent(AgentIdentity(body.worker, body.uid)),
             expires_in=AGENT_TOKEN_SECONDS,
             install=context.install,
             poll_seconds=POLL_SECONDS,
@@ -99,7 +99,7 @@ async def poll(context: Context, call: Call) -> Response:
         with context.wakes.worker(word.worker) as woken:
             while True:
                 woken.clear()
-                directive = await context.store.workers.hear(word, fresh=fresh)
+                directive = await context.store.workers.report(word, fresh=fresh)
                 fresh = False
                 if directive.do == "unknown":
                     raise UNKNOWN
@@ -124,9 +124,9 @@ async def poll(context: Context, call: Call) -> Response:
             del context.polls[word.worker]
 
 
-def _word(call: Call) -> Word:
+def _word(call: Call) -> AgentReport:
     body: Poll = call.body
-    return Word(
+    return AgentReport(
         worker=call.agent.worker,
         uid=call.agent.uid,
         doing=body.doing,
@@ -146,7 +146,7 @@ def _proven(context: Context, body: Poll) -> bool:
     return hmac.compare_digest((body.credential or "").encode(), context.auth.credential(body.claim, body.fence).encode())
 
 
-async def _direct(context: Context, agent: Agent, directive: Directive) -> Response:
+async def _direct(context: Context, agent: AgentIdentity, directive: Directive) -> Response:
     if directive.do != "hold":
         assert directive.do in ("end", "exit")
         if directive.park:
@@ -204,7 +204,7 @@ async def refuse(context: Context, call: Call) -> Response:
 
 
 async def result(context: Context, call: Call) -> Response:
-    body: Result = call.body
+    body: ResultReport = call.body
     worker = await context.store.workers.get(call.agent.worker)
     if worker is None:
         problem = await _stale(context)
@@ -234,7 +234,7 @@ async def result(context: Context, call: Call) -> Response:
     return answer(Accepted(claim))
 
 
-async def _result_again(context: Context, call: Call, body: Result) -> Response:
+async def _result_again(context: Context, call: Call, body: ResultReport) -> Response:
     """Told twice, after a lost answer: accepted if it is what we have. Anything else is stale."""
     claim = await context.store.claims.ended_by(call.agent.worker, body.fence)
     if claim is None:
@@ -261,15 +261,15 @@ async def _held(context: Context, call: Call) -> str:
     return worker.claim
 
 
-DOORS = [
-    Door("POST", "/v1/worker/register", "An agent starts", register, roles=BOOTSTRAP, body=Register,
+ROUTES = [
+    Route("POST", "/v1/worker/register", "An agent starts", register, roles=BOOTSTRAP, body=Register,
          answers={200: Registered}, errors=(409,)),
-    Door("POST", "/v1/worker/poll", "What an agent does, and what it should do", poll, roles=AGENT, body=Poll,
+    Route("POST", "/v1/worker/poll", "What an agent does, and what it should do", poll, roles=AGENT, body=Poll,
          answers={200: DirectiveView}, errors=(409,)),
-    Door("POST", "/v1/worker/progress", "Activation lives", progress, roles=AGENT, body=Fenced, answers={204: None}, errors=(409,)),
-    Door("POST", "/v1/worker/ack", "Activated: may it start?", acknowledge, roles=AGENT, body=Acknowledge,
+    Route("POST", "/v1/worker/progress", "Activation lives", progress, roles=AGENT, body=Fenced, answers={204: None}, errors=(409,)),
+    Route("POST", "/v1/worker/ack", "Activated: may it start?", acknowledge, roles=AGENT, body=Acknowledge,
          answers={200: Accepted}, errors=(409,)),
-    Door("POST", "/v1/worker/refuse", "Activation failed", refuse, roles=AGENT, body=Refusal, answers={204: None}, errors=(409,)),
-    Door("POST", "/v1/worker/result", "A job's result", result, roles=AGENT, body=Result, answers={200: Accepted}, errors=(409,)),
-    Door("POST", "/v1/worker/failed", "Boot or reset failed", failed, roles=AGENT, body=Failure, answers={204: None}, errors=(409,)),
+    Route("POST", "/v1/worker/refuse", "Activation failed", refuse, roles=AGENT, body=Refusal, answers={204: None}, errors=(409,)),
+    Route("POST", "/v1/worker/result", "A job's result", result, roles=AGENT, body=ResultReport, answers={200: Accepted}, errors=(409,)),
+    Route("POST", "/v1/worker/failed", "Boot or reset failed", failed, roles=AGENT, body=Failure, answers={204: None}, errors=(409,)),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The ASGI application: the table of doors, served."""
+"""The ASGI application: serves the table of routes."""
 
 import functools
 from collections.abc import Awaitable, Callable
@@ -7,13 +7,13 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route as StarletteRoute
 
 from . import agents, claims, history, output, pools, system, tenants, tokens, workers
 from .context import Context
-from .doors import ANYONE, Call, Door, answered, serve
 from .openapi import document
 from .problems import Problem, encode
+from .routes import ANYONE, Call, Route, answered, serve
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 REFUSED = {
@@ -28,29 +28,29 @@ async def described(context: Context, _call: Call) -> Response:
 
 @functools.cache
 def _document(version: str) -> bytes:
-    return encode(document(DOORS, version))
+    return encode(document(ROUTES, version))
 
 
-DOORS: list[Door] = [
-    *claims.DOORS,
-    *output.DOORS,
-    *pools.DOORS,
-    *workers.DOORS,
-    *tenants.DOORS,
-    *history.DOORS,
-    *system.DOORS,
-    *tokens.DOORS,
-    *agents.DOORS,
-    Door("GET", "/openapi.json", "This document", described, roles=ANYONE),
+ROUTES: list[Route] = [
+    *claims.ROUTES,
+    *output.ROUTES,
+    *pools.ROUTES,
+    *workers.ROUTES,
+    *tenants.ROUTES,
+    *history.ROUTES,
+    *system.ROUTES,
+    *tokens.ROUTES,
+    *agents.ROUTES,
+    Route("GET", "/openapi.json", "This document", described, roles=ANYONE),
 ]
 
 
 def application(context: Context) -> Starlette:
-    ways: dict[str, dict[str, Endpoint]] = {}
-    for door in DOORS:
-        ways.setdefault(door.path, {})[door.method] = serve(door, context)
-    routes = [Route(path, _one_of(endpoints), methods=list(endpoints)) for path, endpoints in ways.items()]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_door(context)})  # type: ignore[dict-item]
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for route in ROUTES:
+        by_path.setdefault(route.path, {})[route.method] = serve(route, context)
+    routes = [StarletteRoute(path, _one_of(endpoints), methods=list(endpoints)) for path, endpoints in by_path.items()]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_route(context)})  # type: ignore[dict-item]
     app.router.redirect_slashes = False  # a redirect would name whatever host the caller wrote
     return app
 
@@ -64,7 +64,7 @@ def _one_of(endpoints: dict[str, Endpoint]) -> Endpoint:
     return endpoint
 
 
-def _no_such_door(context: Context) -> Callable[[Request, HTTPException], Awaitable[Response]]:
+def _no_such_route(context: Context) -> Callable[[Request, HTTPException], Awaitable[Response]]:
     """Which paths there are is told to those who have a token."""
 
     async def refuse(request: Request, error: HTTPException) -> Response:
@@ -73,6 +73,6 @@ def _no_such_door(context: Context) -> Callable[[Request, HTTPException], Awaita
         return Problem(error.status_code, code, detail, headers=dict(error.headers or {})).response()
 
     async def answer(request: Request, error: HTTPException) -> Response:
-        return await answered(context, "no door", refuse(request, error))
+        return await answered(context, "no route", refuse(request, error))
 
     return answer

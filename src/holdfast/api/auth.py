@@ -42,7 +42,7 @@ class Caller(msgspec.Struct, frozen=True):
         return self.trusted or tenant == self.tenant
 
 
-class Agent(msgspec.Struct, frozen=True):
+class AgentIdentity(msgspec.Struct, frozen=True):
     worker: str
     uid: str
 
@@ -109,12 +109,12 @@ class Auth:
             return False
         return True
 
-    def sign_agent(self, agent: Agent) -> str:
+    def sign_agent(self, agent: AgentIdentity) -> str:
         """A short token of our own: the cluster's is reviewed once, not on every poll of ten thousand agents."""
         body = _b64(msgspec.json.encode([agent.worker, agent.uid, int(self._wall()) + AGENT_TOKEN_SECONDS]))
         return f"hfa_{body}.{self._mac(body)}"
 
-    def agent(self, header: str | None) -> Agent:
+    def agent(self, header: str | None) -> AgentIdentity:
         token = bearer(header)
         body, _, mac = token.removeprefix("hfa_").partition(".")
         if not token.startswith("hfa_") or not hmac.compare_digest(self._mac(body).encode(), mac.encode()):
@@ -122,7 +122,7 @@ class Auth:
         worker, uid, expires = msgspec.json.decode(_unb64(body), type=tuple[str, str, int])
         if expires < self._wall():
             raise Problem(401, "expired", "the agent's token has expired: register again", headers=CHALLENGE)
-        return Agent(worker, uid)
+        return AgentIdentity(worker, uid)
 
     def credential(self, claim: str, fence: int) -> str:
         """A claim's credential for its worker: derived, so that nothing stored can leak it; each fence has its own."""

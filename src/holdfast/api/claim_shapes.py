@@ -10,7 +10,7 @@ from ..model.duration import Duration
 from ..model.pool import Arg, Name
 from ..model.tenant import TenantName
 from .context import Context
-from .doors import PRINTED, Line
+from .routes import PRINTED, Line
 
 EnvName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$(?!\n)")]
 

@@ -7,17 +7,16 @@ import msgspec
 from starlette.responses import Response
 
 from ..engine.crash import crash_point
-from ..engine.desk import Poisoned
+from ..engine.desk import Unstorable
 from ..model.claim import Claim
 from ..model.duration import seconds
 from ..model.outcome import Done, Skipped
-from ..model.pool import Pool
-from ..model.pool import Problem as FieldProblem
+from ..model.pool import FieldProblem, Pool
 from ..ports.store import NewClaim, Pair
 from .claim_shapes import Cancel, ClaimList, ClaimRequest, ClaimView, GetQuery, ListQuery, Release, Renew, Timings, view, when
 from .context import Context
-from .doors import OPERATORS, Call, Door, answer
 from .problems import Problem, not_found, not_now, refused, unavailable
+from .routes import OPERATORS, Call, Route, answer
 
 LONGEST_WAIT = 60.0
 
@@ -29,7 +28,7 @@ async def ask(context: Context, call: Call) -> Response:
     new = new_claim(context, call, asked, pool)
     try:
         result, claim = await context.desk.serve(pool, new, ("active", "ended"), wait)
-    except Poisoned:
+    except Unstorable:
         raise refused("body", "the store cannot keep this request") from None
     if result.what == "closed":
         context.forget_pool(asked.pool)
@@ -222,13 +221,13 @@ def stale(claim: Claim) -> Problem:
     return Problem(409, "stale", "the fence is not the claim's: it was served again, or the fence is another's")
 
 
-DOORS = [
-    Door("POST", "/v1/claims", "Ask for a worker", ask, body=ClaimRequest,
+ROUTES = [
+    Route("POST", "/v1/claims", "Ask for a worker", ask, body=ClaimRequest,
          answers={201: ClaimView, 202: ClaimView, 200: ClaimView}, errors=(403, 404, 409)),
-    Door("GET", "/v1/claims", "List claims, newest first", find, query=ListQuery, answers={200: ClaimList}, errors=(403,)),
-    Door("GET", "/v1/claims/{id}", "One claim; may wait for it", get, query=GetQuery, answers={200: ClaimView}, errors=(404,)),
-    Door("POST", "/v1/claims/{id}/renew", "Renew the lease", renew, body=Renew, answers={200: ClaimView}, errors=(404, 409)),
-    Door("POST", "/v1/claims/{id}/release", "Give the worker back", release, body=Release, answers={200: ClaimView},
+    Route("GET", "/v1/claims", "List claims, newest first", find, query=ListQuery, answers={200: ClaimList}, errors=(403,)),
+    Route("GET", "/v1/claims/{id}", "One claim; may wait for it", get, query=GetQuery, answers={200: ClaimView}, errors=(404,)),
+    Route("POST", "/v1/claims/{id}/renew", "Renew the lease", renew, body=Renew, answers={200: ClaimView}, errors=(404, 409)),
+    Route("POST", "/v1/claims/{id}/release", "Give the worker back", release, body=Release, answers={200: ClaimView},
          errors=(403, 404, 409)),
-    Door("POST", "/v1/claims/{id}/cancel", "Cancel, waiting or not", cancel, body=Cancel, answers={200: ClaimView}, errors=(404, 409)),
+    Route("POST", "/v1/claims/{id}/cancel", "Cancel, waiting or not", cancel, body=Cancel, answers={200: ClaimView}, errors=(404, 409)),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the doors work with."""
+"""What the routes work with."""
 
 import asyncio
 import difflib

@@ -12,9 +12,9 @@ from ..ports.store import Event, StoreUnavailable
 from .auth import Caller
 from .claim_shapes import when
 from .context import Context
-from .doors import ALL, Call, Door, answer
 from .explain import TOLD, explain
 from .problems import Problem, not_found, refused
+from .routes import ALL, Call, Route, answer
 
 Kind = Literal["pool", "worker", "claim"]
 
@@ -139,8 +139,8 @@ async def explained(context: Context, call: Call) -> Response:
     return answer(Explanation(kind, id_, sentences, facts))  # type: ignore[arg-type]
 
 
-DOORS = [
-    Door("GET", "/v1/events", "The history, oldest first; live with Accept: text/event-stream", events, roles=ALL, query=EventQuery,
+ROUTES = [
+    Route("GET", "/v1/events", "The history, oldest first; live with Accept: text/event-stream", events, roles=ALL, query=EventQuery,
          answers={200: EventList}, errors=(429,)),
-    Door("GET", "/v1/explain/{kind}/{id}", "Why, in sentences", explained, roles=ALL, names=Kind, answers={200: Explanation}, errors=(403, 404)),
+    Route("GET", "/v1/explain/{kind}/{id}", "Why, in sentences", explained, roles=ALL, names=Kind, answers={200: Explanation}, errors=(403, 404)),
 ]  # fmt: skip

@@ -1,26 +1,26 @@
-"""OpenAPI 3.1, written from the table of doors."""
+"""OpenAPI 3.1, written from the table of routes."""
 
 import re
 from typing import Any
 
 import msgspec
 
-from .doors import AGENT, ANYONE, BOOTSTRAP, PATH_LIMIT, Door
 from .problems import ProblemBody
+from .routes import AGENT, ANYONE, BOOTSTRAP, PATH_LIMIT, Route
 
 TEMPLATE = "#/components/schemas/{name}"
 
 
-def document(doors: list[Door], version: str) -> dict[str, Any]:
+def document(routes: list[Route], version: str) -> dict[str, Any]:
     kinds = [ProblemBody]
-    for door in doors:
-        kinds += [kind for kind in (door.body, *door.answers.values()) if kind is not None]
+    for route in routes:
+        kinds += [kind for kind in (route.body, *route.answers.values()) if kind is not None]
     unique = list({id(kind): kind for kind in kinds}.values())
     schemas, components = msgspec.json.schema_components(unique, ref_template=TEMPLATE)
     schema_of = {id(kind): schema for kind, schema in zip(unique, schemas, strict=True)}
     paths: dict[str, Any] = {}
-    for door in doors:
-        paths.setdefault(door.path, {})[door.method.lower()] = _operation(door, schema_of)
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schema_of)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -36,51 +36,51 @@ def document(doors: list[Door], version: str) -> dict[str, Any]:
     }
 
 
-def _operation(door: Door, schema_of: dict[int, Any]) -> dict[str, Any]:
+def _operation(route: Route, schema_of: dict[int, Any]) -> dict[str, Any]:
     problem = {"application/problem+json": {"schema": {"$ref": TEMPLATE.format(name="ProblemBody")}}}
     responses: dict[str, Any] = {}
-    for status, kind in door.answers.items():
+    for status, kind in route.answers.items():
         content: dict[str, Any] | None = None
-        if door.raw is not None:
-            content = {door.raw: {}}
+        if route.raw is not None:
+            content = {route.raw: {}}
         elif status != 204:
             content = {"application/json": {"schema": schema_of.get(id(kind), {})}}
         responses[str(status)] = {"description": "done", **({"content": content} if content else {})}
-        if door.path == "/v1/events":
+        if route.path == "/v1/events":
             responses[str(status)]["content"]["text/event-stream"] = {}
-    errors = set(door.errors) | {401, 422, 503} | ({403} if door.roles not in (AGENT, BOOTSTRAP, ANYONE) else set())
-    if door.body is not None:
+    errors = set(route.errors) | {401, 422, 503} | ({403} if route.roles not in (AGENT, BOOTSTRAP, ANYONE) else set())
+    if route.body is not None:
         errors |= {400, 413}
-    if "{" in door.path:
+    if "{" in route.path:
         errors |= {404}
     for status in sorted(errors):
         responses[str(status)] = {"description": "a problem", "content": problem}
     operation: dict[str, Any] = {
-        "operationId": _id(door),
-        "summary": door.summary,
+        "operationId": _id(route),
+        "summary": route.summary,
         "parameters": [
             {
                 "name": name,
                 "in": "path",
                 "required": True,
-                "schema": {"minLength": 1, "maxLength": PATH_LIMIT, **msgspec.json.schema(door.names if not n else str)},
+                "schema": {"minLength": 1, "maxLength": PATH_LIMIT, **msgspec.json.schema(route.names if not n else str)},
             }
-            for n, name in enumerate(re.findall(r"{(\w+)}", door.path))
+            for n, name in enumerate(re.findall(r"{(\w+)}", route.path))
         ],
         "responses": responses,
         "security": [{"bearer": []}],
     }
-    operation["parameters"] += _query(door)
-    if door.body is not None:
+    operation["parameters"] += _query(route)
+    if route.body is not None:
         operation["requestBody"] = {
-            "required": door.needs_body,
-            "content": {"application/json": {"schema": schema_of[id(door.body)]}},
+            "required": route.needs_body,
+            "content": {"application/json": {"schema": schema_of[id(route.body)]}},
         }
     return operation
 
 
-def _query(door: Door) -> list[dict[str, Any]]:
-    schema = msgspec.json.schema(door.query)
+def _query(route: Route) -> list[dict[str, Any]]:
+    schema = msgspec.json.schema(route.query)
     own = next(iter(schema["$defs"].values())) if "$defs" in schema else schema
     return [
         {"name": name, "in": "query", "required": name in own.get("required", []), "schema": _plain(kind)}
@@ -96,6 +96,6 @@ def _plain(kind: dict[str, Any]) -> dict[str, Any]:
     return kind
 
 
-def _id(door: Door) -> str:
-    words = [word for word in re.split(r"[^a-z0-9]+", door.path) if word and word != "v1"]
-    return "_".join([door.method.lower(), *words])
+def _id(route: Route) -> str:
+    words = [word for word in re.split(r"[^a-z0-9]+", route.path) if word and word != "v1"]
+    return "_".join([route.method.lower(), *words])

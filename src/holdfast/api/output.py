@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from ..model.claim import Claim
 from .claims import own
 from .context import Context
-from .doors import Call, Door
+from .routes import Call, Route
 
 CHUNK = 64 * 1024
 
@@ -57,7 +57,7 @@ async def _follow(context: Context, call: Call, claim: Claim, offset: int, follo
                 woken.clear()
 
 
-DOORS = [
-    Door("GET", "/v1/claims/{id}/output", "What its command printed", output, query=OutputQuery, errors=(404,),
+ROUTES = [
+    Route("GET", "/v1/claims/{id}/output", "What its command printed", output, query=OutputQuery, errors=(404,),
          raw="application/octet-stream"),
 ]  # fmt: skip

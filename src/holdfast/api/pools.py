@@ -10,8 +10,8 @@ from ..model.pool import Name, Pool, PoolSpec, problems
 from ..ports.store import PoolLoad
 from .claim_shapes import when
 from .context import Context, suggest
-from .doors import OPERATORS, Because, Call, Door, PageQuery, answer, page
 from .problems import Problem, field_problems, not_found, refused
+from .routes import OPERATORS, Because, Call, PageQuery, Route, answer, page
 
 POOL_NAME = r"^[a-z]([-a-z0-9]{0,51}[a-z0-9])?$(?!\n)"
 
@@ -153,14 +153,14 @@ async def _freeze(context: Context, name: str, reason: str | None) -> Response:
     return answer(pool_view(found, None))
 
 
-DOORS = [
-    Door("GET", "/v1/pools", "All pools with their counts", pools, query=PageQuery, answers={200: PoolList}),
-    Door("GET", "/v1/pools/{name}", "One pool", pool, answers={200: PoolView}, errors=(404,)),
-    Door("PUT", "/v1/pools/{name}", "Create or change a pool", put_pool, roles=OPERATORS, names=Name, body=PoolSpec,
+ROUTES = [
+    Route("GET", "/v1/pools", "All pools with their counts", pools, query=PageQuery, answers={200: PoolList}),
+    Route("GET", "/v1/pools/{name}", "One pool", pool, answers={200: PoolView}, errors=(404,)),
+    Route("PUT", "/v1/pools/{name}", "Create or change a pool", put_pool, roles=OPERATORS, names=Name, body=PoolSpec,
          answers={200: PoolView, 201: PoolView}, errors=(409,)),
-    Door("DELETE", "/v1/pools/{name}", "Drain a pool: free workers go, busy ones finish", delete_pool, roles=OPERATORS,
+    Route("DELETE", "/v1/pools/{name}", "Drain a pool: free workers go, busy ones finish", delete_pool, roles=OPERATORS,
          answers={200: PoolView}, errors=(404, 409)),
-    Door("POST", "/v1/pools/{name}/freeze", "Nothing in it is ended or spawned", freeze, roles=OPERATORS, body=Because,
+    Route("POST", "/v1/pools/{name}/freeze", "Nothing in it is ended or spawned", freeze, roles=OPERATORS, body=Because,
          answers={200: PoolView}, errors=(404,)),
-    Door("POST", "/v1/pools/{name}/thaw", "End the freeze", thaw, roles=OPERATORS, body=Nothing, answers={200: PoolView}, errors=(404,)),
+    Route("POST", "/v1/pools/{name}/thaw", "End the freeze", thaw, roles=OPERATORS, body=Nothing, answers={200: PoolView}, errors=(404,)),
 ]  # fmt: skip

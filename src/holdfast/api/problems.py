@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from ..model.pool import Problem as FieldProblem
+from ..model.pool import FieldProblem
 
 TITLES = {
     400: "Bad request",
@@ -36,7 +36,7 @@ class ProblemBody(msgspec.Struct, frozen=True, rename={"type_": "type"}):
 
 
 class Problem(Exception):
-    """Raised anywhere behind a door; nothing has changed when it is."""
+    """Raised anywhere behind a route; nothing has changed when it is."""
 
     def __init__(
         self,

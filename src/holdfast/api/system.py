@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from ..ports.cluster import ClusterUnavailable
 from .context import READY_SECONDS, Context
-from .doors import ALL, ANYONE, OPERATORS, Because, Call, Door, PageQuery, answer, page
-from .observe import refresh
+from .metrics import refresh
 from .problems import Problem
+from .routes import ALL, ANYONE, OPERATORS, Because, Call, PageQuery, Route, answer, page
 
 
 class DutyView(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +132,7 @@ async def _rows(context: Context) -> list[Check]:
 
 
 async def _examined(context: Context) -> list[Check]:
-    found = await context.cluster.examine(await context.store.pools.all())
+    found = await context.cluster.diagnose(await context.store.pools.all())
     return [Check(**msgspec.structs.asdict(each)) for each in found]
 
 
@@ -162,15 +162,15 @@ async def metrics(context: Context, call: Call) -> Response:
     return Response(generate_latest(context.metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-DOORS = [
-    Door("GET", "/v1/duties", "Who does what, and when it last succeeded", duties, roles=OPERATORS, query=PageQuery, answers={200: DutyList}),
-    Door("GET", "/v1/replicas", "Replicas and their duties", replicas, roles=OPERATORS, query=PageQuery, answers={200: ReplicaList}),
-    Door("GET", "/v1/brake", "The brake", brake, roles=OPERATORS, answers={200: BrakeView}),
-    Door("POST", "/v1/brake/release", "Release the brake", release_brake, roles=OPERATORS, body=Because,
+ROUTES = [
+    Route("GET", "/v1/duties", "Who does what, and when it last succeeded", duties, roles=OPERATORS, query=PageQuery, answers={200: DutyList}),
+    Route("GET", "/v1/replicas", "Replicas and their duties", replicas, roles=OPERATORS, query=PageQuery, answers={200: ReplicaList}),
+    Route("GET", "/v1/brake", "The brake", brake, roles=OPERATORS, answers={200: BrakeView}),
+    Route("POST", "/v1/brake/release", "Release the brake", release_brake, roles=OPERATORS, body=Because,
          answers={200: BrakeView}, errors=(409,)),
-    Door("GET", "/v1/doctor", "Check the promises on the running system", doctor, roles=OPERATORS, answers={200: Doctor}),
-    Door("GET", "/v1/me", "Who am I", me, roles=ALL, answers={200: Me}),
-    Door("GET", "/healthz", "Alive", healthz, roles=ANYONE),
-    Door("GET", "/readyz", "Ready for requests", readyz, roles=ANYONE),
-    Door("GET", "/metrics", "Prometheus", metrics, roles=OPERATORS, raw="text/plain"),
+    Route("GET", "/v1/doctor", "Check the promises on the running system", doctor, roles=OPERATORS, answers={200: Doctor}),
+    Route("GET", "/v1/me", "Who am I", me, roles=ALL, answers={200: Me}),
+    Route("GET", "/healthz", "Alive", healthz, roles=ANYONE),
+    Route("GET", "/readyz", "Ready for requests", readyz, roles=ANYONE),
+    Route("GET", "/metrics", "Prometheus", metrics, roles=OPERATORS, raw="text/plain"),
 ]  # fmt: skip

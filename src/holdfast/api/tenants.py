@@ -6,8 +6,8 @@ from starlette.responses import Response
 from ..model.duration import seconds
 from ..model.tenant import Tenant, TenantName, TenantSpec
 from .context import Context
-from .doors import ADMINS, OPERATORS, Call, Door, PageQuery, answer, page
 from .problems import not_found, refused
+from .routes import ADMINS, OPERATORS, Call, PageQuery, Route, answer, page
 
 
 class TenantView(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,8 +52,8 @@ def _tenant(found: Tenant) -> TenantView:
     return TenantView(name=found.name, spec=found.spec, live=found.live, waiting=found.waiting)
 
 
-DOORS = [
-    Door("GET", "/v1/tenants", "All tenants", tenants, roles=OPERATORS, query=PageQuery, answers={200: TenantList}),
-    Door("GET", "/v1/tenants/{name}", "One tenant", tenant, roles=OPERATORS, answers={200: TenantView}, errors=(404,)),
-    Door("PUT", "/v1/tenants/{name}", "Set a tenant's limits", put_tenant, roles=ADMINS, names=TenantName, body=TenantSpec, answers={200: TenantView}),
+ROUTES = [
+    Route("GET", "/v1/tenants", "All tenants", tenants, roles=OPERATORS, query=PageQuery, answers={200: TenantList}),
+    Route("GET", "/v1/tenants/{name}", "One tenant", tenant, roles=OPERATORS, answers={200: TenantView}, errors=(404,)),
+    Route("PUT", "/v1/tenants/{name}", "Set a tenant's limits", put_tenant, roles=ADMINS, names=TenantName, body=TenantSpec, answers={200: TenantView}),
 ]  # fmt: skip

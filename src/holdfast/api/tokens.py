@@ -10,8 +10,8 @@ from ..model.duration import Duration, seconds
 from ..model.tenant import TenantName
 from .auth import hash_token
 from .context import Context
-from .doors import ADMINS, PRINTED, Call, Door, PageQuery, answer, empty, page
 from .problems import Problem, not_found, refused
+from .routes import ADMINS, PRINTED, Call, PageQuery, Route, answer, empty, page
 
 
 class NewToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -64,8 +64,8 @@ async def revoke(context: Context, call: Call) -> Response:
     return empty()
 
 
-DOORS = [
-    Door("GET", "/v1/tokens", "All tokens, without the tokens", tokens, roles=ADMINS, query=PageQuery, answers={200: TokenList}),
-    Door("POST", "/v1/tokens", "Make a token; shown once", make_token, roles=ADMINS, body=NewToken, answers={201: TokenView}),
-    Door("DELETE", "/v1/tokens/{id}", "Revoke a token", revoke, roles=ADMINS, answers={204: None}, errors=(404, 409)),
+ROUTES = [
+    Route("GET", "/v1/tokens", "All tokens, without the tokens", tokens, roles=ADMINS, query=PageQuery, answers={200: TokenList}),
+    Route("POST", "/v1/tokens", "Make a token; shown once", make_token, roles=ADMINS, body=NewToken, answers={201: TokenView}),
+    Route("DELETE", "/v1/tokens/{id}", "Revoke a token", revoke, roles=ADMINS, answers={204: None}, errors=(404, 409)),
 ]  # fmt: skip

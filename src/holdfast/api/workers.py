@@ -10,8 +10,8 @@ from ..model.outcome import Done, Skipped
 from ..model.worker import Worker
 from .claim_shapes import when
 from .context import Context
-from .doors import OPERATORS, Because, Call, Door, answer
 from .problems import Problem, not_found, not_now, refused
+from .routes import OPERATORS, Because, Call, Route, answer
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,9 +106,9 @@ def _not_free(worker: Worker) -> Problem:
     return Problem(409, "busy", f"worker {worker.id} {held}: only a free worker can be retired; end its claim first")
 
 
-DOORS = [
-    Door("GET", "/v1/workers", "Workers, newest first", workers, roles=OPERATORS, query=WorkerQuery, answers={200: WorkerList}),
-    Door("GET", "/v1/workers/{id}", "One worker", worker, roles=OPERATORS, answers={200: WorkerView}, errors=(404,)),
-    Door("POST", "/v1/workers/{id}/retire", "End a free worker", retire, roles=OPERATORS, body=Because,
+ROUTES = [
+    Route("GET", "/v1/workers", "Workers, newest first", workers, roles=OPERATORS, query=WorkerQuery, answers={200: WorkerList}),
+    Route("GET", "/v1/workers/{id}", "One worker", worker, roles=OPERATORS, answers={200: WorkerView}, errors=(404,)),
+    Route("POST", "/v1/workers/{id}/retire", "End a free worker", retire, roles=OPERATORS, body=Because,
          answers={200: WorkerView}, errors=(404, 409)),
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .session import Failed, Output, speak
+from .connection import Failed, Output, speak
 from .show import print_json
 
 if TYPE_CHECKING:

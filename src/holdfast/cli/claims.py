@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import typer
 
-from .session import Cut, Failed, Output, say, speak
+from .connection import Cut, Failed, Output, say, speak
 from .show import print_json
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from .session import Failed, Output, say, speak
+from .connection import Failed, Output, say, speak
 from .show import print_json, print_table
 
 if TYPE_CHECKING:

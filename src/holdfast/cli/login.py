@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from .session import Failed, hide
+from .connection import Failed, hide
 
 
 def register(app: typer.Typer) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from . import apply, claims, get, login, manifests, operate, plan, run, serve, token, top
-from .session import Where
+from .connection import Where
 
 app = typer.Typer(
     name="holdfast",
@@ -47,7 +47,7 @@ for module in (login, apply, get, run, claims, operate, top, plan, token, serve,
 
 
 def main(arguments: list[str] | None = None) -> None:
-    from .session import complain
+    from .connection import complain
 
     try:
         app(args=arguments)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from .session import Failed
+from .connection import Failed
 
 if TYPE_CHECKING:
     from holdfast.install import Values

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import typer
 
-from .session import Failed, Output, speak
+from .connection import Failed, Output, speak
 from .show import print_json, print_table
 
 Reason = Annotated[str, typer.Option(help="Why; kept in the history.")]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from .session import Failed, Format, say, speak
+from .connection import Failed, Format, say, speak
 from .show import print_json
 
 if TYPE_CHECKING:

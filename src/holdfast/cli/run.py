@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .session import Cut, Failed, Output, hide, say, speak
+from .connection import Cut, Failed, Output, hide, say, speak
 from .show import print_json
 
 if TYPE_CHECKING:

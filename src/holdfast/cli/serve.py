@@ -7,7 +7,7 @@ import typer
 
 from holdfast.ports.cluster import NoCluster
 
-from .session import Failed
+from .connection import Failed
 
 if TYPE_CHECKING:
     from holdfast.up import Plan

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from .session import Output, speak
+from .connection import Output, speak
 from .show import print_json, print_table
 
 tokens = typer.Typer(no_args_is_help=True, help="Create, list and revoke tokens (admins).", rich_markup_mode=None)

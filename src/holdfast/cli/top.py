@@ -1,4 +1,4 @@
-"""`top`: the fleet at a glance, live."""
+"""`top`: the fleet at a read_cached, live."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .session import Failed, Format, speak
+from .connection import Failed, Format, speak
 from .show import age, cell, console, lasting, pool_state, print_json, status, table
 
 if TYPE_CHECKING:

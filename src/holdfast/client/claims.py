@@ -7,7 +7,7 @@ from typing import Literal, Unpack
 from holdfast.model.duration import seconds
 
 from .answers import Claim, Page
-from .doors import Doors, at
+from .endpoints import Endpoints, at
 from .output import read_output, unheard
 from .requests import ClaimOptions, ClaimRequest
 
@@ -15,7 +15,7 @@ LONG_POLL = "30s"
 SHORTEST_POLL = 0.2  # seconds between two polls, should a server answer at once without news
 
 
-class ClaimDoors(Doors):
+class ClaimDoors(Endpoints):
     async def claim(self, pool: str, *, wait: str = "10s", **options: Unpack[ClaimOptions]) -> Claim:
         """Ask for a worker. Without a key one is made, so that a lost answer can be asked for again."""
         key = options.get("key") or f"made-{uuid.uuid4().hex}"

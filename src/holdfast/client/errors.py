@@ -30,7 +30,7 @@ class FieldError(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True):
     """An `application/problem+json` answer."""
 
     status: int = 0
@@ -65,7 +65,7 @@ class Unreachable(HoldfastError):
 class Refused(HoldfastError):
     """A replica answered with a problem."""
 
-    def __init__(self, problem: Problem, *, retry_after: float | None = None) -> None:
+    def __init__(self, problem: ProblemDetails, *, retry_after: float | None = None) -> None:
         super().__init__(str(problem))
         self.problem = problem
         self.retry_after = retry_after
@@ -133,8 +133,8 @@ _BY_STATUS: dict[int, type[Refused]] = {
 def refusal(status: int, body: bytes, retry_after: float | None = None) -> Refused:
     """The error for an answer: decided by its status, since a proxy's page is no problem+json."""
     try:
-        problem = msgspec.json.decode(body, type=Problem)
+        problem = msgspec.json.decode(body, type=ProblemDetails)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        problem = Problem(detail=body[:200].decode(errors="replace").strip())
+        problem = ProblemDetails(detail=body[:200].decode(errors="replace").strip())
     problem = msgspec.structs.replace(problem, status=status)
     return _BY_STATUS.get(status, Refused)(problem, retry_after=retry_after)

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 import aiohttp
 
-from .doors import at
+from .endpoints import at
 from .transport import Params, Transport
 
 QUIET = 60.0  # seconds without so much as a comment: the connection is taken for dead

@@ -18,14 +18,14 @@ from .answers import (
     Token,
     Worker,
 )
-from .doors import Doors, at
+from .endpoints import Endpoints, at
 from .errors import Denied, NotFound
 from .events import watch_events
 
 Cursor = str | int | None
 
 
-class FleetDoors(Doors):
+class FleetDoors(Endpoints):
     # Pools
 
     async def list_pools(self, *, limit: int | None = None, cursor: Cursor = None) -> Page[Pool]:

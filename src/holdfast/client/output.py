@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from .answers import Claim
-from .doors import at
+from .endpoints import at
 from .errors import Refused
 
 if TYPE_CHECKING:
-    from .doors import Doors
+    from .endpoints import Endpoints
 
 QUIET = 60.0  # seconds; a job may be silent for hours, but a dead host must be noticed: reconnect and go on
 PIECE = 64 * 1024
@@ -27,7 +27,7 @@ def unheard(_size: int) -> None:
 
 
 async def read_output(
-    doors: "Doors", claim: str, offset: int, follow: bool, truncated: Callable[[int], object] = unheard
+    doors: "Endpoints", claim: str, offset: int, follow: bool, truncated: Callable[[int], object] = unheard
 ) -> AsyncGenerator[bytes, None]:
     """`truncated` hears, once, after how many bytes the job's output was cut off."""
     transport = doors.transport

@@ -26,7 +26,7 @@ FIRST_PAUSE = 0.2  # seconds, doubling
 LONGEST_PAUSE = 5.0
 
 
-class Answer(NamedTuple):
+class RawResponse(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -81,15 +81,15 @@ class Transport:
         body: bytes | None = None,
         safe: bool = False,
         wait: float = 0.0,
-    ) -> Answer:
+    ) -> RawResponse:
         """The answer of one replica. `wait` is how long the server was asked to wait."""
         timeout = aiohttp.ClientTimeout(total=wait + ANSWER_TIMEOUT, sock_connect=CONNECT_TIMEOUT)
         headers = {"Content-Type": "application/json"} if body is not None else {}
 
-        async def once(url: str) -> Answer:
+        async def once(url: str) -> RawResponse:
             response = await self._send(method, url + path, params, headers, timeout, body)
             try:
-                return Answer(response.status, response.headers, await response.read())
+                return RawResponse(response.status, response.headers, await response.read())
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise Unreachable(_words(error), sent=True) from error
             finally:

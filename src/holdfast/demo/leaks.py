@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from ..client import Client, HoldfastError, Page
-from ..client.doors import at
+from ..client.endpoints import at
 
 # Seconds. A worker on its way in or out is one without the other for a moment, and a take-over may last 15 s.
 BOUND = 30.0

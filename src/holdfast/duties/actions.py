@@ -171,7 +171,7 @@ class Clear:
 
 
 @dataclass(frozen=True)
-class HeldUp:
+class StartBlocked:
     """A worker cannot start yet, and its pod says why."""
 
     pool_id: str
@@ -232,7 +232,7 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Tell:
+class UpdateStatus:
     declared: Declared
     status: PoolStatus
 
@@ -299,7 +299,7 @@ Action = (
     | Acknowledged
     | Protect
     | Clear
-    | HeldUp
+    | StartBlocked
     | Seal
     | Ensure
     | ShowFacts
@@ -308,7 +308,7 @@ Action = (
     | DrainPool
     | Guard
     | Release
-    | Tell
+    | UpdateStatus
     | BeginRecovery
     | Adopt
     | AdoptFree

@@ -5,7 +5,7 @@ from dataclasses import replace
 import structlog
 
 from ..model.claim import MAX_LOST_RETRIES, epoch_of
-from ..model.pod import Pod, Pulse
+from ..model.pod import Heartbeat, Pod
 from ..ports.store import Facts, Row
 from . import recover
 from .actions import (
@@ -21,17 +21,17 @@ from .actions import (
     EndClaim,
     ForgetPod,
     HeardAgain,
-    HeldUp,
     NoteUid,
     Proof,
     Protect,
     Quarantine,
     Requeue,
     Seal,
+    StartBlocked,
     Suspect,
     Warm,
 )
-from .seen import Case, Seen, Verdict
+from .observed import Case, Observed, Verdict
 
 log = structlog.get_logger()
 
@@ -43,43 +43,43 @@ STAMP_GRACE = 2.0  # an agent's word is stored within 1 s: if it did something s
 ORPHAN_GRACE = 45.0  # a pod without a row may be older than our view of rows; 60 s with the pass's own period
 
 
-def classify(row: Row | None, pod: Pod | None, seen: Seen) -> Verdict:
+def classify(row: Row | None, pod: Pod | None, observed: Observed) -> Verdict:
     """Exactly one case for each worker. The order of the questions is the order of precedence."""
-    compared = recover.compare(row, pod, _pulse(row, pod, seen)) if seen.state.recovering else []
-    if pod is not None and pod.stamp is not None and pod.stamp.fence > seen.state.last_fence:
+    compared = recover.compare(row, pod, _pulse(row, pod, observed)) if observed.state.recovering else []
+    if pod is not None and pod.stamp is not None and pod.stamp.fence > observed.state.last_fence:
         reason = "a pod carries a fence that this database never gave"
         return Verdict(Case.AHEAD, [BeginRecovery(reason, epoch_of(pod.stamp.fence)), *compared])
-    if seen.state.recovering:
+    if observed.state.recovering:
         return Verdict(Case.RECOVERING, compared)
     if row is None:
         assert pod is not None
-        return stranger(pod, seen)
+        return stranger(pod, observed)
     if pod is not None and row.worker.pod_uid is not None and pod.uid != row.worker.pod_uid:
         pod = None  # identity is the UID: a pod of the same name is not this worker's
     if pod is None:
-        return without_pod(row, seen)
+        return without_pod(row, observed)
     if row.claim_state == "assigned" and (left := recover.left_to(row, pod)) is not None:
         return Verdict(Case.UNHEARD, [Acknowledged(row.worker.id, left[2])])  # it runs, or has run: then its exit code counts
     if pod.phase == "ended":
         return ended(row, pod)
     if row.worker.state == "retiring":
-        return retiring(row, pod, seen)
+        return retiring(row, pod, observed)
     if row.worker.pod_uid is None:
         return Verdict(Case.UID_UNKNOWN, [NoteUid(row.worker.id, pod.uid)])
     if pod.terminating:
         return terminating(row)
     if row.worker.state == "spawning":
         return starting(row, pod)
-    return living(row, pod, seen)
+    return living(row, pod, observed)
 
 
-def living(row: Row, pod: Pod, seen: Seen) -> Verdict:
+def living(row: Row, pod: Pod, observed: Observed) -> Verdict:
     """Warm, parked or held, on a pod that lives."""
-    worker, pulse = row.worker, row.pulse
+    worker, heartbeat = row.worker, row.heartbeat
     free = worker.state in ("warm", "parked")
     if worker.suspect_since is not None and recover.left_to(row, pod) is not None:
         return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])  # its agent has spoken, for the last time, and left
-    if free and not pod.attended:
+    if free and not pod.agent_running:
         # It works for a claim that we do not know: not to be ended, and not to be given out.
         reason = "its agent has left it to a claim that we do not know"
         return Verdict(Case.STRANGE_HOLD, [] if worker.suspect_since else [Suspect(worker.id, worker.version, reason)])
@@ -95,47 +95,49 @@ def living(row: Row, pod: Pod, seen: Seen) -> Verdict:
                 Case.PROTECTION_MISSING,
                 [Protect(worker.id, pod.uid, worker.claim, worker.tenant, worker.fence)],
             )
-    if worker.state == "held" and row.claim_state == "active" and row.seal and not pod.attended and not pod.sealed:
+    if worker.state == "held" and row.claim_state == "active" and row.seal and not pod.agent_running and not pod.sealed:
         # Never before it has acknowledged: a channel that closes under an answer on its way loses it.
         return Verdict(Case.UNSEALED, [Seal(worker.id, pod.uid)])
-    if row.agent and pod.attended:  # else it reports with its end, and says nothing before
-        silent = (pulse.age if pulse else row.age) > SILENT
-        idle = pulse is not None and not silent and pulse.doing == "idle" and pulse.claim is None
+    if row.agent and pod.agent_running:  # else it reports with its end, and says nothing before
+        silent = (heartbeat.age if heartbeat else row.age) > SILENT
+        idle = heartbeat is not None and not silent and heartbeat.doing == "idle" and heartbeat.claim is None
         if worker.state == "held" and row.claim_state == "active" and idle and row.age > SILENT:
             # Nothing on P2's list: it can only be said aloud.
             known = worker.suspect_since is not None
             reason = "its agent is idle although its claim is active"
-            return Verdict(Case.UNATTENDED, [] if known else [Suspect(worker.id, worker.version, reason)])
+            return Verdict(Case.AGENT_IDLE, [] if known else [Suspect(worker.id, worker.version, reason)])
         if silent and free and row.silence == "retire":
             return Verdict(Case.SILENT_RETIRE, [Condemn(worker.id, worker.version, "silent for 60 s (silence: retire)")])
         if silent and worker.suspect_since is None:
             return Verdict(Case.SILENT, [Suspect(worker.id, worker.version, "no word from its agent for 60 s")])
-        if not silent and worker.suspect_since is not None and pulse is not None and pulse.age < SILENT / 2 and not free:
+        if not silent and worker.suspect_since is not None and heartbeat is not None and heartbeat.age < SILENT / 2 and not free:
             return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])
-        if free and pulse is not None and pulse.claim is not None and row.age > SILENT:
-            if pulse.claim_ended:
+        if free and heartbeat is not None and heartbeat.claim is not None and row.age > SILENT:
+            if heartbeat.claim_ended:
                 # It was told to end and has not, for a minute: nobody else can ever be given this worker.
-                reason = f"its agent does not let go of {pulse.claim}, which has ended"
+                reason = f"its agent does not let go of {heartbeat.claim}, which has ended"
                 return Verdict(Case.HOLDS_ON, [Condemn(worker.id, worker.version, reason, counted=False)])
             if worker.suspect_since is None:
                 # It works for a claim that we do not know: not to be ended, and not to be given out.
-                reason = f"its agent holds {pulse.claim}, which we do not know"
+                reason = f"its agent holds {heartbeat.claim}, which we do not know"
                 return Verdict(Case.STRANGE_HOLD, [Suspect(worker.id, worker.version, reason)])
-    held_by_agent = row.agent and (not pod.attended or (pulse is not None and pulse.claim is not None and not pulse.claim_ended))
-    marked = pod.protected or pod.marked or pod.stamp is not None
-    if free and row.protection != "always" and marked and not held_by_agent:
-        if row.agent and _just_stamped(pod, pulse, seen.now):
+    held_by_agent = row.agent and (
+        not pod.agent_running or (heartbeat is not None and heartbeat.claim is not None and not heartbeat.claim_ended)
+    )
+    partly_protected = pod.protected or pod.partly_protected or pod.stamp is not None
+    if free and row.protection != "always" and partly_protected and not held_by_agent:
+        if row.agent and _just_stamped(pod, heartbeat, observed.now):
             return Verdict(Case.STAMP_YOUNG)
         return Verdict(Case.PROTECTION_LEFT, [Clear(worker.id, worker.version, pod.uid, pod.version)])
     return Verdict(Case.QUIET)
 
 
-def _just_stamped(pod: Pod, pulse: Pulse | None, now: float) -> bool:
+def _just_stamped(pod: Pod, heartbeat: Heartbeat | None, now: float) -> bool:
     """Its agent may have done something that is not stored yet. The stamp's age counts, not the pod's; clocks may differ."""
     if pod.stamp is None:
         return False
     age = now - pod.stamp.at
-    return abs(age) < STAMP_GRACE and not (pulse is not None and pulse.age < age)
+    return abs(age) < STAMP_GRACE and not (heartbeat is not None and heartbeat.age < age)
 
 
 def starting(row: Row, pod: Pod) -> Verdict:
@@ -148,7 +150,7 @@ def starting(row: Row, pod: Pod) -> Verdict:
         reason = f"not ready within its start timeout: {why}"
         return Verdict(Case.NEVER_READY, [_failed_start(row, reason)])
     if pod.trouble is not None and row.age > SPAWN_LOOK:
-        return Verdict(Case.HELD_UP, [HeldUp(worker.pool_id, pod.trouble)])
+        return Verdict(Case.START_BLOCKED, [StartBlocked(worker.pool_id, pod.trouble)])
     return Verdict(Case.STARTING)
 
 
@@ -198,14 +200,14 @@ def terminating(row: Row) -> Verdict:
     return Verdict(Case.TERMINATING_FREE, [Condemn(worker.id, worker.version, reason, counted=False)])
 
 
-def retiring(row: Row, pod: Pod, seen: Seen) -> Verdict:
-    if row.pool_frozen or (pod.terminating and (row.age < ASK_AGAIN or not seen.whole)):
+def retiring(row: Row, pod: Pod, observed: Observed) -> Verdict:
+    if row.pool_frozen or (pod.terminating and (row.age < ASK_AGAIN or not observed.whole)):
         return Verdict(Case.RETIRING_ENDING)
     grace = min(row.grace, RETIRING_GRACE)
     return Verdict(Case.RETIRING, [DeletePod(pod.name, pod.uid, grace, reason=row.worker.reason or "")])
 
 
-def without_pod(row: Row, seen: Seen) -> Verdict:
+def without_pod(row: Row, observed: Observed) -> Verdict:
     worker, proof = row.worker, Proof(row.worker.id, row.worker.pod_uid)
     if worker.state == "retiring":
         return Verdict(Case.RETIRED, [Bury(worker.id, worker.pod_uid, "its pod is gone")])
@@ -220,42 +222,42 @@ def without_pod(row: Row, seen: Seen) -> Verdict:
         if row.age < SPAWN_LOOK or row.pool_frozen:
             return Verdict(Case.STARTING)
         return Verdict(Case.SPAWN_UNKNOWN, [CreatePod(worker.id, row.epoch)])
-    if worker.id not in seen.missing_before:
+    if worker.id not in observed.missing_before:
         return Verdict(Case.POD_MISSING_ONCE)
     return Verdict(Case.POD_MISSING, [Condemn(worker.id, worker.version, "its pod is gone", counted=False, proof=proof)])
 
 
-def stranger(pod: Pod, seen: Seen) -> Verdict:
+def stranger(pod: Pod, observed: Observed) -> Verdict:
     """Our installation's pod, without a row."""
-    pulse = seen.pulses.get(pod.name)
-    age = max(seen.now - pod.created_at, seen.strange.get(pod.name, 0.0))
+    heartbeat = observed.heartbeats.get(pod.name)
+    age = max(observed.now - pod.created_at, observed.strange.get(pod.name, 0.0))
     if pod.phase == "ended":
         return Verdict(Case.ORPHAN_ENDED, [ForgetPod(pod.name, pod.uid)] if age > ORPHAN_GRACE else [])
     if age < ORPHAN_GRACE:
         return Verdict(Case.ORPHAN_YOUNG)
-    if pod.stamp is not None or not pod.attended or (pulse is not None and pulse.claim is not None):
-        return Verdict(Case.ORPHAN_BUSY, _quarantine(pod, seen, "a pod without a row that is stamped or busy"))
-    if pod.epoch != seen.state.epoch and pulse is not None and _says_idle(pulse):
-        spent = pulse.reset_fence is not None
+    if pod.stamp is not None or not pod.agent_running or (heartbeat is not None and heartbeat.claim is not None):
+        return Verdict(Case.ORPHAN_BUSY, _quarantine(pod, observed, "a pod without a row that is stamped or busy"))
+    if pod.epoch != observed.state.epoch and heartbeat is not None and _says_idle(heartbeat):
+        spent = heartbeat.reset_fence is not None
         adopt = AdoptFree(pod.worker, pod.uid, pod.pool_id, pod.pool, pod.revision, spent)
         return Verdict(Case.ORPHAN_IDLE, [adopt])
     # What has not started and whose agent has never spoken nobody was ever given: its row alone was lost.
-    began = pod.phase != "pending" or pulse is not None or pod.protected
-    if pod.epoch != seen.state.epoch and began:
-        return Verdict(Case.ORPHAN_EPOCH, _quarantine(pod, seen, "a pod without a row, of another epoch"))
-    if pod.terminating and not seen.whole:
+    began = pod.phase != "pending" or heartbeat is not None or pod.protected
+    if pod.epoch != observed.state.epoch and began:
+        return Verdict(Case.ORPHAN_EPOCH, _quarantine(pod, observed, "a pod without a row, of another epoch"))
+    if pod.terminating and not observed.whole:
         return Verdict(Case.ORPHAN)  # asked again by full passes only: each change of the pod is looked at
     delete = DeletePod(pod.name, pod.uid, 30.0, orphan=True, counted=not pod.terminating, reason="a pod without a row")
     return Verdict(Case.ORPHAN, [delete])
 
 
-def _says_idle(pulse: Pulse) -> bool:
+def _says_idle(heartbeat: Heartbeat) -> bool:
     """Its agent's own word of late: its row was in commits that were lost, and it was too late for the comparison."""
-    return pulse.age < SILENT and pulse.doing == "idle" and pulse.claim is None
+    return heartbeat.age < SILENT and heartbeat.doing == "idle" and heartbeat.claim is None
 
 
-def _quarantine(pod: Pod, seen: Seen, reason: str) -> list[Action]:
-    return [] if pod.name in seen.quarantined else [Quarantine(pod.name, reason)]
+def _quarantine(pod: Pod, observed: Observed, reason: str) -> list[Action]:
+    return [] if pod.name in observed.quarantined else [Quarantine(pod.name, reason)]
 
 
 def _failed_start(row: Row, reason: str) -> Condemn:
@@ -263,10 +265,10 @@ def _failed_start(row: Row, reason: str) -> Condemn:
     return Condemn(worker.id, worker.version, reason, counted=False, pool_id=worker.pool_id, trouble=reason)
 
 
-def _pulse(row: Row | None, pod: Pod | None, seen: Seen) -> Pulse | None:
+def _pulse(row: Row | None, pod: Pod | None, observed: Observed) -> Heartbeat | None:
     if row is not None:
-        return row.pulse
-    return seen.pulses.get(pod.name) if pod is not None else None
+        return row.heartbeat
+    return observed.heartbeats.get(pod.name) if pod is not None else None
 
 
 def new_facts(row: Row, pod: Pod) -> Facts | None:

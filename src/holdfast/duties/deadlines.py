@@ -18,8 +18,8 @@ class Deadlines:
     async def observe(self, ports: Ports) -> list[Due]:
         return await ports.store.claims.due(BATCH)
 
-    def plan(self, seen: list[Due]) -> list[Action]:
-        return [action for due in seen if (action := decide(due)) is not None]
+    def plan(self, observed: list[Due]) -> list[Action]:
+        return [action for due in observed if (action := decide(due)) is not None]
 
 
 def decide(due: Due) -> Action | None:

@@ -31,5 +31,5 @@ class Duty(Protocol):
     async def observe(self, ports: Ports) -> Any:
         """Read what is needed, or raise: a pass that could not read has not succeeded."""
 
-    def plan(self, seen: Any) -> list[Action]:
+    def plan(self, observed: Any) -> list[Action]:
         """What to do about it. Pure: the same view gives the same plan."""

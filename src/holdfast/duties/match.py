@@ -11,5 +11,5 @@ class MatchDuty:
     async def observe(self, ports: Ports) -> list[str]:
         return await ports.store.pools.demand()
 
-    def plan(self, seen: list[str]) -> list[Action]:
-        return [Match(pool_id) for pool_id in seen]
+    def plan(self, observed: list[str]) -> list[Action]:
+        return [Match(pool_id) for pool_id in observed]

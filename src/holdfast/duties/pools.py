@@ -7,13 +7,13 @@ import msgspec
 from ..model.pool import PoolSpec
 from ..ports.declared import Condition, Declared, PoolStatus
 from ..ports.store import PoolLoad
-from .actions import Action, DrainPool, Ensure, FinishPool, Guard, PutPool, Release, Tell
+from .actions import Action, DrainPool, Ensure, FinishPool, Guard, PutPool, Release, UpdateStatus
 from .duty import Ports
 from .scale import free_target
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observed:
     """Objects are read before rows: a pool that was put in between is not taken for one without an object."""
 
     declared: list[Declared] | None  # None: nobody declares pools here
@@ -24,18 +24,18 @@ class Pools:
     name = "pools"
     period = 5.0
 
-    async def observe(self, ports: Ports) -> Seen:
+    async def observe(self, ports: Ports) -> Observed:
         objects = ports.cluster.declarations
         declared = await objects.list() if objects is not None else None
-        return Seen(declared, await ports.store.pools.loads())
+        return Observed(declared, await ports.store.pools.loads())
 
-    def plan(self, seen: Seen) -> list[Action]:
-        finished: list[Action] = [FinishPool(load.pool.id) for load in seen.loads if drained(load)]
-        ensured = Ensure(tuple(load.pool for load in seen.loads))
-        if seen.declared is None:
+    def plan(self, observed: Observed) -> list[Action]:
+        finished: list[Action] = [FinishPool(load.pool.id) for load in observed.loads if drained(load)]
+        ensured = Ensure(tuple(load.pool for load in observed.loads))
+        if observed.declared is None:
             return [ensured, *finished]
-        actions = [action for each in seen.declared for action in of_object(each, seen.loads)]
-        return [*actions, *vanished(seen.declared, seen.loads), ensured, *finished]
+        actions = [action for each in observed.declared for action in of_object(each, observed.loads)]
+        return [*actions, *vanished(observed.declared, observed.loads), ensured, *finished]
 
 
 def drained(load: PoolLoad) -> bool:
@@ -58,10 +58,10 @@ def of_object(declared: Declared, loads: list[PoolLoad]) -> list[Action]:
         if live.pool.source == "cr":  # of an object that is gone, and this one has its name
             return [*guard, DrainPool(live.pool.name, live.pool.id)]
         taken = Condition("Ready", False, "NameTaken", f"the API has a pool {declared.name!r}: delete it, or rename this one")
-        return [*guard, Tell(declared, PoolStatus(generation=declared.generation, conditions=(taken,)))]
+        return [*guard, UpdateStatus(declared, PoolStatus(generation=declared.generation, conditions=(taken,)))]
     if wanted(declared) != live.pool.spec:
         return [*guard, PutPool(declared)]
-    return [*guard, Tell(declared, status(declared, live))]
+    return [*guard, UpdateStatus(declared, status(declared, live))]
 
 
 def wanted(declared: Declared) -> PoolSpec | None:

@@ -18,5 +18,5 @@ class Prune:
             return None
         return await ports.store.history.live_outputs()
 
-    def plan(self, seen: set[str] | None) -> list[Action]:
-        return [PruneHistory(KEEP_DAYS)] if seen is None else [PruneHistory(KEEP_DAYS), PruneOutputs(frozenset(seen))]
+    def plan(self, observed: set[str] | None) -> list[Action]:
+        return [PruneHistory(KEEP_DAYS)] if observed is None else [PruneHistory(KEEP_DAYS), PruneOutputs(frozenset(observed))]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from ..model.pod import Pod, Pulse
+from ..model.pod import Heartbeat, Pod
 from ..ports.store import Adoption, Recovery, Row
 from .actions import Action, Adopt, AdoptFree, EndRecovery, NoteUid
 
@@ -10,12 +10,12 @@ from .actions import Action, Adopt, AdoptFree, EndRecovery, NoteUid
 LISTEN = 30.0
 
 
-def compare(row: Row | None, pod: Pod | None, pulse: Pulse | None) -> list[Action]:
+def compare(row: Row | None, pod: Pod | None, heartbeat: Heartbeat | None) -> list[Action]:
     """What one worker's pod and agent know that the database does not. A pod that has ended counts as well: its stamp says whose
     exit code it carries, and the passes after recovery end that claim by it."""
     if pod is None:
         return []  # judged after recovery, as any other pod that is gone
-    spoke = pulse if pulse is not None and pulse.spoke_since_recovery else None
+    spoke = heartbeat if heartbeat is not None and heartbeat.spoke_since_recovery else None
     held = _held(pod, spoke) or left_to(row, pod)
     if held is not None:
         claim, tenant, fence = held
@@ -41,7 +41,7 @@ def compare(row: Row | None, pod: Pod | None, pulse: Pulse | None) -> list[Actio
     if pod.phase == "ended":
         return []
     if row is None:
-        if spoke is None or pod.terminating or not pod.attended:
+        if spoke is None or pod.terminating or not pod.agent_running:
             return []
         spent = spoke.reset_fence is not None or pod.stamp is not None
         return [AdoptFree(pod.worker, pod.uid, pod.pool_id, pod.pool, pod.revision, spent)]
@@ -50,7 +50,7 @@ def compare(row: Row | None, pod: Pod | None, pulse: Pulse | None) -> list[Actio
     return []
 
 
-def _held(pod: Pod, word: Pulse | None) -> tuple[str, str, int] | None:
+def _held(pod: Pod, word: Heartbeat | None) -> tuple[str, str, int] | None:
     """What the worker holds. Its agent's word counts more than the stamp, which may be left over; its last word most of all."""
     if pod.stamp is not None and pod.stamp.fence == pod.left_to:
         return pod.stamp.claim, pod.stamp.owner, pod.stamp.fence
@@ -71,7 +71,7 @@ def left_to(row: Row | None, pod: Pod) -> tuple[str, str, int] | None:
 
 
 def finish(
-    pods: Iterable[Pod], rows: Mapping[str, Row], pulses: Mapping[str, Pulse], state: Recovery, adopting: bool
+    pods: Iterable[Pod], rows: Mapping[str, Row], heartbeats: Mapping[str, Heartbeat], state: Recovery, adopting: bool
 ) -> list[Action]:
     """Recovery ends when every living pod's agent has spoken since it began, or had time enough to."""
     if adopting and state.age < 2 * LISTEN:
@@ -84,7 +84,7 @@ def finish(
             continue
         if left_to(row, pod) is not None:
             continue  # its agent's last word is what its row says, and it will not speak again
-        pulse = row.pulse if row is not None else pulses.get(pod.name)
-        if pulse is None or not pulse.spoke_since_recovery:
+        heartbeat = row.heartbeat if row is not None else heartbeats.get(pod.name)
+        if heartbeat is None or not heartbeat.spoke_since_recovery:
             return []
     return [EndRecovery()] if state.age >= 5.0 else []  # a first pass may have been planned from before the epoch grew

@@ -21,8 +21,8 @@ class Scale:
     async def observe(self, ports: Ports) -> list[PoolLoad]:
         return await ports.store.pools.loads()
 
-    def plan(self, seen: list[PoolLoad]) -> list[Action]:
-        plans = [plan_pool(load) for load in seen]
+    def plan(self, observed: list[PoolLoad]) -> list[Action]:
+        plans = [plan_pool(load) for load in observed]
         ends = [action for plan in plans for action in plan if not isinstance(action, Spawn)]
         in_turn = zip_longest(*([action for action in plan if isinstance(action, Spawn)] for plan in plans))
         spawns = [action for turn in in_turn for action in turn if action is not None]

@@ -52,7 +52,7 @@ class Apply:
             do.Acknowledged: self._acknowledged,
             do.Protect: self._protect,
             do.Clear: self._clear,
-            do.HeldUp: self._held_up,
+            do.StartBlocked: self._start_blocked,
             do.Seal: self._seal,
             do.Ensure: self._ensure,
             do.ShowFacts: self._show_facts,
@@ -61,7 +61,7 @@ class Apply:
             do.DrainPool: self._declared.drain,
             do.Guard: self._declared.guard,
             do.Release: self._declared.release,
-            do.Tell: self._declared.tell,
+            do.UpdateStatus: self._declared.update_status,
             do.BeginRecovery: self._begin_recovery,
             do.Adopt: lambda a: store.fleet.adopt(a.adoption),
             do.AdoptFree: lambda a: store.fleet.adopt_free(a.worker, a.uid, a.pool_id, a.pool, a.revision, spent=a.spent),
@@ -245,8 +245,8 @@ class Apply:
     async def _clear(self, a: do.Clear) -> Outcome:
         return await clear(self._store, self._cluster, a)
 
-    async def _held_up(self, a: do.HeldUp) -> Outcome:
-        await self._store.pools.held_up(a.pool_id, a.reason)
+    async def _start_blocked(self, a: do.StartBlocked) -> Outcome:
+        await self._store.pools.start_blocked(a.pool_id, a.reason)
         return Done()
 
     async def _seal(self, a: do.Seal) -> Outcome:

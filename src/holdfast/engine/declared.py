@@ -5,7 +5,7 @@ import msgspec
 from ..duties import actions as do
 from ..duties.pools import not_taken
 from ..model.outcome import Done, Failed, Outcome, Skipped, Stale
-from ..model.pool import Pool, PoolSpec, Problem, problems, revision_of
+from ..model.pool import FieldProblem, Pool, PoolSpec, problems, revision_of
 from ..ports.cluster import Cluster, ClusterUnavailable
 from ..ports.declared import Declarations, Declared
 from ..ports.store import Store
@@ -38,20 +38,20 @@ class DeclaredPools:
     async def _say(self, declared: Declared, word: str, message: str) -> None:
         loads = await self._store.pools.loads()
         mine = next((load for load in loads if load.pool.id == declared.pool_id), None)
-        await self._objects.tell(declared, not_taken(declared, mine, word, message))
+        await self._objects.update_status(declared, not_taken(declared, mine, word, message))
 
-    async def _refused(self, declared: Declared) -> PoolSpec | list[Problem]:
+    async def _refused(self, declared: Declared) -> PoolSpec | list[FieldProblem]:
         try:
             spec = msgspec.convert(declared.spec, PoolSpec)
         except msgspec.ValidationError as error:
             reason, _, path = str(error).partition(" - at `$")
-            return [Problem(f"spec{path.rstrip('`')}", reason)]
+            return [FieldProblem(f"spec{path.rstrip('`')}", reason)]
         if found := problems(spec):
             return found
         before = await self._store.pools.get(declared.name)
         if before is not None and before.id == declared.pool_id:
             changed = {"mode": before.spec.mode != spec.mode, "worker.agent": before.spec.worker.agent != spec.worker.agent}
-            if fixed := [Problem(field, FIXED) for field, differs in changed.items() if differs]:
+            if fixed := [FieldProblem(field, FIXED) for field, differs in changed.items() if differs]:
                 return fixed
         draft = Pool(
             id=declared.pool_id,
@@ -81,6 +81,6 @@ class DeclaredPools:
         await self._objects.release(a.declared)
         return Done()
 
-    async def tell(self, a: do.Tell) -> Outcome:
-        await self._objects.tell(a.declared, a.status)
+    async def update_status(self, a: do.UpdateStatus) -> Outcome:
+        await self._objects.update_status(a.declared, a.status)
         return Done()

@@ -21,7 +21,7 @@ UNKNOWN_TRIES = 3  # an unknown commit is settled by sending the batch again wit
 LOOK_AGAIN = 3.0  # a waiter looks by itself this often: notices are hints
 
 
-class Poisoned(Exception):
+class Unstorable(Exception):
     """This one request makes the store fail; the others of its batch were served without it."""
 
 
@@ -100,7 +100,7 @@ class Desk:
             return
         except Exception as error:  # a poisonous request: alone it fails alone
             if len(taken) == 1:
-                taken[0][1].set_exception(Poisoned(type(error).__name__))
+                taken[0][1].set_exception(Unstorable(type(error).__name__))
             for one in taken if len(taken) > 1 else ():
                 await self._batch(pool, [one])
             return

@@ -58,7 +58,7 @@ class HandOvers:
     async def _hand_over(self, pool: Pool, pair: Pair) -> Claim | Stale | None:
         mode, required = pool.spec.protection.mode, pool.spec.protection.required
         protected = mode == "always"
-        pod = None if mode == "claim" else await self._glance(pair)
+        pod = None if mode == "claim" else await self._read_cached(pair)
         if mode == "claim" or (mode == "always" and isinstance(pod, Pod) and not pod.protected):
             # In `always` it has been protected since its birth, unless it is older than the mode or somebody took it off.
             pod = await self._protect(pair)
@@ -109,10 +109,10 @@ class HandOvers:
             return False
         return True
 
-    async def _glance(self, pair: Pair) -> Pod | str | None:
+    async def _read_cached(self, pair: Pair) -> Pod | str | None:
         """Where no protection is written no answer tells how the pod is: so look. What cannot be seen is given out anyway."""
         try:
-            pods = await asyncio.wait_for(self._cluster.glance([pair.worker]), TRY_SECONDS)
+            pods = await asyncio.wait_for(self._cluster.read_cached([pair.worker]), TRY_SECONDS)
         except (ClusterUnavailable, TimeoutError):
             return None
         pod = pods.get(pair.worker)

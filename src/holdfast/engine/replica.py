@@ -17,7 +17,7 @@ from ..duties.pools import Pools
 from ..duties.prune import Prune
 from ..duties.scale import Scale
 from ..ports.cluster import ClusterUnavailable
-from ..ports.store import Beat, StoreUnavailable, Word
+from ..ports.store import AgentReport, Beat, StoreUnavailable
 from .apply import Apply
 from .desk import Desk
 from .hints import Hints
@@ -62,7 +62,7 @@ class Replica:
         self._passes = Passes(ports, apply, self.terms, metrics, self.hint)
         self._hints = Hints(ports, self.converge, self.terms, self._passes)
         self._marks = Marks(ports, metrics)
-        self._words: dict[str, Word] = {}
+        self._words: dict[str, AgentReport] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._freeing: set[asyncio.Task[None]] = set()
         self._last_beat: float | None = None
@@ -244,7 +244,7 @@ class Replica:
 
     # Pulses
 
-    def word(self, word: Word) -> None:
+    def word(self, word: AgentReport) -> None:
         """An agent spoke; stored with others once a second, or not at all: said before an outage, it would be taken for said
         after it, and speak for a worker that was given to somebody meanwhile. Agents say it again within 20 s."""
         self._words[word.worker] = word

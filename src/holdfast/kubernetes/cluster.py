@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from ..model.pod import Pod, Stamp
-from ..model.pool import Pool, Problem
+from ..model.pool import FieldProblem, Pool
 from ..ports.cluster import ClusterUnavailable, Finding, Identity, Order, OutcomeUnknown, Output, Refused, Remembered
 from ..ports.declared import Declarations
 from . import names, refusals, template
 from .api import Api, ApiRefused
 from .declared import WorkerPools
-from .examine import examine
+from .diagnose import diagnose
 from .informer import Informer
 from .logs import Logs
 from .nodes import Nodes
@@ -78,7 +78,7 @@ class KubernetesCluster:
         pod = await self._read(name)
         return facts(pod, await self._nodes.cordoned()) if pod is not None else None
 
-    async def glance(self, names: Sequence[str]) -> dict[str, Pod]:
+    async def read_cached(self, names: Sequence[str]) -> dict[str, Pod]:
         """Mostly from the watch that hinted at them: a read for each change of each pod would be more than all else we ask."""
         known = self._informer.known() if self._informer.fresh else {}
         cordoned = await self._nodes.cordoned()
@@ -246,7 +246,7 @@ class KubernetesCluster:
             return None
         return said
 
-    async def check(self, pool: Pool) -> list[Problem]:
+    async def check(self, pool: Pool) -> list[FieldProblem]:
         if found := template.problems(pool.spec):
             return found
         order = Order(worker=f"w-{pool.name}-check", pool=pool, epoch=0)
@@ -255,8 +255,8 @@ class KubernetesCluster:
             manifest["spec"]["serviceAccountName"] = "default"  # its own is made with its first pod
         return [*await self._objects.check_pod(manifest), *await self._objects.check_policies(pool)]
 
-    async def examine(self, pools: Sequence[Pool]) -> list[Finding]:
-        return await examine(self._api, self._namespace, self.install, pools)
+    async def diagnose(self, pools: Sequence[Pool]) -> list[Finding]:
+        return await diagnose(self._api, self._namespace, self.install, pools)
 
     async def ensure(self, pools: Sequence[Pool]) -> None:
         await self._objects.ensure(pools)

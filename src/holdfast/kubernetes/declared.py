@@ -89,7 +89,7 @@ class WorkerPools:
             meta["resourceVersion"] = known.metadata.resource_version  # others have finalizers too
         await self._patch(declared.name, {"metadata": meta})
 
-    async def tell(self, declared: Declared, status: PoolStatus) -> None:
+    async def update_status(self, declared: Declared, status: PoolStatus) -> None:
         known = self._known.get(declared.uid)
         before = known.status if known else {}
         told = {each.type: each for each in msgspec.convert(before.get("conditions", []), list[Told])}

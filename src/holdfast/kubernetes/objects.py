@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..model.pool import Pool, Problem
+from ..model.pool import FieldProblem, Pool
 from ..ports.cluster import ClusterUnavailable, Refused, Remembered
 from . import names, policies, refusals, template
 from .api import Api, ApiRefused
@@ -181,18 +181,18 @@ class Objects:
 
     # Dry runs
 
-    async def check_pod(self, pod: dict[str, Any]) -> list[Problem]:
+    async def check_pod(self, pod: dict[str, Any]) -> list[FieldProblem]:
         """What the API server and its admission would refuse of this pod."""
         return await self._dry_run(f"{self._core}/pods", pod, lambda field: f"pod.{field}" if field else "pod")
 
-    async def check_policies(self, pool: Pool) -> list[Problem]:
+    async def check_policies(self, pool: Pool) -> list[FieldProblem]:
         """The same of the pool's network policies; under other names, since its own may be there."""
-        found: list[Problem] = []
+        found: list[FieldProblem] = []
         for policy in policies.of_pool(msgspec.structs.replace(pool, id=f"{pool.id}-check"), self._setup):
             found += await self._dry_run(self._policies_path, policy, partial(policies.place, policy))
         return found
 
-    async def _dry_run(self, path: str, body: dict[str, Any], place: Callable[[str], str]) -> list[Problem]:
+    async def _dry_run(self, path: str, body: dict[str, Any], place: Callable[[str], str]) -> list[FieldProblem]:
         try:
             await self._api.ask(path, body, {"dryRun": "All"} | STRICT)
         except ApiRefused as refused:

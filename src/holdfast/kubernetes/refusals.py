@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from ..model.pool import Problem
+from ..model.pool import FieldProblem
 from ..ports.cluster import ClusterUnavailable, Refused
 from .api import FAILED_WEBHOOK, ApiRefused
 
@@ -34,7 +34,7 @@ def of_create(refused: ApiRefused) -> Refused:
     return Refused("other", text)
 
 
-def of_check(refused: ApiRefused, place: Callable[[str], str]) -> list[Problem]:
+def of_check(refused: ApiRefused, place: Callable[[str], str]) -> list[FieldProblem]:
     """As problems of the pool: where, and why. A quota is a state of the cluster, not a fault of the pool. `place` says which
     of the pool's fields a field of the object comes from."""
     said = of_create(refused)
@@ -43,6 +43,6 @@ def of_check(refused: ApiRefused, place: Callable[[str], str]) -> list[Problem]:
     if refused.code not in (400, 403, 422):
         raise ClusterUnavailable(f"the API server refused a dry run: {said.reason}") from refused
     _, _, strict = refused.status.message.partition(STRICT)
-    causes = [Problem(place(cause.field), cause.message) for cause in refused.status.causes]
-    causes += [Problem(place(field), "unknown field") for field in UNKNOWN.findall(strict)]
-    return causes or [Problem(place(""), said.reason)]
+    causes = [FieldProblem(place(cause.field), cause.message) for cause in refused.status.causes]
+    causes += [FieldProblem(place(field), "unknown field") for field in UNKNOWN.findall(strict)]
+    return causes or [FieldProblem(place(""), said.reason)]

@@ -147,7 +147,7 @@ def facts(pod: PodObject, cordoned: frozenset[str]) -> Pod:
         node=node,
         stamp=stamp,
         protected=all(_protections(meta)),
-        marked=any(_protections(meta)),
+        partly_protected=any(_protections(meta)),
         epoch=int(labels.get(names.EPOCH, "0")) if labels.get(names.EPOCH, "0").isdecimal() else 0,
         exit_code=code,
         exit_fence=fence,

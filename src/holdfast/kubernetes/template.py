@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..model.duration import seconds
-from ..model.pool import Pool, PoolSpec, Problem
+from ..model.pool import FieldProblem, Pool, PoolSpec
 from ..ports.cluster import Order
 from . import names
 
@@ -41,48 +41,48 @@ def kind_of(spec: PoolSpec) -> str:
     return spec.mode if spec.worker.agent else "plain"
 
 
-def problems(spec: PoolSpec) -> list[Problem]:
+def problems(spec: PoolSpec) -> list[FieldProblem]:
     """What of the template we refuse ourselves; everything else is the API server's to say."""
-    found: list[Problem] = []
+    found: list[FieldProblem] = []
     template = spec.pod.get("spec")
     containers = template.get("containers") if isinstance(template, dict) else None
     real = isinstance(containers, list) and all(isinstance(each, dict) for each in containers)
     if not isinstance(template, dict) or not containers or not real:
-        return [Problem("pod.spec.containers", "a pool on Kubernetes needs a pod template with at least one container")]
+        return [FieldProblem("pod.spec.containers", "a pool on Kubernetes needs a pod template with at least one container")]
     for field in spec.pod:
         if field not in ("metadata", "spec"):
-            found.append(Problem(f"pod.{field}", "a pod template has metadata and spec"))
+            found.append(FieldProblem(f"pod.{field}", "a pod template has metadata and spec"))
     if template.get("restartPolicy", "Never") != "Never":
-        found.append(Problem("pod.spec.restartPolicy", "must be Never: a worker that ended has ended"))
+        found.append(FieldProblem("pod.spec.restartPolicy", "must be Never: a worker that ended has ended"))
     if spec.mode == "session" and template.get("shareProcessNamespace"):
         why = "would show the agent's process, and with it its token, to the session's container"
-        found.append(Problem("pod.spec.shareProcessNamespace", why))
+        found.append(FieldProblem("pod.spec.shareProcessNamespace", why))
     if "terminationGracePeriodSeconds" in template:
-        found.append(Problem("pod.spec.terminationGracePeriodSeconds", "is the pool's drain.grace"))
+        found.append(FieldProblem("pod.spec.terminationGracePeriodSeconds", "is the pool's drain.grace"))
     if "nodeName" in template:
-        found.append(Problem("pod.spec.nodeName", "would pass the scheduler by; use nodeSelector or affinity"))
+        found.append(FieldProblem("pod.spec.nodeName", "would pass the scheduler by; use nodeSelector or affinity"))
     for part in ("containers", "initContainers", "volumes"):
         for n, each in enumerate(template.get(part) or []):
             if isinstance(each, dict) and str(each.get("name", "")).startswith("holdfast-"):
-                found.append(Problem(f"pod.spec.{part}[{n}].name", "names that begin with holdfast- are ours"))
+                found.append(FieldProblem(f"pod.spec.{part}[{n}].name", "names that begin with holdfast- are ours"))
     found += _mounts(template)
     found += _restarts(template)
     metadata = spec.pod.get("metadata") or {}
     for part in ("labels", "annotations"):
         for key in metadata.get(part) or {} if isinstance(metadata, dict) else {}:
             if str(key).startswith(f"{names.DOMAIN}/") or key in (names.DO_NOT_DISRUPT, names.SAFE_TO_EVICT):
-                found.append(Problem(f"pod.metadata.{part}.{key}", "is written by Holdfast"))
+                found.append(FieldProblem(f"pod.metadata.{part}.{key}", "is written by Holdfast"))
     if spec.worker.serve:
-        found.append(Problem("worker.serve", "on Kubernetes the pod's own container serves, on worker.port"))
+        found.append(FieldProblem("worker.serve", "on Kubernetes the pod's own container serves, on worker.port"))
     if spec.mode == "job" and spec.worker.activate:
-        found.append(Problem("worker.activate", "a job's container starts only after its claim: put it into the command"))
+        found.append(FieldProblem("worker.activate", "a job's container starts only after its claim: put it into the command"))
     return found
 
 
-def _mounts(template: Json) -> list[Problem]:
+def _mounts(template: Json) -> list[FieldProblem]:
     """What is the agent's own (its token, its holder's credential) is no other container's to read."""
     return [
-        Problem(f"pod.spec.{part}[{n}].volumeMounts[{m}].name", "is the agent's own volume")
+        FieldProblem(f"pod.spec.{part}[{n}].volumeMounts[{m}].name", "is the agent's own volume")
         for part in ("containers", "initContainers")
         for n, each in enumerate(template.get(part) or [])
         for m, mount in enumerate((isinstance(each, dict) and each.get("volumeMounts")) or [])
@@ -90,17 +90,19 @@ def _mounts(template: Json) -> list[Problem]:
     ]
 
 
-def _restarts(template: Json) -> list[Problem]:
+def _restarts(template: Json) -> list[FieldProblem]:
     """Since 1.35 a container can say otherwise than its pod, and since 1.36 for all others: then work would run twice."""
-    found: list[Problem] = []
+    found: list[FieldProblem] = []
     worker = template["containers"][0]
     if worker.get("restartPolicy", "Never") != "Never" or worker.get("restartPolicyRules"):
-        found.append(Problem("pod.spec.containers[0].restartPolicy", "must be Never: a worker that ended has ended"))
+        found.append(FieldProblem("pod.spec.containers[0].restartPolicy", "must be Never: a worker that ended has ended"))
     for part in ("containers", "initContainers"):
         for n, each in enumerate(template.get(part) or []):
             rules = each.get("restartPolicyRules") if isinstance(each, dict) else None
             if any(isinstance(rule, dict) and rule.get("action") == "RestartAllContainers" for rule in rules or []):
-                found.append(Problem(f"pod.spec.{part}[{n}].restartPolicyRules", "would start a worker again that has ended"))
+                found.append(
+                    FieldProblem(f"pod.spec.{part}[{n}].restartPolicyRules", "would start a worker again that has ended")
+                )
     return found
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from ..model.pod import Pod, Stamp
-from ..model.pool import Pool, Problem
+from ..model.pool import FieldProblem, Pool
 from ..ports.cluster import ClusterUnavailable, Finding, Identity, Order, OutcomeUnknown, Output, Refused, Remembered
 from ..ports.declared import Declarations
 from . import launch
@@ -81,7 +81,7 @@ class LocalCluster:
     async def read(self, name: str) -> Pod | None:
         return await self._do(lambda: self._survey.pod(name))
 
-    async def glance(self, names: Sequence[str]) -> dict[str, Pod]:
+    async def read_cached(self, names: Sequence[str]) -> dict[str, Pod]:
         found = [(name, await self.read(name)) for name in names]
         return {name: pod for name, pod in found if pod is not None}
 
@@ -214,11 +214,11 @@ class LocalCluster:
         pod = await self.read(said.worker)
         return said if pod is not None and pod.uid == said.uid and pod.phase != "ended" else None
 
-    async def check(self, pool: Pool) -> list[Problem]:
+    async def check(self, pool: Pool) -> list[FieldProblem]:
         spec = pool.spec
-        found: list[Problem] = []
+        found: list[FieldProblem] = []
         if spec.mode == "session" and not spec.worker.serve:
-            found.append(Problem("worker.serve", "a session on this machine needs a command that serves $PORT"))
+            found.append(FieldProblem("worker.serve", "a session on this machine needs a command that serves $PORT"))
         elsewhere = "only on Kubernetes: here a worker is a process of this machine"
         kubernetes_only = {
             "pod": bool(spec.pod),
@@ -227,13 +227,13 @@ class LocalCluster:
             "network.egress": bool(spec.network.egress),
             "network.ingress": bool(spec.network.ingress),
         }
-        found += [Problem(field, elsewhere) for field, asked in kubernetes_only.items() if asked]
+        found += [FieldProblem(field, elsewhere) for field, asked in kubernetes_only.items() if asked]
         argv = command(spec, self._agent_argv)
         if isinstance(argv, Refused):
-            found.append(Problem("worker.run", argv.reason))
+            found.append(FieldProblem("worker.run", argv.reason))
         return found
 
-    async def examine(self, pools: Sequence[Pool]) -> list[Finding]:
+    async def diagnose(self, pools: Sequence[Pool]) -> list[Finding]:
         return []
 
     async def ensure(self, pools: Sequence[Pool]) -> None:

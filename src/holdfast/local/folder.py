@@ -69,7 +69,7 @@ class Exit(msgspec.Struct, frozen=True):
     at: float = 0.0
 
 
-class Result(msgspec.Struct, frozen=True):
+class ExitRecord(msgspec.Struct, frozen=True):
     """result.json: what the agent says of its claim's command. The agent is the only one that writes it."""
 
     claim: str
@@ -93,14 +93,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     agent: Process | None = None
     mark: Mark | None = None
     exit: Exit | None = None
-    result: Result | None = None
+    result: ExitRecord | None = None
 
 
 Stat = tuple[int, int]
 
 
 DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(kind) for kind in (OrderFile, StampFile, Process, Mark, Exit, Result)
+    kind: msgspec.json.Decoder(kind) for kind in (OrderFile, StampFile, Process, Mark, Exit, ExitRecord)
 }
 
 
@@ -137,7 +137,7 @@ class Folder:
         def load(name: str, kind: type[T], trusted: bool = True) -> T | None:
             return self._load(name, kind, trusted and sound) if name in names else None
 
-        result = load("result.json", Result, trusted=False)
+        result = load("result.json", ExitRecord, trusted=False)
         facts = Facts(
             order=order,
             stamp=load("stamp.json", StampFile) or StampFile(),

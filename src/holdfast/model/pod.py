@@ -34,7 +34,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str | None = None
     stamp: Stamp | None = None
     protected: bool = False
-    marked: bool = False  # some part of the protection is there, whoever put it
+    partly_protected: bool = False  # some part of the protection is there, whoever put it
     epoch: int = 0  # the database's epoch when it was created
     exit_code: int | None = None  # of the claim's command, where the cluster knows it
     exit_fence: int | None = None  # the assignment that the exit code belongs to
@@ -44,12 +44,12 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     sealed: bool = False  # its control channel is closed
 
     @property
-    def attended(self) -> bool:
+    def agent_running(self) -> bool:
         """False: its agent's work is done and it has left, so silence says nothing, and the container's end is its report."""
         return self.left_to is None
 
 
-class Pulse(msgspec.Struct, frozen=True, kw_only=True):
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent last said. `age` is in heard time: silence while nobody could listen does not count."""
 
     worker: str

@@ -103,19 +103,19 @@ class PoolSpec(_Spec, frozen=True):
         return max(1, count)
 
 
-class Problem(msgspec.Struct, frozen=True):
+class FieldProblem(msgspec.Struct, frozen=True):
     """One thing wrong with an input: where, and why."""
 
     field: str
     reason: str
 
 
-def problems(spec: PoolSpec) -> list[Problem]:
+def problems(spec: PoolSpec) -> list[FieldProblem]:
     """What the types cannot say: values that contradict each other or make no sense."""
-    found: list[Problem] = []
+    found: list[FieldProblem] = []
 
     def refuse(field: str, reason: str) -> None:
-        found.append(Problem(field, reason))
+        found.append(FieldProblem(field, reason))
 
     durations = {
         "startTimeout": spec.start_timeout,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..sim.network import Network
-from ..sim.pods import Result, WorldPod
+from ..sim.pods import SimResult, WorldPod
 from .agenda import Agenda
 
 SPEAK = 20.0  # seconds: the poll of a real agent; silence is noticed after 60
@@ -19,7 +19,7 @@ class Defect(Exception):
     """The server answered what it never should to a fleet without faults."""
 
 
-class Agent:
+class PlannedAgent:
     def __init__(self, pod: WorldPod, network: Network, agenda: Callable[[], Agenda]) -> None:
         self.pod = pod
         self.stirred = asyncio.Event()  # a notice named this worker
@@ -49,7 +49,7 @@ class Agent:
         await self._say("ack", {"fence": fence, "endpoint": "http://here"})
         if self.pod.spec.mode == "job":
             await self._work(assignment)
-            self.pod.result = Result(assignment["claim"], fence, 0)
+            self.pod.result = SimResult(assignment["claim"], fence, 0)
             await self._say("result", {"fence": fence, "exit_code": 0})
             return False
         while (told := await self._poll("running", assignment))["do"] != "end":

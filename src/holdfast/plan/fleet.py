@@ -33,7 +33,7 @@ from ..sim.run import BEGIN, EPOCH, WorldClock
 from ..sim.server import INSTALL, Postgres
 from ..sim.world import World
 from .agenda import Agenda
-from .agent import Agent, Defect
+from .agent import Defect, PlannedAgent
 from .figures import Figures, percentile
 from .holder import Holders
 from .meter import Meter
@@ -92,7 +92,7 @@ class Fleet:
         self._loop = VirtualLoop(self._stream("turns"), BEGIN)
         postgres = Postgres(dsn, f"plan_{os.getpid()}_{setting.spec.warm}")
         self._gate = Gate(postgres, lambda: EPOCH + math.floor(self._loop.time() / TICK) * TICK)
-        self._agents: dict[str, Agent] = {}
+        self._agents: dict[str, PlannedAgent] = {}
         self._holders: Holders | None = None
         self._meter = Meter()
         self._spoke = time.monotonic()
@@ -200,7 +200,7 @@ class Fleet:
     def _program(self, pod: WorldPod) -> Coroutine[Any, Any, int]:
         if not pod.agent:
             return self._bare(pod)
-        agent = self._agents[pod.name] = Agent(pod, self._network, lambda: self._agenda)
+        agent = self._agents[pod.name] = PlannedAgent(pod, self._network, lambda: self._agenda)
         return agent.run()
 
     async def _bare(self, pod: WorldPod) -> int:

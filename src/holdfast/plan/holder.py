@@ -6,7 +6,7 @@ from typing import Any
 from ..model.pool import PoolSpec
 from ..sim.network import Network
 from ..sim.operator import ADMIN
-from ..sim.process import Answer
+from ..sim.process import SimResponse
 from .agenda import Agenda
 from .agent import Defect
 from .meter import Meter
@@ -61,7 +61,7 @@ class Holders:
                 await self._call("POST", f"/v1/claims/{claim['id']}/renew", {"fence": claim["fence"]})
         await self._call("POST", f"/v1/claims/{claim['id']}/release", {"fence": claim["fence"]})
 
-    async def _call(self, method: str, path: str, body: Any = None, query: str = "") -> Answer:
+    async def _call(self, method: str, path: str, body: Any = None, query: str = "") -> SimResponse:
         answer = await self._network.call(method, path, ADMIN, body, query=query)
         if answer.status >= 300:
             raise Defect(f"{method} {path} was answered {answer.status}: {answer.body}")

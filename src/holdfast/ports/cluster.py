@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from ..model.pod import Pod, Stamp
-from ..model.pool import Pool, Problem
+from ..model.pool import FieldProblem, Pool
 from .declared import Declarations
 
 
@@ -93,7 +93,7 @@ class Cluster(Protocol):
     async def read(self, name: str) -> Pod | None:
         """One pod, straight from the source. None is proof: no pod of this name exists."""
 
-    async def glance(self, names: Sequence[str]) -> dict[str, Pod]:
+    async def read_cached(self, names: Sequence[str]) -> dict[str, Pod]:
         """These pods, as they are or were a moment ago. Who is not in the answer is absent by a direct read."""
 
     async def create(self, order: Order) -> Pod | Refused:
@@ -122,10 +122,10 @@ class Cluster(Protocol):
     async def verify(self, token: str) -> Identity | None:
         """The worker and pod that this bootstrap token belongs to; None: forged, expired or foreign."""
 
-    async def check(self, pool: Pool) -> list[Problem]:
+    async def check(self, pool: Pool) -> list[FieldProblem]:
         """What of this pool the cluster would refuse, with the field and the reason."""
 
-    async def examine(self, pools: Sequence[Pool]) -> list[Finding]:
+    async def diagnose(self, pools: Sequence[Pool]) -> list[Finding]:
         """What a person should know of this cluster before he trusts it with these pools."""
 
     async def ensure(self, pools: Sequence[Pool]) -> None:

@@ -59,5 +59,5 @@ class Declarations(Protocol):
     async def release(self, declared: Declared) -> None:
         """It may vanish. Absent is success."""
 
-    async def tell(self, declared: Declared, status: PoolStatus) -> None:
+    async def update_status(self, declared: Declared, status: PoolStatus) -> None:
         """Write its status where it differs, and say what changed as an event. Absent is success."""

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..model.pod import Pulse
+from ..model.pod import Heartbeat
 from ..model.pool import Pool
 from ..model.worker import Worker
 
@@ -84,7 +84,7 @@ class Directive(msgspec.Struct, frozen=True):
     freed: str | None = None  # the pool in which this word made a worker free
 
 
-class Word(msgspec.Struct, frozen=True, kw_only=True):
+class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent says of itself."""
 
     worker: str
@@ -98,7 +98,7 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker with its claim and pulse: what `converge` compares with the pod."""
+    """A worker with its claim and heartbeat: what `converge` compares with the pod."""
 
     worker: Worker
     age: float  # seconds in its state, in heard time
@@ -121,7 +121,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     claim_losses: int = 0
     claim_delivered: bool = False
     pod_protected: bool = False
-    pulse: Pulse | None = None
+    heartbeat: Heartbeat | None = None
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,13 +6,14 @@ from typing import Any, Literal, Protocol
 
 from ..model.claim import Claim
 from ..model.outcome import Outcome
-from ..model.pod import Pulse
+from ..model.pod import Heartbeat
 from ..model.pool import Pool, PoolSpec
 from ..model.tenant import Tenant, TenantSpec
 from ..model.worker import Worker
 from .installation import Access, Fleet, History
 from .records import (
     Adoption,
+    AgentReport,
     Assignment,
     Batch,
     Beat,
@@ -27,7 +28,6 @@ from .records import (
     Recovery,
     Row,
     TermState,
-    Word,
 )
 
 UNCOMPARED = 2**62  # a mark above all: nothing is done before the database was compared with what is kept outside
@@ -139,13 +139,13 @@ class Workers(Protocol):
     async def unprotect(self, worker: str, version: int) -> Outcome:
         """The guarded change that must come before a clear: the worker is free, and still as seen."""
 
-    async def pulses(self, workers: Sequence[str]) -> list[Pulse]:
+    async def heartbeats(self, workers: Sequence[str]) -> list[Heartbeat]:
         """What agents last said, also those without a row."""
 
     async def facts(self, facts: Sequence[Facts]) -> int:
         """Show what the cluster reports. Changes no state."""
 
-    async def hear(self, word: Word, *, fresh: bool = True) -> Directive:
+    async def report(self, report: AgentReport, *, fresh: bool = True) -> Directive:
         """Take an agent's word and say what it should do. Warm, reset and heard-again happen here, if it spoke just now."""
 
     async def due(self) -> list[str]:
@@ -154,11 +154,11 @@ class Workers(Protocol):
     async def may_end_orphan(self, name: str) -> Outcome:
         """Whether a pod without a row may be ended now; the brake counts it."""
 
-    async def beat(self, words: Sequence[Word]) -> None:
+    async def beat(self, words: Sequence[AgentReport]) -> None:
         """Store what agents last said, in one batch."""
 
     async def rows(self, workers: Sequence[str] | None) -> list[Row]:
-        """Workers that are not gone, with claim and pulse; all, or those named."""
+        """Workers that are not gone, with claim and heartbeat; all, or those named."""
 
     async def identity(self, worker: str) -> tuple[str | None, Pool] | None:
         """The worker's pod UID and pool, if the worker is not gone."""
@@ -202,7 +202,7 @@ class Pools(Protocol):
     async def trouble(self, pool_id: str, reason: str, backoff: float) -> None:
         """A start failed: the pool says why, and waits longer each time."""
 
-    async def held_up(self, pool_id: str, reason: str) -> None:
+    async def start_blocked(self, pool_id: str, reason: str) -> None:
         """A start is held up, and may yet succeed: the pool says why until one has."""
 
     async def tenants(self) -> list[Tenant]: ...
@@ -253,6 +253,7 @@ class Notices(Protocol):
 __all__ = [
     "Access",
     "Adoption",
+    "AgentReport",
     "Assignment",
     "Batch",
     "Beat",
@@ -274,7 +275,6 @@ __all__ = [
     "Store",
     "StoreUnavailable",
     "TermState",
-    "Word",
     "Workers",
     "WrongInstallation",
 ]

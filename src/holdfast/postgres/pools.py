@@ -111,7 +111,7 @@ WHERE id = $1
 """
 
 # A start that is held up, and may yet succeed: the pool says why.
-HELD_UP = """
+START_BLOCKED = """
 WITH p AS (UPDATE holdfast.pool SET trouble = $2 WHERE id = $1 AND state = 'live' AND trouble IS DISTINCT FROM $2 RETURNING id)
 INSERT INTO holdfast.event (at, kind, pool_id, reason) SELECT holdfast.now(), 'pool.troubled', id, $2 FROM p
 """
@@ -243,8 +243,8 @@ class PostgresPools:
     async def trouble(self, pool_id: str, reason: str, backoff: float) -> None:
         await self._db.rows(TROUBLE, pool_id, reason[:500], backoff)
 
-    async def held_up(self, pool_id: str, reason: str) -> None:
-        await self._db.rows(HELD_UP, pool_id, reason[:500])
+    async def start_blocked(self, pool_id: str, reason: str) -> None:
+        await self._db.rows(START_BLOCKED, pool_id, reason[:500])
 
     async def tenants(self) -> list[Tenant]:
         return [

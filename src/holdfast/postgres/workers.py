@@ -7,10 +7,10 @@ import asyncpg
 import msgspec
 
 from ..model.outcome import Outcome, Stale, outcome_of
-from ..model.pod import Pulse
+from ..model.pod import Heartbeat
 from ..model.pool import Pool
 from ..model.worker import Worker
-from ..ports.store import Directive, Facts, Row, Word
+from ..ports.store import AgentReport, Directive, Facts, Row
 from .database import Database
 from .pools import POOL_COLUMNS, pool_of
 
@@ -100,7 +100,7 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::boolean[], $5::boolean[], $6
 WHERE w.id = f.id AND w.pod_uid = f.uid AND w.state <> 'gone' RETURNING w.id
 """
 
-HEAR = "SELECT * FROM @fn.hear($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+REPORT = "SELECT * FROM @fn.report($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 DUE = "SELECT * FROM @fn.due_workers()"
 ORPHAN = "SELECT CASE WHEN @fn.halted($2) THEN 'recovering' ELSE coalesce(@fn.braked('worker', $1), 'done') END"
 
@@ -206,8 +206,8 @@ class PostgresWorkers:
     async def unprotect(self, worker: str, version: int) -> Outcome:
         return _guarded(await self._db.value(UNPROTECT, worker, version, self._db.mark.value))
 
-    async def pulses(self, workers: Sequence[str]) -> list[Pulse]:
-        return [Pulse(**dict(row)) for row in await self._db.rows(PULSES, list(workers))]
+    async def heartbeats(self, workers: Sequence[str]) -> list[Heartbeat]:
+        return [Heartbeat(**dict(row)) for row in await self._db.rows(PULSES, list(workers))]
 
     async def facts(self, facts: Sequence[Facts]) -> int:
         columns = [
@@ -216,9 +216,9 @@ class PostgresWorkers:
         ]
         return len(await self._db.rows(FACTS, *columns))
 
-    async def hear(self, word: Word, *, fresh: bool = True) -> Directive:
-        about = (word.worker, word.uid, word.doing, word.claim, word.fence, word.reset_fence, word.endpoint)
-        row = await self._db.row(HEAR, *about, fresh, self._db.mark.value)
+    async def report(self, report: AgentReport, *, fresh: bool = True) -> Directive:
+        about = (report.worker, report.uid, report.doing, report.claim, report.fence, report.reset_fence, report.endpoint)
+        row = await self._db.row(REPORT, *about, fresh, self._db.mark.value)
         assert row is not None
         return Directive(*row)
 
@@ -228,8 +228,8 @@ class PostgresWorkers:
     async def may_end_orphan(self, name: str) -> Outcome:
         return outcome_of(await self._db.value(ORPHAN, name, self._db.mark.value))
 
-    async def beat(self, words: Sequence[Word]) -> None:
-        last = {word.worker: word for word in words}  # a row may be upserted only once a statement
+    async def beat(self, reports: Sequence[AgentReport]) -> None:
+        last = {report.worker: report for report in reports}  # a row may be upserted only once a statement
         columns = [
             [getattr(w, name) for w in last.values()] for name in ("worker", "doing", "claim", "fence", "tenant", "reset_fence")
         ]
@@ -268,9 +268,9 @@ def _guarded(word: str | None) -> Outcome:
 
 
 def _row(row: asyncpg.Record, pool: asyncpg.Record) -> Row:
-    pulse = None
+    heartbeat = None
     if row["doing"] is not None:
-        pulse = Pulse(
+        heartbeat = Heartbeat(
             worker=row["id"],
             age=row["u_age"],
             doing=row["doing"],
@@ -303,5 +303,5 @@ def _row(row: asyncpg.Record, pool: asyncpg.Record) -> Row:
         claim_losses=row["claim_losses"] or 0,
         claim_delivered=bool(row["claim_delivered"]),
         pod_protected=row["pod_protected"],
-        pulse=pulse,
+        heartbeat=heartbeat,
     )

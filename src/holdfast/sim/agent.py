@@ -7,8 +7,8 @@ from typing import Any
 
 from .book import Book, Broken
 from .network import Network
-from .pods import Result, WorldPod
-from .process import Answer, Unreachable
+from .pods import SimResult, WorldPod
+from .process import SimResponse, Unreachable
 
 GIVE_UP = 600.0  # seconds without any replica after which a free agent ends itself
 STEPS = ("registered", "told", "activated", "acknowledged", "done", "stored", "reported")
@@ -33,7 +33,7 @@ class Habits:
         self.lets_go_after = source.choice((0.0, source.uniform(1, 120))) if source.random() < bad else 0.0
 
 
-class Agent:
+class SimAgent:
     def __init__(self, pod: WorldPod, network: Network, book: Book, source: random.Random, bad: float) -> None:
         self.pod = pod
         self._network = network
@@ -91,7 +91,7 @@ class Agent:
             pause = min(pause * 2, 10.0)
         return self._exit
 
-    async def _poll(self) -> Answer:
+    async def _poll(self) -> SimResponse:
         """One poll, cut short when there is something new to say."""
         self._changed.clear()
         asking = asyncio.ensure_future(self._call("poll", self._word()))
@@ -100,7 +100,7 @@ class Agent:
         waits: list[asyncio.Future[Any]] = [asking, changed, *([asked] if asked else [])]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            return asking.result() if asking.done() else Answer(204, None)
+            return asking.result() if asking.done() else SimResponse(204, None)
         finally:
             for wait in waits:
                 if not wait.done():
@@ -178,7 +178,7 @@ class Agent:
         self._book.stopped(self.pod)
         self._step("done")
         self._book.results[claim, fence] = code
-        self.pod.result = Result(claim, fence, code)
+        self.pod.result = SimResult(claim, fence, code)
         self._step("stored")
         for _ in range(2 if self._habits.reports_twice else 1):
             await self._until_answered("result", {"fence": fence, "exit_code": code})
@@ -227,7 +227,7 @@ class Agent:
             await asyncio.sleep(pause * self._source.uniform(0.5, 1.5))
             pause = min(pause * 2, 10.0)
 
-    async def _call(self, verb: str, body: dict[str, Any]) -> Answer:
+    async def _call(self, verb: str, body: dict[str, Any]) -> SimResponse:
         return await self._network.call("POST", f"/v1/worker/{verb}", self._token, body, lambda: self.pod.cut)
 
     def _step(self, name: str) -> None:

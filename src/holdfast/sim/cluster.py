@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from ..local.keeping import CLAIM, Tokens
 from ..model.pod import Pod, Stamp
-from ..model.pool import Pool, Problem
+from ..model.pool import FieldProblem, Pool
 from ..ports.cluster import ClusterUnavailable, Finding, Identity, Order, OutcomeUnknown, Output, Refused, Remembered
 from ..ports.declared import Declarations
 from .loop import later
@@ -161,10 +161,10 @@ class SimCluster:
 
         return await self._ask("verify", look)
 
-    async def check(self, pool: Pool) -> list[Problem]:
+    async def check(self, pool: Pool) -> list[FieldProblem]:
         return await self._ask("check", list)
 
-    async def examine(self, pools: Sequence[Pool]) -> list[Finding]:
+    async def diagnose(self, pools: Sequence[Pool]) -> list[Finding]:
         return []
 
     async def ensure(self, pools: Sequence[Pool]) -> None:
@@ -178,7 +178,7 @@ class SimCluster:
 
     # Writes
 
-    async def glance(self, names: Sequence[str]) -> dict[str, Pod]:
+    async def read_cached(self, names: Sequence[str]) -> dict[str, Pod]:
         found = [(name, await self.read(name)) for name in names]
         return {name: pod for name, pod in found if pod is not None}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from .book import Book, Broken
 from .network import Network
-from .process import Answer, Unreachable
+from .process import SimResponse, Unreachable
 
 PATIENCE = 600.0  # seconds after which a holder stops asking after its claim
 
@@ -159,7 +159,7 @@ class Holder:
     async def _give_up(self, claim: str) -> None:
         await self._call("POST", f"/v1/claims/{claim}/cancel", {}, again=5)
 
-    async def _call(self, method: str, path: str, body: Any = None, query: str = "", again: int = 1) -> Answer | None:
+    async def _call(self, method: str, path: str, body: Any = None, query: str = "", again: int = 1) -> SimResponse | None:
         for _ in range(again):
             with contextlib.suppress(Unreachable):
                 answer = await self._network.call(method, path, self._token, body, query=query)

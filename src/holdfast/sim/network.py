@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from .process import Answer, Process, Unreachable
+from .process import Process, SimResponse, Unreachable
 
 
 class Network:
@@ -16,7 +16,7 @@ class Network:
 
     async def call(
         self, method: str, path: str, token: str, body: Any = None, cut: Callable[[], bool] = lambda: False, query: str = ""
-    ) -> Answer:
+    ) -> SimResponse:
         await asyncio.sleep(self._source.uniform(0.0005, 0.005))
         lost = self._source.random() if self.lossy else 1.0
         if cut() or lost < self.lossy / 2:

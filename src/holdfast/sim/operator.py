@@ -8,7 +8,7 @@ from typing import Any
 from ..api.auth import hash_token
 from .gate import Gate
 from .network import Network
-from .process import Answer, Unreachable
+from .process import SimResponse, Unreachable
 
 ADMIN = "hf_the-operator"
 TENANTS: dict[str, dict[str, Any]] = {"ann": {"maxClaims": 5}, "bob": {"maxClaims": 3, "weight": 2}, "cyd": {}}
@@ -116,5 +116,5 @@ class Operator:
                     return
             await asyncio.sleep(1)
 
-    async def _call(self, method: str, path: str, body: Any = None, query: str = "") -> Answer:
+    async def _call(self, method: str, path: str, body: Any = None, query: str = "") -> SimResponse:
         return await self._network.call(method, path, ADMIN, body, query=query)

@@ -56,7 +56,7 @@ class Node:
     draining: bool = False
 
 
-class Result(NamedTuple):
+class SimResult(NamedTuple):
     """What an agent stored of its claim's command."""
 
     claim: str
@@ -71,7 +71,7 @@ class Status(NamedTuple):
     ready: bool
     exit_code: int | None
     ended_at: float
-    result: Result | None
+    result: SimResult | None
     trouble: str | None
 
 
@@ -100,7 +100,7 @@ class WorldPod:
     protected: bool = False
     exit_code: int | None = None  # of the container
     ended_at: float = 0.0
-    result: Result | None = None  # set by its agent
+    result: SimResult | None = None  # set by its agent
     trouble: str | None = None
     stubborn: bool = False
     asked: asyncio.Event = field(default_factory=asyncio.Event)  # SIGTERM has arrived

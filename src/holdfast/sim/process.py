@@ -22,7 +22,7 @@ class Unreachable(Exception):
     """No answer: the request may or may not have been served."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class SimResponse(msgspec.Struct, frozen=True):
     status: int
     body: Any
 
@@ -121,7 +121,7 @@ class Process:
         assert isinstance(loop, VirtualLoop)
         loop.resume(self.owner)
 
-    async def request(self, method: str, path: str, token: str, body: Any = None, query: str = "") -> Answer:
+    async def request(self, method: str, path: str, token: str, body: Any = None, query: str = "") -> SimResponse:
         """One HTTP request, served by the replica's own task."""
         if self.dead or self.wired is None:
             raise Unreachable(f"{self.name} is not there")
@@ -136,10 +136,10 @@ class Process:
                 serving.cancel()  # the caller hung up
         if serving.cancelled():
             raise Unreachable(f"{self.name} died")
-        answer: Answer = serving.result()
+        answer: SimResponse = serving.result()
         return answer
 
-    async def _serve(self, wired: Wired, method: str, path: str, token: str, body: Any, query: str) -> Answer:
+    async def _serve(self, wired: Wired, method: str, path: str, token: str, body: Any, query: str) -> SimResponse:
         content = b"" if body is None else msgspec.json.encode(body)
         scope = {
             "type": "http",
@@ -177,4 +177,4 @@ class Process:
 
         await wired.app(scope, receive, send)  # type: ignore[arg-type]
         raw = b"".join(parts)
-        return Answer(status, msgspec.json.decode(raw) if raw else None)
+        return SimResponse(status, msgspec.json.decode(raw) if raw else None)

@@ -17,7 +17,7 @@ import structlog
 from ..model.pod import Pod, Stamp
 from ..model.pool import Pool, PoolSpec
 from ..ports.cluster import Cluster, Order, Refused
-from .agent import Agent
+from .agent import SimAgent
 from .book import Book, Broken
 from .chaos import Chaos
 from .checks import Checks
@@ -192,7 +192,7 @@ class Run:
     def _program(self, pod: WorldPod) -> Coroutine[Any, Any, int]:
         source = self.stream(f"agent/{pod.name}/{pod.uid}")
         if pod.agent:
-            return Agent(pod, self.network, self.book, source, self._bad).run()
+            return SimAgent(pod, self.network, self.book, source, self._bad).run()
         return self._bare(pod)
 
     async def _bare(self, pod: WorldPod) -> int:

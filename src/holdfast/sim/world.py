@@ -11,9 +11,9 @@ from ..model.pool import PoolSpec
 from ..ports.cluster import Order, Output, Refused, Remembered
 from .kubelets import Kubelets, Program
 from .loop import later
-from .pods import Clock, Node, Range, Result, Status, Weather, WorldPod
+from .pods import Clock, Node, Range, SimResult, Status, Weather, WorldPod
 
-__all__ = ["FOREIGN", "Clock", "Node", "Program", "Range", "Result", "Status", "Weather", "World", "WorldPod"]
+__all__ = ["FOREIGN", "Clock", "Node", "Program", "Range", "SimResult", "Status", "Weather", "World", "WorldPod"]
 
 YOUNG = 60.0  # seconds; the output of a claim made after `keep` was read must not be taken for an old one
 FOREIGN = "somebody-else"

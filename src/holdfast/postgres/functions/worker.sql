@@ -17,7 +17,7 @@ $$;
 -- Take an agent's word. Quiet words change nothing and are answered by reads alone. Never ends anything by what it does not
 -- know: an agent that holds a claim of which we have no row goes on (P7). `p_fresh`: the agent itself has just spoken; a poll
 -- that looks again speaks for nobody.
-CREATE FUNCTION @fn.hear(p_worker text, p_uid text, p_doing text, p_claim text, p_fence bigint, p_reset_fence bigint,
+CREATE FUNCTION @fn.report(p_worker text, p_uid text, p_doing text, p_claim text, p_fence bigint, p_reset_fence bigint,
                          p_endpoint text, p_fresh boolean, p_mark bigint)
 RETURNS TABLE (o_do text, o_fence bigint, o_reason text, o_park boolean, o_pool text) LANGUAGE plpgsql AS $$
 DECLARE

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from ..model.pod import Pod, Pulse
+from ..model.pod import Heartbeat, Pod
 from ..ports.store import Recovery, Row
 from .actions import Action
 
@@ -14,7 +14,7 @@ PART = 500  # workers that are judged between two moments in which requests are 
 class Case(StrEnum):
     QUIET = "quiet"
     STARTING = "starting"
-    HELD_UP = "held-up"
+    START_BLOCKED = "start-blocked"
     UID_UNKNOWN = "uid-unknown"
     READY = "ready"
     SPAWN_UNKNOWN = "spawn-unknown"
@@ -32,7 +32,7 @@ class Case(StrEnum):
     UNHEARD = "unheard"
     STRANGE_HOLD = "strange-hold"
     HOLDS_ON = "holds-on"
-    UNATTENDED = "unattended"
+    AGENT_IDLE = "agent-idle"
     PROTECTION_MISSING = "protection-missing"
     PROTECTION_LEFT = "protection-left"
     STAMP_YOUNG = "stamp-young"
@@ -53,12 +53,12 @@ class Case(StrEnum):
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observed:
     """Pods are read before rows: a claim made in between shows on the row, so nothing is taken for free that is not."""
 
     pods: dict[str, Pod]
     rows: dict[str, Row]
-    pulses: dict[str, Pulse]  # of pods without a row
+    heartbeats: dict[str, Heartbeat]  # of pods without a row
     state: Recovery
     now: float
     missing_before: frozenset[str] = frozenset()
@@ -66,7 +66,7 @@ class Seen:
     whole: bool = True  # every pod and every row, not just some
     strange: Mapping[str, float] = field(default_factory=dict)  # for how many seconds we have seen pods without a row
 
-    def parts(self) -> Iterator["Seen"]:
+    def parts(self) -> Iterator["Observed"]:
         """In slices, so that requests are served in between. Recovery is judged by the whole."""
         names = sorted(self.rows.keys() | self.pods.keys())
         if self.state.recovering or len(names) <= PART:

@@ -46,7 +46,7 @@ class AccessReview(msgspec.Struct, frozen=True):
     status: ReviewStatus = ReviewStatus()
 
 
-async def examine(api: Api, namespace: str, install: str, pools: Sequence[Pool]) -> list[Finding]:
+async def diagnose(api: Api, namespace: str, install: str, pools: Sequence[Pool]) -> list[Finding]:
     """Each by itself: what cannot be asked is a finding too, and hides no other."""
     looks = _found("P5", RIGHTS, _rights(api, namespace, install)), _found("P4", BOUNDS, _bounds(api, pools))
     return list(await asyncio.gather(*looks))

@@ -11,7 +11,7 @@ from .transport import Params, Transport
 T = TypeVar("T")
 
 
-class Doors:
+class Endpoints:
     """A group of endpoints on one transport."""
 
     transport: Transport

@@ -1,4 +1,4 @@
-"""One shape for every door: who may, what it takes, what it answers. Served and documented from the same table."""
+"""One shape for every route: who may, what it takes, what it answers. Served and documented from the same table."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -10,10 +10,10 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..model.pool import Problem as FieldProblem
+from ..model.pool import FieldProblem
 from ..ports.cluster import ClusterUnavailable
 from ..ports.store import StoreUnavailable
-from .auth import Agent, Caller, bearer
+from .auth import AgentIdentity, Caller, bearer
 from .problems import Problem, encode, invalid, refused, unavailable
 
 if TYPE_CHECKING:
@@ -68,14 +68,14 @@ class Call:
     query: Any
     body: Any
     caller: Caller
-    agent: Agent
+    agent: AgentIdentity
 
     def path(self, name: str) -> str:
         return str(self.request.path_params[name])
 
 
 @dataclass(frozen=True)
-class Door:
+class Route:
     method: str
     path: str
     summary: str
@@ -85,7 +85,7 @@ class Door:
     query: type[msgspec.Struct] = NoQuery
     body: Any = None
     answers: dict[int, Any] = field(default_factory=lambda: {200: None})
-    errors: tuple[int, ...] = ()  # besides those that the door's shape implies: see openapi
+    errors: tuple[int, ...] = ()  # besides those that the route's shape implies: see openapi
     raw: str | None = None  # the media type of an answer that is not JSON
 
     @property
@@ -105,37 +105,37 @@ def empty() -> Response:
 
 
 NOBODY = Caller("", "tenant", "")
-NO_AGENT = Agent("", "")
+NO_AGENT = AgentIdentity("", "")
 
 
-def serve(door: Door, context: "Context") -> Callable[[Request], Awaitable[Response]]:
-    """The endpoint of a door: authenticate, decode, handle; every failure becomes a problem with a field and a reason."""
+def serve(route: Route, context: "Context") -> Callable[[Request], Awaitable[Response]]:
+    """The endpoint of a route: authenticate, decode, handle; every failure becomes a problem with a field and a reason."""
     counter = context.metrics.requests
 
     async def endpoint(request: Request) -> Response:
-        response = await answered(context, door.path, handle(request))
-        counter.labels(f"{door.method} {door.path}", response.status_code).inc()
+        response = await answered(context, route.path, handle(request))
+        counter.labels(f"{route.method} {route.path}", response.status_code).inc()
         return response
 
     async def handle(request: Request) -> Response:
         caller, agent = NOBODY, NO_AGENT
         header = request.headers.get("authorization")
-        if door.roles == AGENT:
+        if route.roles == AGENT:
             agent = context.auth.agent(header)
-        elif door.roles == BOOTSTRAP:
+        elif route.roles == BOOTSTRAP:
             bearer(header)  # some token; its handler asks the cluster whose
-        elif door.roles == ANYONE:
+        elif route.roles == ANYONE:
             await context.auth.anyone(header)
         else:
             caller = await context.auth.caller(header)
-            if caller.role not in door.roles:
-                raise Problem(403, "forbidden", f"this needs the role {' or '.join(door.roles)}; yours is {caller.role}")
+            if caller.role not in route.roles:
+                raise Problem(403, "forbidden", f"this needs the role {' or '.join(route.roles)}; yours is {caller.role}")
         for value in request.path_params.values():
             if "\x00" in str(value) or len(str(value)) > PATH_LIMIT:
                 raise Problem(404, "not-found", "no such name")
-        query = decode_query(request, door.query)
-        body = await decode_body(request, door) if door.body is not None else None
-        return await door.handler(context, Call(request, query, body, caller, agent))
+        query = decode_query(request, route.query)
+        body = await decode_body(request, route) if route.body is not None else None
+        return await route.handler(context, Call(request, query, body, caller, agent))
 
     return endpoint
 
@@ -179,12 +179,12 @@ def decode_query(request: Request, kind: type[msgspec.Struct]) -> Any:
     return query
 
 
-async def decode_body(request: Request, door: Door) -> Any:
+async def decode_body(request: Request, route: Route) -> Any:
     raw = await read_body(request)
-    if not raw and door.needs_body:
+    if not raw and route.needs_body:
         raise refused("body", "is required")
     try:
-        body = msgspec.json.decode(raw or b"{}", type=door.body)
+        body = msgspec.json.decode(raw or b"{}", type=route.body)
     except msgspec.ValidationError as error:
         raise invalid(error) from None
     except RecursionError:
