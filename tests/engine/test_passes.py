@@ -1,15 +1,18 @@
 """One pass of a duty, as its replica tells the store of it."""
 
 import asyncio
+import contextlib
 from typing import Any, cast
 
 import pytest
 
+import holdfast.engine.passes as passes_module
 from holdfast.duties.actions import Action
 from holdfast.duties.duty import Ports
 from holdfast.engine.metrics import Metrics
 from holdfast.engine.passes import Passes
 from holdfast.engine.terms import Terms
+from holdfast.model.outcome import Done
 from holdfast.ports.cluster import ClusterUnavailable
 from holdfast.ports.store import Beat, StoreUnavailable, TermState
 
@@ -65,3 +68,30 @@ def test_a_pass_that_could_read_is_told_as_a_success_also_if_it_took_long(beats:
     (report,) = terms.reports()
     assert (report.skips, report.failure, report.succeeded, report.progressed) == (0, None, True, True)
     assert report.seconds is not None
+
+
+class Never:
+    """An action type of its own, whose handler swallows the cancellation."""
+
+
+async def stubborn(_action: object) -> Done:
+    """Applies an action so slowly that the pass runs out of time, and swallows the cancellation that tells it so."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(60)
+    return Done()
+
+
+def test_a_pass_that_runs_out_of_time_in_an_action_that_swallows_the_cancellation_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(passes_module, "stale_after", lambda _period: 0.05)
+
+    class Busy(Sweep):
+        def plan(self, _seen: None) -> list[Action]:
+            return [cast(Action, Never()), cast(Action, Never())]
+
+    terms = holding()
+    passes = Passes(Ports(NOBODY, NOBODY), cast(Any, stubborn), terms, Metrics(), lambda _names: None)
+    assert asyncio.run(passes.run_once(Busy(terms, None, 0))) == []
+    (report,) = terms.reports()
+    assert (report.skips, report.succeeded, report.failure) == (1, False, "a pass stood still and was given up")

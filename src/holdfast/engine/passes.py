@@ -69,6 +69,9 @@ class Passes:
         for n, action in enumerate(actions):
             outcome = await self._apply(action)
             if patience is not None:
+                if patience.expired():
+                    # The action swallowed the cancellation that the timeout sent: the pass has to end here by itself.
+                    raise TimeoutError
                 patience.reschedule(_now() + stale_after(duty.period))
             tally = self._terms.tally(duty.name)
             tally.progressed = True
