@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from holdfast.engine.metrics import Metrics, StoredTotal
+from holdfast.metrics import Metrics, StoredTotal
 from holdfast.model.claim import CLAIM, OUTCOMES, How
 from holdfast.model.machine import Machine
 from holdfast.model.worker import WORKER

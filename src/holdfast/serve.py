@@ -41,9 +41,7 @@ class Server(uvicorn.Server):
         yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._wired.context.stopping.set()
-        self._wired.context.wakes.closing = True
-        self._wired.context.wakes.wake_all()
+        self._wired.context.signals.stop()
         super().handle_exit(sig, frame)
 
 
@@ -62,9 +60,9 @@ async def serve(settings: Settings) -> None:
         await probes.listen(settings.host, settings.probe_port)
     within = settings.kubernetes
     cluster: Cluster = local_cluster(layout) if within is None else await kubernetes_cluster(within, settings.url)
-    mark = Mark()
-    store = await connect(settings, cluster.install, mark=mark)
-    duties_store = await connect(settings, cluster.install, size=4, mark=mark)
+    mark, pids = Mark(), set[int]()
+    store = await connect(settings, cluster.install, mark=mark, pids=pids)
+    duties_store = await connect(settings, cluster.install, size=4, mark=mark, pids=pids)
     wired = wire(store, cluster, key=key, url=settings.url, duties_store=duties_store)
     if settings.token_file is not None:
         await admit(store, settings.token_file.read_text().strip())

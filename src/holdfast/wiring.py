@@ -17,21 +17,19 @@ from . import __version__
 from .api.app import application
 from .api.auth import Auth, Clock, hash_token
 from .api.context import Context
+from .claimpath.path import ClaimPath
+from .claimpath.signals import Signals
 from .duties.duty import Ports
-from .engine.apply import Apply
-from .engine.counting import Counting
-from .engine.desk import Desk
-from .engine.handover import HandOvers
-from .engine.ids import Ids
-from .engine.metrics import Metrics
-from .engine.replica import Replica
-from .engine.wakes import Wakes
+from .ids import Ids
 from .local.cluster import LocalCluster
+from .metrics import Metrics
 from .ports.cluster import Cluster
 from .ports.store import Store, StoreUnavailable
 from .postgres.database import Database, Mark
 from .postgres.migrate import migrate
 from .postgres.store import PostgresStore
+from .running.apply import Apply
+from .running.replica import About, Replica
 
 log = structlog.get_logger()
 
@@ -182,31 +180,18 @@ def wire(
     store over connections of its own, so that no flood of requests can keep the duties from theirs (P6)."""
     duties_store = duties_store or store
     ids = ids or Ids()
-    metrics, wakes = Metrics(), Wakes()
-    handovers = HandOvers(store, cluster, metrics)
-    desk = Desk(store, handovers, wakes, metrics)
-    apply = Apply(duties_store, cluster, desk, ids, metrics)
-    replica = Replica(
-        ids.new("r", 6),
-        Ports(duties_store, cluster),
-        apply,
-        desk,
-        wakes,
-        metrics,
-        url,
-        os.getpid(),
-        socket.gethostname(),
-        __version__,
-    )
-    handovers.hint = replica.hint
+    metrics, signals = Metrics(), Signals()
+    claim_path = ClaimPath(store, cluster, signals, metrics)
+    apply = Apply(duties_store, cluster, claim_path, ids, metrics)
+    about = About(os.getpid(), socket.gethostname(), url, __version__)
+    replica = Replica(ids.new("r", 6), Ports(duties_store, cluster), apply, signals, metrics, about)
     context = Context(
         store=store,
         cluster=cluster,
-        desk=desk,
+        claim_path=claim_path,
+        signals=signals,
         replica=replica,
-        wakes=wakes,
         metrics=metrics,
-        counting=Counting(store, metrics),
         auth=Auth(store.access, key, clock),
         ids=ids,
         version=__version__,
@@ -220,13 +205,15 @@ async def admit(store: Store, token: str) -> None:
     await store.access.make_token(Ids().new("t"), hash_token(token), "operator of this machine", "admin", None, None)
 
 
-async def connect(settings: Settings, install: str, *, size: int = 8, mark: Mark | None = None) -> PostgresStore:
+async def connect(
+    settings: Settings, install: str, *, size: int = 8, mark: Mark | None = None, pids: set[int] | None = None
+) -> PostgresStore:
     """The store, migrated; waits for a Postgres that is not there yet, and says so."""
     pause = 0.2
     while True:
         try:
             await migrate(settings.dsn, install)
-            db = await Database.connect(settings.dsn, size=size, pooled=settings.pooled, mark=mark)
+            db = await Database.connect(settings.dsn, size=size, pooled=settings.pooled, mark=mark, pids=pids)
             db.heal = partial(migrate, settings.dsn, install)
             return PostgresStore(db)
         except StoreUnavailable as error:

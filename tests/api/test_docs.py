@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.metrics import Metrics
+from holdfast.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
 

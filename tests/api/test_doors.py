@@ -19,7 +19,7 @@ from fleet import eventually
 from holdfast.api.app import ROUTES
 from holdfast.api.auth import STREAMS
 from holdfast.api.metrics import refresh
-from holdfast.engine.metrics import Metrics
+from holdfast.metrics import Metrics
 from holdfast.ports.store import PoolLoad, StoreUnavailable
 
 ROOT = Path(__file__).parents[2]
@@ -304,4 +304,4 @@ def test_a_claim_that_the_database_lost_while_its_caller_waited_is_to_be_asked_f
 
 
 async def _wake(stage: Stage, claim: str) -> None:
-    stage.wired.context.wakes.wake_claim(claim)
+    stage.wired.context.signals.claims.changed(claim)

@@ -37,7 +37,7 @@ def test_alive_and_ready_are_told_apart(stage: Stage) -> None:
         assert [ask(port, "GET", path)[0] for path in ("/healthz", "/readyz")] == [200, 503]
         stage.wired.replica.beat_at = stage.loop.time()
         assert [ask(port, "GET", path)[0] for path in ("/healthz", "/readyz", "/readyz?x=1")] == [200, 200, 200]
-        stage.loop.call_soon_threadsafe(stage.wired.context.stopping.set)
+        stage.loop.call_soon_threadsafe(stage.wired.context.signals.stopping.set)
         stage.do(asyncio.sleep(0))
         assert [ask(port, "GET", path)[0] for path in ("/healthz", "/readyz")] == [200, 503]
 

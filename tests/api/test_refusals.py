@@ -327,7 +327,7 @@ def test_a_body_beyond_64_kb_is_refused_announced_or_in_chunks(stage: Stage) -> 
 
 
 def test_a_body_of_almost_64_kb_is_taken_in_chunks_too(stage: Stage) -> None:
-    body = json.dumps({"pool": "direct", "wait": "0s", "payload": "x" * (BIG - 100)}).encode()
+    body = json.dumps({"pool": "direct", "wait": "5s", "payload": "x" * (BIG - 100)}).encode()
     assert stage.ask("POST", "/v1/claims", raw=iter([body[:100], body[100:]])).status == 201
 
 

@@ -14,6 +14,7 @@ from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import Pool
 from holdfast.ports.store import AgentReport, Pair
 from holdfast.postgres.store import PostgresStore
+from store.makes import acknowledge
 
 OnStore = Callable[..., None]
 
@@ -44,7 +45,7 @@ async def serve(store: PostgresStore, pair: Pair) -> None:
     """Protect, offer, deliver, acknowledge: the claim is active."""
     await store.claims.offer([(pair.claim, pair.fence, True)])
     assert await store.claims.deliver(pair.worker, f"uid-{pair.worker}") is not None
-    assert await store.claims.acknowledge(pair.worker, pair.fence, None) == pair.claim
+    assert await acknowledge(store, pair.worker, pair.fence, None) == pair.claim
 
 
 async def deaf_for(store: PostgresStore, hours: int) -> None:

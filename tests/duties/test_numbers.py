@@ -6,22 +6,22 @@ import pytest
 
 from holdfast.agent.activation import PROGRESS_SECONDS
 from holdfast.api.agents import POLL_SECONDS
+from holdfast.claimpath import protection
 from holdfast.duties import cases, converge, deadlines, recover, scale
 from holdfast.duties.match import MatchDuty
 from holdfast.duties.pools import Pools
 from holdfast.duties.prune import KEEP_DAYS, Prune
-from holdfast.engine import handover
-from holdfast.engine.hints import DUE_PERIOD
-from holdfast.engine.terms import BEAT, TERM, TRUST, stale_after
 from holdfast.model.claim import KEY_HOURS, MAX_LOST_RETRIES
 from holdfast.model.duration import seconds
 from holdfast.model.pool import PoolSpec
 from holdfast.postgres.claims import DUE
 from holdfast.postgres.database import functions_text
 from holdfast.postgres.history import OUTPUTS, PRUNE
+from holdfast.running.looks import DUE_PERIOD
+from holdfast.running.terms import BEAT, TERM, TRUST, stale_after
 
 CONVERGE, DEADLINES, SCALE = converge.Converge.period, deadlines.Deadlines.period, scale.Scale.period
-TRIES = handover.TRIES * handover.TRY_SECONDS + (handover.TRIES - 1) * handover.PAUSE
+TRIES = protection.TRIES * protection.TRY_SECONDS + (protection.TRIES - 1) * protection.PAUSE
 START_TIMEOUT = seconds(PoolSpec().start_timeout)
 LEASE = seconds(PoolSpec().claim.lease)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleet import JOB, SESSION, Fleet, eventually
-from holdfast.engine.crash import POINTS
+from holdfast.crash_points import POINTS
 from holdfast.local.process import send
 
 Make = Callable[..., Fleet]

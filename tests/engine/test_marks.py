@@ -12,7 +12,6 @@ import pytest
 from holdfast.duties.actions import DeletePod
 from holdfast.engine import marks
 from holdfast.engine.marks import LOOK_SECONDS
-from holdfast.engine.replica import Replica
 from holdfast.local.cluster import LocalCluster
 from holdfast.local.keeping import LOCK_SECONDS
 from holdfast.model.outcome import Done, Skipped
@@ -20,6 +19,7 @@ from holdfast.model.pod import Stamp
 from holdfast.ports.cluster import ClusterUnavailable, Remembered
 from holdfast.ports.store import StoreUnavailable
 from holdfast.postgres.store import PostgresStore
+from holdfast.running.replica import Replica
 from store.makes import (
     BARE,
     DIRECT,

@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from holdfast.duties.duty import Duty
-from holdfast.engine.metrics import Metrics
-from holdfast.engine.terms import stale_after
 from holdfast.install import Values
 from holdfast.install.monitoring import rule, service_monitor
+from holdfast.metrics import Metrics
+from holdfast.running.terms import stale_after
 from install.helm import REPO
 
 VALUES = Values(namespace="ns", install="blue", dsn_secret="db", metrics=True)

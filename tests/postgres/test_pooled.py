@@ -20,7 +20,7 @@ from holdfast.postgres.database import SETTINGS, Database
 from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
 from holdfast.postgres.notices import PolledNotices
 from holdfast.postgres.store import PostgresStore
-from store.makes import JOB, ask, assigned, broken, end, make_pool, make_warm, match, state_of
+from store.makes import JOB, acknowledge, ask, assigned, broken, end, make_pool, make_warm, match, state_of
 
 pytestmark = needs_pgbouncer
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -78,7 +78,7 @@ def test_thirty_claims_at_once_share_three_connections_and_ten_workers(bouncer: 
                     assert await store.claims.offer([(pair.claim, pair.fence, True)])
                     assert pair.uid is not None
                     assert await store.claims.deliver(pair.worker, pair.uid) is not None
-                    assert await store.claims.acknowledge(pair.worker, pair.fence, None) == pair.claim
+                    assert await acknowledge(store, pair.worker, pair.fence, None) == pair.claim
                     return pair.worker
                 return None
 
@@ -185,7 +185,7 @@ def test_what_other_replicas_do_is_noticed_without_listening(bouncer: PgBouncer,
             assert pair.uid is not None
             await store.claims.deliver(worker, pair.uid)
             await quiet(heard)
-            await store.claims.acknowledge(worker, pair.fence, None)
+            await acknowledge(store, worker, pair.fence, None)
             assert await hears(heard, "c", pair.claim), "so is the holder"
             await end(store, pair.claim)
             assert await hears(heard, "w", worker)

@@ -42,7 +42,7 @@ MUTANTS = (
         "deletion by name instead of UID",
         (
             Change(
-                "engine/apply.py",
+                "running/apply.py",
                 "        await self._cluster.delete(a.name, a.uid, a.grace)\n",
                 "        found = await self._cluster.read(a.name)\n        if found is not None:\n            await self._cluster.delete(a.name, found.uid, a.grace)\n",
             ),
@@ -63,7 +63,7 @@ MUTANTS = (
                 "WHERE duty = p_duty AND (number = 0 OR renewed_at > t\n",
             ),
             Change(
-                "engine/terms.py",
+                "running/terms.py",
                 "            elif term.idle > stale_after(periods[term.duty]) or term.idle < 0:",
                 "            elif term.idle < 0:",
             ),
@@ -74,8 +74,8 @@ MUTANTS = (
         (
             Change(
                 "postgres/claims.py",
-                "SET lease_heard = (SELECT holdfast.heard()) + lease\nWHERE",
-                "SET lease_heard = (SELECT holdfast.heard()) + lease, max_heard = (SELECT holdfast.heard()) + max_duration\nWHERE",
+                "SET lease_heard = (SELECT holdfast.heard()) + lease\n    WHERE",
+                "SET lease_heard = (SELECT holdfast.heard()) + lease, max_heard = (SELECT holdfast.heard()) + max_duration\n    WHERE",
             ),
         ),
     ),
@@ -94,7 +94,7 @@ MUTANTS = (
         (
             Change("duties/converge.py", "if not pods and known > 1:", "if not pods and known > 1_000_000:"),
             Change(
-                "engine/apply.py",
+                "running/apply.py",
                 "        pod = await self._cluster.read(proof.name)\n",
                 "        pod = next((p for p in await self._cluster.pods() if p.name == proof.name), None)\n",
             ),
@@ -110,8 +110,8 @@ MUTANTS = (
             ),
             Change(
                 "postgres/claims.py",
-                "return await self._db.value(RENEW, claim, fence) is not None",
-                "await self._db.value(RENEW, claim, fence)\n        return True",
+                "        row = await self._db.row(RENEW, claim, fence, tenant)\n",
+                "        row = await self._db.row(RENEW, claim, fence, tenant) or await self._db.row(GET, claim)\n",
             ),
         ),
     ),
@@ -119,9 +119,9 @@ MUTANTS = (
         "protection cleared by a late patch",  # which says of the pod's UID alone, not of the version it was meant for
         (
             Change(
-                "engine/handover.py",
-                "    return Done() if await cluster.clear(a.worker, a.uid, a.pod_version) else Stale()\n",
-                '    return Done() if await cluster.clear(a.worker, a.uid, "") else Stale()\n',
+                "claimpath/protection.py",
+                "    return Done() if await cluster.clear(worker, uid, pod_version) else Stale()\n",
+                '    return Done() if await cluster.clear(worker, uid, "") else Stale()\n',
             ),
         ),
         "cluster.late-writes+replica.pause+cluster.answers-lost",
@@ -130,7 +130,7 @@ MUTANTS = (
         "a slot not freed on a refused spawn",
         (
             Change(
-                "engine/apply.py",
+                "running/apply.py",
                 "            await self._store.workers.unspawn([worker for worker, _ in refused], last.kind, last.reason, SPAWN_BACKOFF)\n",
                 "",
             ),
@@ -140,7 +140,7 @@ MUTANTS = (
         "a slot freed on an unknown outcome",
         (
             Change(
-                "engine/apply.py",
+                "running/apply.py",
                 "                unknown.append(answer)  # looked up by its name, before anything else\n",
                 "                refused.append((order.worker, Refused('other', str(answer))))\n",
             ),
@@ -172,8 +172,8 @@ MUTANTS = (
         (
             Change(
                 f"{FN}/ends.sql",
-                "AND state IN @claim.end AND (p_fence IS NULL OR fence = p_fence) FOR UPDATE;",
-                "AND state IN @claim.end FOR UPDATE;",
+                "AND state IN @claim.end AND (p_fence IS NULL OR fence = p_fence)\n",
+                "AND state IN @claim.end\n",
             ),
         ),
     ),
@@ -222,7 +222,7 @@ MUTANTS = (
             ),
             Change(
                 "duties/cases.py",
-                "    if pod.epoch != seen.state.epoch and began:\n        return Verdict(Case.ORPHAN_EPOCH",
+                "    if pod.epoch != observed.state.epoch and began:\n        return Verdict(Case.ORPHAN_EPOCH",
                 "    if False:\n        return Verdict(Case.ORPHAN_EPOCH",
             ),
         ),
@@ -231,7 +231,7 @@ MUTANTS = (
         "a duty counted as successful although its read failed",
         (
             Change(
-                "engine/passes.py",
+                "running/passes.py",
                 "            tally.skips += 1\n",
                 "            tally.skips += 1\n            tally.succeeded = True\n",
             ),
@@ -241,9 +241,9 @@ MUTANTS = (
         "a holder told that its worker is protected when it is not",
         (
             Change(
-                "engine/handover.py",
-                "            protected = isinstance(pod, Pod) and pod.protected  #",
-                "            protected = True  #",
+                "claimpath/protection.py",
+                "Protected(pod is not None and pod.protected)",
+                "Protected(True)",
             ),
         ),
     ),
@@ -292,8 +292,8 @@ PAST = (
         (
             Change(
                 "duties/cases.py",
-                "    age = max(seen.now - pod.created_at, seen.strange.get(pod.name, 0.0))\n",
-                "    age = seen.now - pod.created_at\n",
+                "    age = max(observed.now - pod.created_at, observed.strange.get(pod.name, 0.0))\n",
+                "    age = observed.now - pod.created_at\n",
             ),
         ),
     ),
@@ -322,7 +322,7 @@ PAST = (
         (
             Change(
                 "api/claims.py",
-                '        raise FieldProblem(503, "unavailable", lost, headers={"Retry-After": "2"})\n',
+                '        raise Problem(503, "unavailable", lost, headers={"Retry-After": "2"})\n',
                 "        raise AssertionError\n",
             ),
         ),

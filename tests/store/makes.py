@@ -20,7 +20,7 @@ OnStore = Callable[..., None]  # the fixture `on_store`: runs a story
 PATIENCE = 20.0  # seconds until a condition that never comes fails its test
 DAY = 86_400.0
 
-# Nothing to hand over: a claim is active in the statement that picked its worker.
+# Neither an agent nor a protection: `match` below offers its claims at once, so that they are active.
 DIRECT = PoolSpec(max=1000, worker=WorkerSpec(run=["true"], agent=False), protection=ProtectionSpec(mode="off"))
 # No agent, but a protection: active once it was offered.
 BARE = PoolSpec(max=1000, worker=WorkerSpec(run=["true"], agent=False))
@@ -82,7 +82,10 @@ async def make_warm(store: PostgresStore, pool: Pool, count: int = 1) -> list[st
 
 
 async def match(store: PostgresStore, pool: Pool, *new: NewClaim) -> list[Pair]:
-    return (await store.claims.match(pool.id, new, 1000)).pairs
+    pairs = (await store.claims.match(pool.id, new, 1000)).pairs
+    if pairs and not pool.spec.worker.agent and pool.spec.protection.mode == "off":
+        assert len(await store.claims.offer([(pair.claim, pair.fence, False) for pair in pairs])) == len(pairs)
+    return pairs
 
 
 async def assigned(store: PostgresStore, pool: Pool, new: NewClaim | None = None) -> Pair:
@@ -94,7 +97,7 @@ async def assigned(store: PostgresStore, pool: Pool, new: NewClaim | None = None
 async def active(store: PostgresStore, pool: Pool, new: NewClaim | None = None) -> Pair:
     """A claim that its worker serves."""
     pair = await assigned(store, pool, new)
-    if not pair.active:
+    if await state_of(store, "claim", pair.claim) != "active":
         await hand_over(store, pool, pair)
     return pair
 
@@ -116,7 +119,7 @@ async def lone_active(store: PostgresStore, spec: PoolSpec, new: NewClaim | None
 async def hand_over(store: PostgresStore, pool: Pool, pair: Pair) -> None:
     if pool.spec.worker.agent:
         await tell(store, pair)
-        assert await store.claims.acknowledge(pair.worker, pair.fence, None) == pair.claim
+        assert await acknowledge(store, pair.worker, pair.fence, None) == pair.claim
     else:
         assert [claim.id for claim in await store.claims.offer([(pair.claim, pair.fence, True)])] == [pair.claim]
 
@@ -144,7 +147,13 @@ async def end(store: PostgresStore, claim: str, how: str = "release", **other: A
         "pool_deleted": "refused",
     }[how]
     usual: dict[str, Any] = {"outcome": outcome, "how": how, "reason": how, "states": ("waiting", "assigned", "active")}
-    return await store.claims.end(claim, **(usual | other))
+    return (await store.claims.end(claim, **(usual | other))).outcome
+
+
+async def acknowledge(store: PostgresStore, worker: str, fence: int, endpoint: str | None) -> str | None:
+    """The id of the claim that the acknowledgement was accepted for."""
+    acknowledged = await store.claims.acknowledge(worker, fence, endpoint)
+    return None if acknowledged is None else acknowledged.claim.id
 
 
 async def clear_away(store: PostgresStore) -> None:

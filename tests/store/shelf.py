@@ -5,20 +5,19 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 
+from holdfast.claimpath.path import ClaimPath
+from holdfast.claimpath.signals import Signals
 from holdfast.duties.actions import Action
 from holdfast.duties.duty import Duty, Ports
-from holdfast.engine.apply import Apply
-from holdfast.engine.desk import Desk
-from holdfast.engine.handover import HandOvers
-from holdfast.engine.ids import Ids
-from holdfast.engine.metrics import Metrics
-from holdfast.engine.replica import Replica
-from holdfast.engine.wakes import Wakes
+from holdfast.ids import Ids
+from holdfast.metrics import Metrics
 from holdfast.model.outcome import Outcome
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import Pool
 from holdfast.ports.cluster import ClusterUnavailable, OutcomeUnknown, Remembered
 from holdfast.postgres.store import PostgresStore
+from holdfast.running.apply import Apply
+from holdfast.running.replica import Replica
 from holdfast.wiring import wire
 
 
@@ -41,7 +40,6 @@ class Shelf:
     """Every write is a new version, and a clear must carry the one it has seen."""
 
     install = "i-test"
-    shared = True
 
     def __init__(self, pool: Pool | None = None, workers: Iterable[str] = ()) -> None:
         self.kept = {worker: pod_of(worker, pool) for worker in workers if pool is not None}
@@ -107,10 +105,13 @@ class Shelf:
         return self.kept[name]
 
 
+def claim_path(store: PostgresStore, shelf: Shelf, metrics: Metrics | None = None, signals: Signals | None = None) -> ClaimPath:
+    return ClaimPath(store, shelf, signals or Signals(), metrics or Metrics())
+
+
 def applier(store: PostgresStore, shelf: Shelf) -> Apply:
     metrics = Metrics()
-    hand_overs = HandOvers(store, shelf, metrics)
-    return Apply(store, shelf, Desk(store, hand_overs, Wakes(), metrics), Ids(), metrics)
+    return Apply(store, shelf, claim_path(store, shelf, metrics), Ids(), metrics)
 
 
 async def planned(duty: Duty, store: PostgresStore, shelf: Shelf) -> list[Action]:

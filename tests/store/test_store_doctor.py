@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.postgres.report import CHECKS
 from holdfast.postgres.store import PostgresStore
-from store.makes import OnStore, ask, make_pool, make_warm
+from store.makes import OnStore, active, ask, make_pool, make_warm
 
 HOUR = "interval '1 hour'"
 
@@ -56,7 +56,7 @@ def test_a_planted_violation_is_found_and_nothing_else(name: str, on_store: OnSt
         store.db._pool._maxsize = 1  # one connection, so that a planted session setting is the one that is checked
         pool = await make_pool(store)
         await make_warm(store, pool, 2)
-        await store.claims.match(pool.id, [ask()], 1)
+        await active(store, pool)
         await store.claims.match(pool.id, [ask()], 0)
         assert [check for check in await store.check() if not check["ok"]] == []
         for statement in PLANTED[name]:

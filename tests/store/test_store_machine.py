@@ -12,7 +12,7 @@ from holdfast.model.pool import Pool
 from holdfast.model.worker import WORKER
 from holdfast.ports.store import Adoption
 from holdfast.postgres.store import PostgresStore
-from store.makes import BARE, JOB, SESSION, OnStore, ask, broken, make_pool, match, name, word
+from store.makes import BARE, JOB, SESSION, OnStore, acknowledge, ask, broken, make_pool, match, name, word
 
 FENCE = 1 << 40
 
@@ -169,7 +169,7 @@ def test_a_worker_changes_only_as_its_table_says(on_store: OnStore, transition: 
 async def activate(store: PostgresStore, pool: Pool, claim: str) -> bool:
     worker = await store.db.value("SELECT worker_id FROM holdfast.claim WHERE id = $1", claim)
     before = await store.db.value("SELECT state FROM holdfast.claim WHERE id = $1", claim)
-    told = await store.claims.acknowledge(worker or "w-none", FENCE, None)
+    told = await acknowledge(store, worker or "w-none", FENCE, None)
     assert (told == claim) == (before in ("assigned", "active")), "repeated, it is accepted again"
     return before != "active" and told is not None
 
@@ -189,7 +189,8 @@ async def requeue(store: PostgresStore, pool: Pool, claim: str) -> bool:
 
 async def end(store: PostgresStore, pool: Pool, claim: str) -> bool:
     everything = CLAIM.states
-    return await done(store.claims.end(claim, outcome="cancelled", how="cancel", reason="enough", states=everything))
+    ended = await store.claims.end(claim, outcome="cancelled", how="cancel", reason="enough", states=everything)
+    return ended.outcome == Done()
 
 
 CLAIM_CALLS: list[tuple[str, Call]] = [

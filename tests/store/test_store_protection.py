@@ -6,10 +6,8 @@ from typing import Literal
 import msgspec
 import pytest
 
+from holdfast.claimpath.signals import Signals
 from holdfast.duties.actions import Clear
-from holdfast.engine.handover import HandOvers
-from holdfast.engine.metrics import Metrics
-from holdfast.model.claim import Claim
 from holdfast.model.outcome import Done, Stale
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import Pool, PoolSpec, ProtectionSpec
@@ -31,7 +29,7 @@ from store.makes import (
     state_of,
     word,
 )
-from store.shelf import Shelf, applier
+from store.shelf import Shelf, applier, claim_path
 
 
 async def left_over(store: PostgresStore, pool: Pool, shelf: Shelf) -> Clear:
@@ -54,13 +52,13 @@ def test_a_late_clear_never_takes_a_new_claims_protection(on_store: OnStore, mom
         [worker] = await make_warm(store, pool)
         shelf = Shelf(pool, [worker])
         apply = applier(store, shelf)
-        hand_overs = HandOvers(store, shelf, Metrics())
+        hand_overs = claim_path(store, shelf)
         plan = await left_over(store, pool, shelf)
 
         async def claim() -> int:
             pair = await assigned(store, pool)
             assert pair.worker == worker
-            assert isinstance(await hand_overs.hand_over(pool, pair), Claim)
+            await hand_overs.hand_over(pool, pair)
             assert await state_of(store, "claim", pair.claim) == "active"
             return pair.fence
 
@@ -92,7 +90,7 @@ def test_clears_racing_claims_leave_every_holder_protected(on_store: OnStore) ->
         workers = await make_warm(store, pool, 15)
         shelf = Shelf(pool, workers)
         apply = applier(store, shelf)
-        hand_overs = HandOvers(store, shelf, Metrics())
+        hand_overs = claim_path(store, shelf)
         for turn in range(15):
             plan = await left_over(store, pool, shelf)
 
@@ -102,7 +100,8 @@ def test_clears_racing_claims_leave_every_holder_protected(on_store: OnStore) ->
                 async with asyncio.timeout(PATIENCE):
                     while not pairs:
                         pairs = await match(store, pool, new)
-                assert isinstance(await hand_overs.hand_over(pool, pairs[0]), Claim)
+                await hand_overs.hand_over(pool, pairs[0])
+                assert await state_of(store, "claim", new.id) == "active"
 
             clear = apply(plan)
             await asyncio.gather(*([clear, claim()] if turn % 2 else [claim(), clear]))
@@ -163,7 +162,7 @@ def test_a_pool_that_requires_protection_refuses_a_claim_without_it(on_store: On
         shelf = Shelf(pool, [worker])
         shelf.down = True
         pair = await assigned(store, pool, ask(deadline=600.0))
-        await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
+        await claim_path(store, shelf).hand_over(pool, pair)
         [claim] = await store.claims.get([pair.claim])
         assert (claim.state, claim.outcome) == ("ended", "refused"), "not left assigned until its deadline"
         assert await state_of(store, "worker", worker) == "warm", "nothing was delivered"
@@ -179,7 +178,7 @@ def test_a_pool_that_does_not_require_it_says_that_protection_is_missing(on_stor
         shelf = Shelf(pool, [worker])
         shelf.down = True
         pair = await assigned(store, pool)
-        await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
+        await claim_path(store, shelf).hand_over(pool, pair)
         [claim] = await store.claims.get([pair.claim])
         assert (claim.state, claim.protected) == ("active", False)
 
@@ -192,7 +191,7 @@ def test_what_a_webhook_takes_off_again_is_not_called_protected(on_store: OnStor
         [worker] = await make_warm(store, pool)
         shelf = Stripping(pool, [worker])
         pair = await assigned(store, pool)
-        await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
+        await claim_path(store, shelf).hand_over(pool, pair)
         [claim] = await store.claims.get([pair.claim])
         assert (claim.state, claim.protected) == ("active", False)
         assert not await noted(store, worker), "so that somebody sees to it soon"
@@ -217,9 +216,9 @@ def test_only_a_protection_that_was_seen_is_noted_of_the_pod(on_store: OnStore, 
         [worker] = await make_warm(store, pool)
         shelf = Shelf(pool, [worker])
         shelf.down = not seen  # in `always` it is given out blindly: it has been protected since its birth, most likely
-        [pair] = (await store.claims.match(pool.id, [ask()], 1, direct=False)).pairs
+        [pair] = (await store.claims.match(pool.id, [ask()], 1)).pairs
         assert not await noted(store, worker)
-        await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
+        await claim_path(store, shelf).hand_over(pool, pair)
         assert await state_of(store, "claim", pair.claim) == "active"
         assert await noted(store, worker) is seen
 
@@ -230,13 +229,13 @@ def test_a_worker_whose_claim_ended_during_its_hand_over_is_looked_at_soon(on_st
     async def story(store: PostgresStore) -> None:
         pool = await make_pool(store, BARE)
         [worker] = await make_warm(store, pool)
-        shelf, hinted = Shelf(pool, [worker]), list[set[str]]()
-        hand_overs = HandOvers(store, shelf, Metrics())
-        hand_overs.hint = hinted.append
+        shelf, signals, signalled = Shelf(pool, [worker]), Signals(), list[set[str]]()
+        signals.workers.subscribe(signalled.append)
+        hand_overs = claim_path(store, shelf, signals=signals)
         pair = await assigned(store, pool)
         shelf.on_protect = lambda: end(store, pair.claim, "cancel")
         await hand_overs.hand_over(pool, pair)
-        assert hinted == [{worker}]
+        assert signalled == [{worker}]
 
     on_store(story)
 
@@ -246,26 +245,23 @@ def with_mode(mode: Literal["always", "off"]) -> PoolSpec:
 
 
 @pytest.mark.parametrize("mode", ["always", "off"])
-def test_where_others_may_end_pods_no_claim_is_active_before_its_pod_was_looked_at(
-    on_store: OnStore, mode: Literal["always", "off"]
-) -> None:
+def test_no_claim_is_active_before_its_pod_was_looked_at(on_store: OnStore, mode: Literal["always", "off"]) -> None:
     async def story(store: PostgresStore) -> None:
         pool = await make_pool(store, with_mode(mode))
         leaving, staying = await make_warm(store, pool, 2)
         shelf = Shelf(pool, [leaving, staying])
         shelf.kept[leaving] = msgspec.structs.replace(shelf.kept[leaving], terminating=True)
-        hand_overs, new = HandOvers(store, shelf, Metrics()), ask()
-        batch = await store.claims.match(pool.id, [new], 1, direct=hand_overs.direct)
+        hand_overs, new = claim_path(store, shelf), ask()
+        batch = await store.claims.match(pool.id, [new], 1)
         seen = set()
         while batch.pairs:
             [pair] = batch.pairs
-            assert not pair.active
             seen.add(pair.worker)
             await hand_overs.hand_over(pool, pair)
             if pair.worker == staying:
                 break
             assert await state_of(store, "claim", new.id) == "waiting", "not given a worker that leaves"
-            batch = await store.claims.match(pool.id, (), 1, direct=hand_overs.direct)
+            batch = await store.claims.match(pool.id, (), 1)
         assert staying in seen
         assert await state_of(store, "claim", new.id) == "active"
 
@@ -277,8 +273,8 @@ def test_a_worker_older_than_the_mode_always_is_protected_before_its_holder_hear
         pool = await make_pool(store, with_mode("always"))
         [worker] = await make_warm(store, pool)
         shelf = Shelf(pool, [worker])
-        [pair] = (await store.claims.match(pool.id, [ask()], 1, direct=False)).pairs
-        await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
+        [pair] = (await store.claims.match(pool.id, [ask()], 1)).pairs
+        await claim_path(store, shelf).hand_over(pool, pair)
         assert shelf.kept[worker].protected
         [claim] = await store.claims.get([pair.claim])
         assert (claim.state, claim.protected) == ("active", True)
@@ -290,8 +286,8 @@ def test_a_pool_without_protection_does_not_speak_of_it(on_store: OnStore) -> No
     async def story(store: PostgresStore) -> None:
         pool = await make_pool(store, with_mode("off"))
         [worker] = await make_warm(store, pool)
-        [pair] = (await store.claims.match(pool.id, [ask()], 1, direct=False)).pairs
-        await HandOvers(store, Shelf(pool, [worker]), Metrics()).hand_over(pool, pair)
+        [pair] = (await store.claims.match(pool.id, [ask()], 1)).pairs
+        await claim_path(store, Shelf(pool, [worker])).hand_over(pool, pair)
         said = await store.db.rows("SELECT kind, reason FROM holdfast.event WHERE claim_id = $1", pair.claim)
         assert [row["reason"] for row in said if row["kind"] == "claim.active"] == [""]
         assert "claim.unprotected" not in {row["kind"] for row in said}
@@ -312,7 +308,7 @@ def test_a_worker_to_which_nothing_was_delivered_is_warm_again_without_a_stamp(o
             shelf.on_protect = lambda: end(store, pair.claim, "cancel")
         else:
             shelf.answers_lost = True
-        await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
+        await claim_path(store, shelf).hand_over(pool, pair)
         pod = shelf.kept[worker]
         assert (pod.stamp, pod.protected) == (None, False)
         assert int(pod.version) > 2, "it was stamped in between"
@@ -329,7 +325,7 @@ def test_a_hand_over_done_twice_takes_nothing_off(on_store: OnStore) -> None:
         shelf = Shelf(pool, [worker])
         pair = await assigned(store, pool)
         for _ in range(2):
-            await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
+            await claim_path(store, shelf).hand_over(pool, pair)
         assert shelf.kept[worker].protected
 
     on_store(story)

@@ -11,6 +11,7 @@ from store.makes import (
     SESSION,
     Clock,
     OnStore,
+    acknowledge,
     active,
     ask,
     assigned,
@@ -72,7 +73,7 @@ def test_secrets_are_erased_as_soon_as_nobody_needs_them(on_store: OnStore, how:
             assert told.secrets == {"token": "hunter2"}
         assert await store.db.value(kept) == 1
         if how == "acknowledge":
-            assert await store.claims.acknowledge(pair.worker, pair.fence, None) == new.id
+            assert await acknowledge(store, pair.worker, pair.fence, None) == new.id
         else:
             assert await end(store, new.id, how) == Done()
         assert await store.db.value(kept) == 0

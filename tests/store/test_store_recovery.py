@@ -13,6 +13,7 @@ from store.makes import (
     SESSION,
     Clock,
     OnStore,
+    acknowledge,
     active,
     ask,
     assigned,
@@ -116,7 +117,7 @@ def test_nobody_knows_what_was_delivered_before_commits_were_lost(on_store: OnSt
             "SELECT c.delivered AND w.delivered AS yes FROM holdfast.claim c JOIN holdfast.worker w ON w.claim_id = c.id"
         )
         assert [row["yes"] for row in rows] == [True, True]
-        assert await store.claims.acknowledge(going.worker, going.fence, None) == going.claim
+        assert await acknowledge(store, going.worker, going.fence, None) == going.claim
         [claim] = await store.claims.get([going.claim])
         assert claim.protected is False, "nobody knows, and it is said so rather than nothing (P3)"
         assert await store.claims.requeue(silent.claim, silent.fence, reason="no progress") == Done()

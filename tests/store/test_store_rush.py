@@ -6,15 +6,12 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from holdfast.engine.desk import Desk
-from holdfast.engine.handover import HandOvers
-from holdfast.engine.metrics import Metrics
-from holdfast.engine.wakes import Wakes
+from holdfast.claimpath.signals import Signals
 from holdfast.model.claim import Claim
 from holdfast.ports.store import Facts, StoreUnavailable
 from holdfast.postgres.store import PostgresStore
-from store.makes import BARE, OnStore, ask, assigned, broken, make_pool, make_warm, match, queued, row_lock
-from store.shelf import Shelf
+from store.makes import BARE, OnStore, ask, assigned, broken, make_pool, make_warm, match, queued, row_lock, state_of
+from store.shelf import Shelf, claim_path
 
 RUSH = 24
 
@@ -49,10 +46,10 @@ def test_a_rush_shares_its_offers_and_each_caller_hears_of_its_own_claim(
 ) -> None:
     async def story(store: PostgresStore) -> None:
         pool = await make_pool(store, BARE)
-        desk_ = desk(store, Shelf(pool, await make_warm(store, pool, RUSH)))
+        path = claim_path(store, Shelf(pool, await make_warm(store, pool, RUSH)))
         calls = counted(store, monkeypatch)
         new = [ask() for _ in range(RUSH)]
-        served = await asyncio.gather(*(desk_.serve(pool, one, ("active", "ended"), 20.0) for one in new))
+        served = await asyncio.gather(*(path.submit(pool, one, ("active", "ended"), 20.0) for one in new))
         claims = [claim for _, claim in served if claim is not None]
         assert [claim.id for claim in claims] == [one.id for one in new]
         assert len({claim.worker for claim in claims}) == RUSH, "each has a worker of its own (P1)"
@@ -70,15 +67,15 @@ def test_an_offer_that_failed_fails_for_all_that_shared_it_and_the_next_is_its_o
     async def story(store: PostgresStore) -> None:
         pool = await make_pool(store, BARE)
         shelf = Shelf(pool, await make_warm(store, pool, RUSH))
-        hand_overs = HandOvers(store, shelf, Metrics())
+        path = claim_path(store, shelf)
         calls = counted(store, monkeypatch, fail=1)
-        pairs = (await store.claims.match(pool.id, [ask() for _ in range(RUSH)], 128, direct=False)).pairs
-        first = await asyncio.gather(*(hand_overs.hand_over(pool, pair) for pair in pairs), return_exceptions=True)
-        failed = [pair for pair, given in zip(pairs, first, strict=True) if isinstance(given, StoreUnavailable)]
+        pairs = (await store.claims.match(pool.id, [ask() for _ in range(RUSH)], 128)).pairs
+        await asyncio.gather(*(path.hand_over(pool, pair) for pair in pairs))
+        failed = [pair for pair in pairs if await state_of(store, "claim", pair.claim) == "assigned"]
         assert failed
         assert calls["offer"] - 1 == bool(len(pairs) - len(failed))
-        again = await asyncio.gather(*(hand_overs.hand_over(pool, pair) for pair in failed))
-        assert [claim.id for claim in again if isinstance(claim, Claim)] == [pair.claim for pair in failed]
+        await asyncio.gather(*(path.hand_over(pool, pair) for pair in failed))
+        assert {await state_of(store, "claim", pair.claim) for pair in pairs} == {"active"}
 
     on_store(story)
 
@@ -86,16 +83,17 @@ def test_an_offer_that_failed_fails_for_all_that_shared_it_and_the_next_is_its_o
 def test_an_offer_of_an_old_fence_in_the_same_batch_is_nobodys_answer(on_store: OnStore, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(store: PostgresStore) -> None:
         pool = await make_pool(store, BARE)
-        hand_overs = HandOvers(store, Shelf(pool, await make_warm(store, pool, 2)), Metrics())
+        signals = Signals()
+        path = claim_path(store, Shelf(pool, await make_warm(store, pool, 2)), signals=signals)
         old = await assigned(store, pool)
         await store.claims.requeue(old.claim, old.fence, reason="its pod was gone")
         [new] = await match(store, pool)
         calls = counted(store, monkeypatch)
-        stale, given = await asyncio.gather(hand_overs.hand_over(pool, old), hand_overs.hand_over(pool, new))
-        assert calls["offer"] == 1, "else this is about something else"
-        assert stale is None
-        assert isinstance(given, Claim)
-        assert (given.worker, given.fence) == (new.worker, new.fence)
+        with signals.claims.watch(new.claim) as waiter:
+            await asyncio.gather(path.hand_over(pool, old), path.hand_over(pool, new))
+            assert calls["offer"] == 1, "else this is about something else"
+            assert waiter.row is not None
+            assert (waiter.row.worker, waiter.row.fence) == (new.worker, new.fence)
 
     on_store(story)
 
@@ -118,8 +116,3 @@ def test_offers_and_what_is_seen_of_their_workers_never_wait_for_each_other_in_a
         assert await broken(store) == []
 
     on_store(story)
-
-
-def desk(store: PostgresStore, shelf: Shelf) -> Desk:
-    metrics = Metrics()
-    return Desk(store, HandOvers(store, shelf, metrics), Wakes(), metrics)

@@ -2,12 +2,13 @@
 
 import asyncio
 
-from holdfast.engine.handover import MOMENT, TRIES, TRY_SECONDS, TURNS, HandOvers
-from holdfast.engine.metrics import Metrics
+from holdfast.claimpath.path import YIELD_SECONDS
+from holdfast.claimpath.protection import TRIES, TRY_SECONDS, TURNS
+from holdfast.metrics import Metrics
 from holdfast.ports.store import Pair
 from holdfast.postgres.store import PostgresStore
 from store.makes import BARE, OnStore, ask, make_pool, make_warm, match
-from store.shelf import Shelf
+from store.shelf import Shelf, claim_path
 
 BURST = 3 * TURNS
 ERRORS = "holdfast_protect_errors_total"
@@ -18,7 +19,7 @@ async def handed(store: PostgresStore, shelf_of: type[Shelf]) -> tuple[Shelf, Me
     pool = await make_pool(store, BARE)
     shelf, metrics = shelf_of(pool, await make_warm(store, pool, BURST)), Metrics()
     pairs: list[Pair] = await match(store, pool, *(ask() for _ in range(BURST)))
-    handovers = HandOvers(store, shelf, metrics)
+    handovers = claim_path(store, shelf, metrics)
     began = asyncio.get_running_loop().time()
     await asyncio.gather(*(handovers.hand_over(pool, pair) for pair in pairs))
     return shelf, metrics, asyncio.get_running_loop().time() - began
@@ -70,15 +71,15 @@ def test_who_can_wait_lets_hand_overs_go_first_but_not_for_ever(on_store: OnStor
         pool = await make_pool(store, BARE)
         shelf = Hanging(pool, await make_warm(store, pool))
         [pair] = await match(store, pool, ask())
-        handovers = HandOvers(store, shelf, Metrics())
-        await asyncio.wait_for(handovers.calm(), 0.1)  # nothing is under way
+        handovers = claim_path(store, shelf)
+        await asyncio.wait_for(handovers.yield_to_hand_overs(), 0.1)  # nothing is under way
         handing = asyncio.create_task(handovers.hand_over(pool, pair))
         await asyncio.sleep(0)
         began = asyncio.get_running_loop().time()
-        await handovers.calm()
-        assert asyncio.get_running_loop().time() - began >= MOMENT
+        await handovers.yield_to_hand_overs()
+        assert asyncio.get_running_loop().time() - began >= YIELD_SECONDS
         assert not handing.done(), "it still waits for its cluster"
         await handing
-        await asyncio.wait_for(handovers.calm(), 0.1)
+        await asyncio.wait_for(handovers.yield_to_hand_overs(), 0.1)
 
     on_store(story)

@@ -1,13 +1,12 @@
 """The worker protocol: register, poll, progress, acknowledge, result (docs/worker-protocol.md)."""
 
 import asyncio
-import contextlib
 import hmac
 
 import msgspec
 from starlette.responses import Response
 
-from ..engine.crash import crash_point
+from ..crash_points import crash_point
 from ..model.claim import epoch_of
 from ..model.duration import seconds
 from ..model.outcome import Done, Skipped
@@ -35,8 +34,16 @@ from .routes import AGENT, BOOTSTRAP, Call, Route, answer, empty
 LOOK_AGAIN = 3.0  # a poll looks by itself this often: notices are hints, and a hand-over is given up after 9 s
 OUTPUT_LIMIT = 64 * 1024 * 1024
 REASON_LIMIT = 500
-UNKNOWN = Problem(409, "unknown-worker", "there is no such worker here; a free agent may try again, a busy one goes on")
-STALE = Problem(409, "stale", "this claim is no longer this worker's")
+
+
+class UnknownWorker(Problem):
+    def __init__(self) -> None:
+        super().__init__(409, "unknown-worker", "there is no such worker here; a free agent may try again, a busy one goes on")
+
+
+class StaleClaim(Problem):
+    def __init__(self) -> None:
+        super().__init__(409, "stale", "this claim is no longer this worker's")
 
 
 def said(reason: str) -> str:
@@ -52,16 +59,16 @@ async def register(context: Context, call: Call) -> Response:
     known = await context.store.workers.identity(body.worker)
     # A reviewed token may outlive its pod by seconds: the UID must be the one in our own row.
     if known is not None and known[0] not in (None, body.uid):
-        raise UNKNOWN
+        raise UnknownWorker
     if (
         known is not None
         and known[0] is None
         and not isinstance(await context.store.workers.spawned(body.worker, body.uid), Done)
     ):
-        raise UNKNOWN
+        raise UnknownWorker
     pool = known[1] if known is not None else await _forgotten(context, body.worker)
     if pool is None:
-        raise UNKNOWN
+        raise UnknownWorker
     spec = pool.spec
     return answer(
         Registered(
@@ -89,42 +96,41 @@ async def _forgotten(context: Context, worker: str) -> Pool | None:
 
 async def poll(context: Context, call: Call) -> Response:
     """Answer as soon as what we want differs from what the agent says."""
-    word, proven = _word(call), _proven(context, call.body)
-    context.replica.word(word if proven else msgspec.structs.replace(word, claim=None, fence=None, tenant=None))
-    mine = context.polls[word.worker] = object()  # an agent has one poll under way: an older one speaks for nobody
+    report, proven = _report(call), _proven(context, call.body)
+    context.replica.heartbeats.add(report if proven else msgspec.structs.replace(report, claim=None, fence=None, tenant=None))
+    mine = context.polls[report.worker] = object()  # an agent has one poll at a time: an older one is answered and forgotten
     loop = asyncio.get_running_loop()
     end = loop.time() + call.body.wait
     fresh = True
     try:
-        with context.wakes.worker(word.worker) as woken:
+        with context.signals.workers.watch(report.worker) as waiter:
             while True:
-                woken.clear()
-                directive = await context.store.workers.report(word, fresh=fresh)
+                waiter.clear()
+                directive = await context.store.workers.report(report, fresh=fresh)
                 fresh = False
                 if directive.do == "unknown":
-                    raise UNKNOWN
+                    raise UnknownWorker
                 if directive.do == "ahead" and not proven:
-                    raise STALE
+                    raise StaleClaim
                 if directive.do == "ahead":
-                    assert word.fence is not None
+                    assert report.fence is not None
                     state = await context.store.fleet.state()
-                    await context.store.fleet.begin_recovery(directive.reason, state.mark, epoch_of(word.fence))
+                    await context.store.fleet.begin_recovery(directive.reason, state.mark, epoch_of(report.fence))
                 elif directive.do != "nothing":
                     return await _direct(context, call.agent, directive)
                 if directive.freed is not None:
-                    context.replica.freed(directive.freed)
+                    context.claim_path.worker_freed(directive.freed)
                 left = end - loop.time()
-                gone = context.polls.get(word.worker) is not mine or await call.request.is_disconnected()
-                if left <= 0 or gone or context.stopping.is_set():
+                gone = context.polls.get(report.worker) is not mine or await call.request.is_disconnected()
+                if left <= 0 or gone or context.signals.stopping.is_set():
                     return answer(DirectiveView(do="nothing"))
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(woken.wait(), min(left, LOOK_AGAIN))
+                await waiter.wait(min(left, LOOK_AGAIN))
     finally:
-        if context.polls.get(word.worker) is mine:
-            del context.polls[word.worker]
+        if context.polls.get(report.worker) is mine:
+            del context.polls[report.worker]
 
 
-def _word(call: Call) -> AgentReport:
+def _report(call: Call) -> AgentReport:
     body: Poll = call.body
     return AgentReport(
         worker=call.agent.worker,
@@ -178,13 +184,10 @@ async def progress(context: Context, call: Call) -> Response:
 
 
 async def acknowledge(context: Context, call: Call) -> Response:
-    claim = await context.store.claims.acknowledge(call.agent.worker, call.body.fence, call.body.endpoint)
-    crash_point("handover.acknowledged")
+    claim = await context.claim_path.acknowledge(call.agent.worker, call.body.fence, call.body.endpoint)
     if claim is None:
         raise await _stale(context)
-    context.wakes.wake_claim(claim)
-    await context.counting.active(claim)
-    return answer(Accepted(claim))
+    return answer(Accepted(claim.id))
 
 
 async def _stale(context: Context) -> Problem:
@@ -192,14 +195,14 @@ async def _stale(context: Context) -> Problem:
     before that is noticed is not lost: the agent has stored it, and its pod's end is credited by it.)"""
     if (await context.store.fleet.state()).uncertain:
         return unavailable("the database lost commits, and claims are being found again")
-    return STALE
+    return StaleClaim()
 
 
 async def refuse(context: Context, call: Call) -> Response:
     claim = await _held(context, call)
     reason = f"its worker could not be activated: {said(call.body.reason)}"
     await context.store.claims.requeue(claim, call.body.fence, reason=reason)
-    context.replica.hint({call.agent.worker})
+    context.signals.workers.changed(call.agent.worker)
     return empty()
 
 
@@ -208,13 +211,13 @@ async def result(context: Context, call: Call) -> Response:
     worker = await context.store.workers.get(call.agent.worker)
     if worker is None:
         problem = await _stale(context)
-        raise UNKNOWN if problem is STALE else problem
+        raise UnknownWorker if isinstance(problem, StaleClaim) else problem
     claim = worker.claim
     if claim is None or worker.fence != body.fence:
         return await _result_again(context, call, body)
     outcome = "completed" if body.exit_code == 0 else "failed"
     reason = said(body.reason) or f"its command exited with {body.exit_code}"
-    ended = await context.store.claims.end(
+    ended = await context.claim_path.end(
         claim,
         outcome=outcome,
         how="result",
@@ -224,13 +227,10 @@ async def result(context: Context, call: Call) -> Response:
         exit_code=body.exit_code,
     )
     crash_point("result.stored")
-    if isinstance(ended, Skipped):
-        raise Problem(503, ended.by, not_now(ended.by, worker.pool), headers={"Retry-After": "2"})
-    if not isinstance(ended, Done):
+    if isinstance(ended.outcome, Skipped):
+        raise Problem(503, ended.outcome.by, not_now(ended.outcome.by, worker.pool), headers={"Retry-After": "2"})
+    if ended.claim is None:
         return await _result_again(context, call, body)
-    context.wakes.wake_claim(claim)
-    await context.counting.ended(claim, "result")
-    context.replica.hint({worker.id})
     return answer(Accepted(claim))
 
 
@@ -246,18 +246,18 @@ async def failed(context: Context, call: Call) -> Response:
     """Reset or boot failed: retire on doubt."""
     worker = await context.store.workers.get(call.agent.worker)
     if worker is None:
-        raise UNKNOWN
+        raise UnknownWorker
     await context.store.workers.condemn(worker.id, None, f"its agent gave up: {said(call.body.reason)}", counted=False)
     if worker.state == "spawning":
         await context.store.pools.trouble(worker.pool_id, said(call.body.reason), 2.0)
-    context.replica.hint({worker.id})
+    context.signals.workers.changed(worker.id)
     return empty()
 
 
 async def _held(context: Context, call: Call) -> str:
     worker = await context.store.workers.get(call.agent.worker)
     if worker is None or worker.claim is None or worker.fence != call.body.fence:
-        raise STALE
+        raise StaleClaim
     return worker.claim
 
 

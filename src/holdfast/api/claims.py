@@ -1,19 +1,17 @@
 """Claims over HTTP: ask, look, renew, release, cancel."""
 
 import hashlib
-from datetime import UTC, datetime
 
 import msgspec
 from starlette.responses import Response
 
-from ..engine.crash import crash_point
-from ..engine.desk import Unstorable
+from ..crash_points import crash_point
 from ..model.claim import Claim
 from ..model.duration import seconds
-from ..model.outcome import Done, Skipped
+from ..model.outcome import Skipped
 from ..model.pool import FieldProblem, Pool
-from ..ports.store import NewClaim, Pair
-from .claim_shapes import Cancel, ClaimList, ClaimRequest, ClaimView, GetQuery, ListQuery, Release, Renew, Timings, view, when
+from ..ports.store import NewClaim
+from .claim_shapes import Cancel, ClaimList, ClaimRequest, ClaimView, GetQuery, ListQuery, Release, Renew, view
 from .context import Context
 from .problems import Problem, not_found, not_now, refused, unavailable
 from .routes import OPERATORS, Call, Route, answer
@@ -26,19 +24,13 @@ async def ask(context: Context, call: Call) -> Response:
     wait = min(_duration("wait", asked.wait), LONGEST_WAIT)
     pool = await context.pool(asked.pool)
     new = new_claim(context, call, asked, pool)
-    try:
-        result, claim = await context.desk.serve(pool, new, ("active", "ended"), wait)
-    except Unstorable:
-        raise refused("body", "the store cannot keep this request") from None
+    result, claim = await context.claim_path.submit(pool, new, ("active", "ended"), wait)
     if result.what == "closed":
         context.forget_pool(asked.pool)
         raise not_found("pool", asked.pool, "; it is being deleted")
     if result.what == "other":
         detail = f"key {asked.key!r} already names claim {result.claim}, which is another request"
         raise Problem(409, "key-taken", detail)
-    if result.active is not None:
-        context.counting.granted(pool.name)
-        return answer(_granted(pool, new, result.active), 201)
     if claim is None:
         lost = "the database lost this claim with its last commits: ask again"
         raise Problem(503, "unavailable", lost, headers={"Retry-After": "2"})
@@ -86,30 +78,6 @@ def new_claim(context: Context, call: Call, asked: ClaimRequest, pool: Pool) -> 
     )
 
 
-def _granted(pool: Pool, new: NewClaim, pair: Pair) -> ClaimView:
-    """The answer of a claim that was served by its own batch: known without asking again."""
-    at = datetime.fromtimestamp(pair.at, UTC)
-    return ClaimView(
-        id=pair.claim,
-        state="active",
-        reason="",
-        pool=pool.name,
-        tenant=new.tenant,
-        priority=new.priority,
-        attempts=1,
-        key=new.key,
-        worker=pair.worker,
-        fence=pair.fence,
-        protected=pool.spec.protection.mode == "always",
-        created_at=at,
-        assigned_at=at,
-        active_at=at,
-        lease_until=when(pair.at + new.lease) if new.lease else None,
-        max_until=when(pair.at + new.max_duration),
-        timings=Timings(wait=0.0, hand_over=0.0),
-    )
-
-
 def _duration(field: str, text: str) -> float:
     try:
         return seconds(text)
@@ -149,68 +117,66 @@ async def get(context: Context, call: Call) -> Response:
     until = ("ended",) if call.query.until == "ended" else ("active", "ended")
     wait = min(_duration("wait", call.query.wait), LONGEST_WAIT)
     if wait > 0 and claim.state not in until:
-        claim = await context.desk.wait(claim.id, until, wait) or claim
+        claim = await context.claim_path.wait(claim.id, until, wait) or claim
     return answer(view(context, claim))
 
 
 async def renew(context: Context, call: Call) -> Response:
-    claim = await own(context, call)
-    if not await context.store.claims.renew(claim.id, call.body.fence):
+    tenant = None if call.caller.trusted else call.caller.tenant
+    claim = await context.store.claims.renew(call.path("id"), call.body.fence, tenant)
+    if claim is None:
         raise stale(await own(context, call))
-    return answer(view(context, await own(context, call)))
+    return answer(view(context, claim))
 
 
 async def release(context: Context, call: Call) -> Response:
-    claim = await own(context, call)
     body: Release = call.body
     if body.force:
         if call.caller.role not in OPERATORS:
             raise Problem(403, "forbidden", "only operators and admins release by force")
         if not body.reason.strip():
             raise refused("reason", "is required with force: it is written into the claim's history")
-        await end(context, claim, "released", "force", f"forced by an operator: {body.reason}", None)
-    else:
-        if body.fence is None and not _own(call, claim):
-            detail = "this is another tenant's claim: bring its fence, or force with a reason"
-            raise Problem(403, "forbidden", detail, [FieldProblem("fence", "is required for another tenant's claim")])
-        await end(context, claim, "released", "release", body.reason or "released by its holder", body.fence)
-    return answer(view(context, await own(context, call)))
+        return await end(context, call, "released", "force", f"forced by an operator: {body.reason}")
+    # The fence is the holder's proof: an operator or admin who brings it releases for the tenant.
+    holder = None if call.caller.trusted and body.fence is not None else _tenant(call)
+    return await end(context, call, "released", "release", body.reason or "released by its holder", holder, body.fence)
 
 
 async def cancel(context: Context, call: Call) -> Response:
-    claim = await own(context, call)
-    if _own(call, claim):
-        await end(context, claim, "cancelled", "cancel", call.body.reason or "cancelled by its holder", None)
-    elif not call.body.reason.strip():
-        raise refused("reason", "is required for another tenant's claim: it is written into the claim's history")
-    else:
-        await end(context, claim, "cancelled", "force", f"cancelled by an operator: {call.body.reason}", None)
-    return answer(view(context, await own(context, call)))
+    reason: str = call.body.reason
+    if call.caller.trusted and (await own(context, call)).tenant != _tenant(call):
+        if not reason.strip():
+            raise refused("reason", "is required for another tenant's claim: it is written into the claim's history")
+        return await end(context, call, "cancelled", "force", f"cancelled by an operator: {reason}")
+    return await end(context, call, "cancelled", "cancel", reason or "cancelled by its holder", _tenant(call))
 
 
-def _own(call: Call, claim: Claim) -> bool:
-    """P2: whoever is not its holder ends a claim by force, with a reason. Admins without a tenant hold as `default`."""
-    return claim.tenant == (call.caller.tenant or "default")
+def _tenant(call: Call) -> str:
+    """The tenant for which the caller holds claims. Admins and operators without a tenant hold as `default`."""
+    return call.caller.tenant or "default"
 
 
-async def end(context: Context, claim: Claim, outcome: str, how: str, reason: str, fence: int | None) -> None:
-    """End a claim by its holder or an operator. Ended already, the same way: success, so that a retry is safe."""
+async def end(
+    context: Context, call: Call, outcome: str, how: str, reason: str, tenant: str | None = None, fence: int | None = None
+) -> Response:
+    """Ends a claim by its holder (`tenant`) or by an operator, in one statement. A claim that has already ended the same way is a
+    success, so that a caller can safely try again after a lost answer."""
     states = ("assigned", "active") if outcome == "released" else ("waiting", "assigned", "active")
-    result = await context.store.claims.end(claim.id, outcome=outcome, how=how, reason=reason, states=states, fence=fence)
+    ended = await context.claim_path.end(
+        call.path("id"), outcome=outcome, how=how, reason=reason, states=states, fence=fence, tenant=tenant
+    )
     crash_point("release.stored")
-    if isinstance(result, Done):
-        await context.counting.ended(claim.id, how)
-        context.wakes.wake_claim(claim.id)
-        if claim.worker is not None:
-            context.wakes.wake_worker(claim.worker)
-            context.replica.hint({claim.worker})
-        return
-    if isinstance(result, Skipped):
-        raise Problem(503, result.by, not_now(result.by, claim.pool), headers={"Retry-After": "5"})
-    now = (await context.store.claims.get([claim.id]))[0]
-    if now.state == "ended" and now.outcome == outcome and (fence is None or now.fence == fence):
-        return
-    raise stale(now)
+    if ended.claim is not None:
+        return answer(view(context, ended.claim))
+    claim = await own(context, call)
+    if isinstance(ended.outcome, Skipped):
+        raise Problem(503, ended.outcome.by, not_now(ended.outcome.by, claim.pool), headers={"Retry-After": "5"})
+    if tenant is not None and claim.tenant != tenant:
+        detail = "this is another tenant's claim: bring its fence, or force with a reason"
+        raise Problem(403, "forbidden", detail, [FieldProblem("fence", "is required for another tenant's claim")])
+    if claim.state == "ended" and claim.outcome == outcome and (fence is None or claim.fence == fence):
+        return answer(view(context, claim))
+    raise stale(claim)
 
 
 def stale(claim: Claim) -> Problem:

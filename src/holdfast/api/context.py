@@ -1,19 +1,18 @@
-"""What the routes work with."""
+"""What the handlers of the routes work with."""
 
 import asyncio
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..engine.counting import Counting
-from ..engine.desk import Desk
-from ..engine.ids import Ids
-from ..engine.metrics import Metrics
-from ..engine.replica import Replica
-from ..engine.wakes import Wakes
+from ..claimpath.path import ClaimPath
+from ..claimpath.signals import Signals
+from ..ids import Ids
+from ..metrics import Metrics
 from ..model.pool import Pool
 from ..ports.cluster import Cluster
 from ..ports.store import Store
+from ..running.replica import Replica
 from .auth import Auth
 from .problems import Problem, not_found
 
@@ -25,24 +24,22 @@ READY_SECONDS = 5.0  # without a stored beat: by then others take this replica f
 class Context:
     store: Store
     cluster: Cluster
-    desk: Desk
+    claim_path: ClaimPath
+    signals: Signals
     replica: Replica
-    wakes: Wakes
     metrics: Metrics
-    counting: Counting
     auth: Auth
     ids: Ids
     version: str
     install: str
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    polls: dict[str, object] = field(default_factory=dict)  # the newest poll of each agent
+    polls: dict[str, object] = field(default_factory=dict)  # the newest poll of each agent, by worker
     _pools: dict[str, tuple[float, Pool]] = field(default_factory=dict)
 
     def ready(self) -> bool:
         """Whether this replica can serve: the store heard it lately, and it is not leaving."""
         heard = self.replica.beat_at
         late = heard is None or asyncio.get_running_loop().time() - heard > READY_SECONDS
-        return not late and not self.stopping.is_set()
+        return not late and not self.signals.stopping.is_set()
 
     async def pool(self, name: str) -> Pool:
         """The live pool of this name; an unknown one suggests the nearest."""

@@ -79,7 +79,7 @@ async def events(context: Context, call: Call) -> Response:
 async def _sse(context: Context, call: Call, found: list[Event], cursor: str, about: dict[str, Any]) -> AsyncIterator[bytes]:
     quiet = 0.0
     with context.auth.streaming(call.caller):
-        while not context.stopping.is_set():
+        while not context.signals.stopping.is_set():
             for event in found:
                 yield b"id: %s\nevent: %s\ndata: %s\n\n" % (
                     event.cursor.encode(),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..engine.metrics import Metrics
+from ..metrics import Metrics
 from ..ports.store import PoolLoad
 from .context import Context
 

@@ -1,6 +1,5 @@
 """What a claim's command printed, over HTTP, from any replica."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -35,8 +34,8 @@ async def output(context: Context, call: Call) -> Response:
 
 async def _follow(context: Context, call: Call, claim: Claim, offset: int, follow: bool) -> AsyncIterator[bytes]:
     ended = claim.state == "ended" or not follow
-    with context.wakes.claim(claim.id) as woken:
-        while not context.stopping.is_set():
+    with context.signals.claims.watch(claim.id) as waiter:
+        while not context.signals.stopping.is_set():
             piece = await context.cluster.output(claim.id, claim.worker or "", offset, CHUNK)
             if piece.data:
                 offset += len(piece.data)
@@ -50,11 +49,8 @@ async def _follow(context: Context, call: Call, claim: Claim, offset: int, follo
             if found:
                 claim = found[0]
             if not ended:
-                try:
-                    await asyncio.wait_for(woken.wait(), 0.25)
-                except TimeoutError:
-                    continue
-                woken.clear()
+                await waiter.wait(0.25)
+                waiter.clear()
 
 
 ROUTES = [

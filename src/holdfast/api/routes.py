@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from ..model.pool import FieldProblem
 from ..ports.cluster import ClusterUnavailable
-from ..ports.store import StoreUnavailable
+from ..ports.store import StoreUnavailable, Unstorable
 from .auth import AgentIdentity, Caller, bearer
 from .problems import Problem, encode, invalid, refused, unavailable
 
@@ -146,6 +146,8 @@ async def answered(context: "Context", route: str, work: Awaitable[Response]) ->
         return await work
     except Problem as problem:
         return problem.response()
+    except Unstorable:
+        return refused("body", "the store cannot keep this request: a value in it is not valid for Postgres").response()
     except StoreUnavailable:
         context.metrics.store_errors.inc()
         return unavailable("the store is not available").response()

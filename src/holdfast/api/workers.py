@@ -91,7 +91,7 @@ async def retire(context: Context, call: Call) -> Response:
         raise Problem(409, result.by, not_now(result.by, found.pool))
     if not isinstance(result, Done):
         raise _not_free(await context.store.workers.get(found.id) or found)
-    context.replica.hint({found.id})
+    context.signals.workers.changed(found.id)
     return answer(worker_view(await context.store.workers.get(found.id) or found))
 
 

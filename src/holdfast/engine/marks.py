@@ -5,9 +5,9 @@ import asyncio
 import structlog
 
 from ..duties.duty import Ports
+from ..metrics import Metrics
 from ..ports.cluster import ClusterUnavailable, Remembered
 from ..ports.store import UNCOMPARED, Beat
-from .metrics import Metrics
 
 log = structlog.get_logger()
 

@@ -30,8 +30,6 @@ BESIDE_GRACE = 30.0  # for those, as for every worker that nobody holds
 class KubernetesCluster:
     """Any number of replicas use the same namespace at once; so may other installations."""
 
-    shared = True
-
     def __init__(self, api: Api, namespace: str, setup: template.Setup, *, keep_output: float = KEEP_OUTPUT) -> None:
         self.install = setup.install
         self._api, self._setup = api, setup

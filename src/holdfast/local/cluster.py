@@ -33,7 +33,6 @@ class LocalCluster:
     """The Cluster port, on one machine. Any number of replicas may use the same folders at once."""
 
     declarations: Declarations | None = None
-    shared = False
 
     def __init__(
         self,

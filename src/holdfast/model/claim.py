@@ -23,7 +23,6 @@ CLAIM = Machine(
     transitions=(
         Transition("create", (), "waiting", "claim.created", "a request was accepted"),
         Transition("assign", ("waiting",), "assigned", "claim.assigned", "a worker was picked and fenced"),
-        Transition("grant", ("waiting",), "active", "claim.active", "a worker that needs no hand-over was picked"),
         Transition("activate", ("assigned",), "active", "claim.active", "the worker acknowledged, or was protected"),
         Transition("requeue", ("assigned",), "waiting", "claim.requeued", "the worker proved unusable"),
         Transition("retry", ("active",), "waiting", "claim.retried", "its worker died and it asked for retry: lost"),

@@ -16,12 +16,12 @@ import structlog
 
 from ..api.auth import hash_token
 from ..duties.scale import free_target, plan_pool
-from ..engine.replica import Replica
 from ..model.pool import PoolSpec
 from ..model.tenant import TenantSpec
 from ..ports.cluster import Cluster
 from ..ports.store import PoolLoad
 from ..postgres.notices import Kind
+from ..running.replica import Replica
 from ..sim.cluster import SimCluster
 from ..sim.gate import Gate
 from ..sim.loop import Owner, VirtualLoop, start

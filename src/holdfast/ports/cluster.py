@@ -81,7 +81,6 @@ class Cluster(Protocol):
 
     install: str
     declarations: Declarations | None  # None: pools are declared through the API alone
-    shared: bool  # others may end its pods or close its nodes, so that a row about a pod is always a moment old
 
     async def pods(self) -> list[Pod]:
         """All pods of this installation, ended ones too, as of now. Pods of another installation are never listed. Raises

@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from ..model.claim import Claim
+from ..model.outcome import Outcome
 from ..model.pod import Heartbeat
 from ..model.pool import Pool
 from ..model.worker import Worker
@@ -27,22 +29,38 @@ class NewClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """A claim that got a worker. `active`: there is nothing to hand over."""
+    """A claim that got a worker: it is `assigned`, and has to be handed over."""
 
     claim: str
     worker: str
     fence: int
     uid: str | None
     tenant: str
-    active: bool = False
-    at: float = 0.0
+
+
+# new: it is stored. same: its key names this very request already. other: its key names another request. closed: the pool drains.
+SubmittedAs = Literal["new", "same", "other", "closed"]
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What became of each request (by its id), and the pairs that were made."""
+    """What became of each request (by its id: what, and the claim that stands for it), and the pairs that were made."""
 
-    answers: dict[str, tuple[Literal["new", "same", "other", "closed"], str]]
+    answers: dict[str, tuple[SubmittedAs, str]]
     pairs: list[Pair]
+
+
+class AcknowledgedClaim(msgspec.Struct, frozen=True):
+    """The claim that an acknowledgement made active. `first` is False when an earlier acknowledgement had done so."""
+
+    claim: Claim
+    first: bool
+
+
+class EndedClaim(msgspec.Struct, frozen=True):
+    """What became of an attempt to end a claim, and the claim as it is after its end; None unless the outcome is Done."""
+
+    outcome: Outcome
+    claim: Claim | None = None
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from ..model.tenant import Tenant, TenantSpec
 from ..model.worker import Worker
 from .installation import Access, Fleet, History
 from .records import (
+    AcknowledgedClaim,
     Adoption,
     AgentReport,
     Assignment,
@@ -20,6 +21,7 @@ from .records import (
     Directive,
     Due,
     DutyReport,
+    EndedClaim,
     Event,
     Facts,
     NewClaim,
@@ -27,6 +29,7 @@ from .records import (
     PoolLoad,
     Recovery,
     Row,
+    SubmittedAs,
     TermState,
 )
 
@@ -37,15 +40,19 @@ class WrongInstallation(Exception):
     """This database is another installation's. Nothing may be concluded from our pods about its workers: refuse, and stop."""
 
 
+class Unstorable(Exception):
+    """Postgres refuses a value as bad data (SQLSTATE class 22): the request that carries it can never be stored."""
+
+
 class StoreUnavailable(Exception):
     """The store could not be asked, or whether a change was stored is unknown. Nothing may be concluded from it (P7)."""
 
 
 class Claims(Protocol):
-    async def match(self, pool_id: str, new: Sequence[NewClaim], limit: int, *, direct: bool = True) -> Batch:
-        """Take requests in and pair what waits with free workers, in the fair order. Under the pool's lock: caps are exact.
-        Sending the same batch again (same ids) is safe. `direct`: a claim that needs neither agent nor protection is active
-        at once; else its pod is looked at first, as for all others."""
+    async def match(self, pool_id: str, new: Sequence[NewClaim], limit: int) -> Batch:
+        """Stores requests and pairs what waits with free workers, in the fair order. Caps are exact, because this happens under
+        the pool's lock. Sending the same batch again, with the same ids, is safe. Raises Unstorable for a value that Postgres
+        refuses as bad data."""
 
     async def offer(self, offers: Sequence[tuple[str, int, bool]]) -> list[Claim]:
         """The worker carries its protection (or not: the flag): its agent may now be told. Claims of pools without an agent
@@ -54,14 +61,15 @@ class Claims(Protocol):
     async def deliver(self, worker: str, uid: str) -> Assignment | None:
         """Note durably that the worker is being told, and what. The same again until acknowledged."""
 
-    async def acknowledge(self, worker: str, fence: int, endpoint: str | None) -> str | None:
-        """The claim becomes active, its secrets are erased. Its id, also when repeated; None: it is not this worker's."""
+    async def acknowledge(self, worker: str, fence: int, endpoint: str | None) -> AcknowledgedClaim | None:
+        """Makes the claim active and erases its secrets. A repeated acknowledgement is accepted again. None: the claim is not
+        this worker's (any more)."""
 
     async def progress(self, worker: str, fence: int) -> bool:
         """Activation lives: the hand-over's clock starts anew."""
 
-    async def renew(self, claim: str, fence: int) -> bool:
-        """The lease starts anew. False: the claim has ended, or the fence is old."""
+    async def renew(self, claim: str, fence: int, tenant: str | None = None) -> Claim | None:
+        """Starts the lease again and returns the claim. None: it has ended, the fence is old, or it is not this tenant's."""
 
     async def end(
         self,
@@ -72,9 +80,10 @@ class Claims(Protocol):
         reason: str,
         states: Sequence[str],
         fence: int | None = None,
+        tenant: str | None = None,
         exit_code: int | None = None,
-    ) -> Outcome:
-        """End a claim, and move its worker on, in one change."""
+    ) -> EndedClaim:
+        """Ends a claim and moves its worker on, in one change. With a fence or a tenant, only if they are the claim's."""
 
     async def requeue(
         self,
@@ -184,6 +193,9 @@ class Pools(Protocol):
     async def get(self, name: str) -> Pool | None:
         """The live pool of this name."""
 
+    async def by_id(self, pool_id: str) -> Pool | None:
+        """The pool of this id, if it is live or draining."""
+
     async def all(self) -> list[Pool]:
         """Live and draining pools."""
 
@@ -252,6 +264,7 @@ class Notices(Protocol):
 
 __all__ = [
     "Access",
+    "AcknowledgedClaim",
     "Adoption",
     "AgentReport",
     "Assignment",
@@ -261,6 +274,7 @@ __all__ = [
     "Directive",
     "Due",
     "DutyReport",
+    "EndedClaim",
     "Event",
     "Facts",
     "Fleet",
@@ -274,7 +288,9 @@ __all__ = [
     "Row",
     "Store",
     "StoreUnavailable",
+    "SubmittedAs",
     "TermState",
+    "Unstorable",
     "Workers",
     "WrongInstallation",
 ]

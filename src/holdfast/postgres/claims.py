@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import msgspec
 
 from ..model.claim import Claim
-from ..model.outcome import Outcome, outcome_of
-from ..ports.store import Assignment, Batch, Due, NewClaim, Pair
+from ..model.outcome import Done, Outcome, outcome_of
+from ..ports.store import AcknowledgedClaim, Assignment, Batch, Due, EndedClaim, NewClaim, Pair
 from .database import Database
 
 _encode = msgspec.json.Encoder().encode
 
-MATCH = "SELECT * FROM @fn.match($1, $2::jsonb, $3, $4, $5)"
+MATCH = "SELECT * FROM @fn.match(p_pool => $1, p_new => $2::jsonb, p_limit => $3, p_mark => $4)"
 
 # Note durably that the worker is being told: from here on it may have served this tenant.
 DELIVER = """
@@ -30,20 +30,10 @@ SELECT c.id, c.fence, c.tenant, c.request, c.protected, extract(epoch FROM c.max
 FROM c LEFT JOIN holdfast.claim_secret s ON s.claim_id = c.id
 """
 
-ACKNOWLEDGE = "SELECT @fn.acknowledge($1, $2, $3)"
-
 PROGRESS = """
 UPDATE holdfast.claim SET progress_heard = (SELECT holdfast.heard())
 WHERE worker_id = $1 AND fence = $2 AND state = 'assigned' RETURNING id
 """
-
-# An adopted claim's lease starts anew with the holder's first word.
-RENEW = """
-UPDATE holdfast.claim SET lease_heard = (SELECT holdfast.heard()) + lease
-WHERE id = $1 AND fence = $2 AND state = 'active' RETURNING id
-"""
-
-END = "SELECT o_what FROM @fn.end_claim($1, $2, $3, $4, $5, $6, $7, $8)"
 
 REQUEUE = "SELECT @fn.requeue($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 
@@ -79,10 +69,11 @@ ENDED_BY = """
 SELECT id FROM holdfast.claim WHERE worker_id = $1 AND fence = $2 AND state = 'ended' AND how IN ('result', 'death')
 """
 
-# Heard time becomes the database's clock again by adding what was not heard. Why a claim waits is said when it is asked, so that
-# it is true then; the sentence about a pool is made once for all of its claims that are shown.
-SHOW = """
-, crowd AS MATERIALIZED (
+# How claims are shown. A statement puts the claims into a CTE named `chosen`, adds these two CTEs, and selects from SHOWN. Heard
+# time becomes the database's clock again by adding the time that was not heard. The reason of a waiting claim is made when it is
+# read, so that it is true then; the sentence about a pool is made once for all of its claims.
+WHY_WAITING = """
+pool_sentence AS MATERIALIZED (
     SELECT p.id, format('pool %L has %s of %s workers free; %s starting, %s held%s%s', p.name,
                count(*) FILTER (WHERE x.state = 'warm' AND x.ready AND NOT x.terminating AND x.schedulable AND x.suspect_since IS NULL),
                p.spec ->> 'max', count(*) FILTER (WHERE x.state = 'spawning'), count(*) FILTER (WHERE x.state = 'held'),
@@ -90,11 +81,13 @@ SHOW = """
                CASE WHEN p.trouble IS NOT NULL THEN '; the last spawn failed: ' || p.trouble ELSE '' END) AS sentence
     FROM holdfast.pool p LEFT JOIN holdfast.worker x ON x.pool_id = p.id AND x.state <> 'gone'
     WHERE p.id IN (SELECT pool_id FROM chosen WHERE state = 'waiting') GROUP BY p.id
-), caps AS MATERIALIZED (
+), full_tenant AS MATERIALIZED (
     SELECT t.name, t.max_claims FROM holdfast.tenant t
     WHERE t.name IN (SELECT tenant FROM chosen WHERE state = 'waiting') AND t.max_claims <= (
         SELECT count(*) FROM holdfast.claim l WHERE l.tenant = t.name AND l.state IN ('assigned', 'active'))
 )
+"""
+SHOWN = """
 SELECT c.id, c.pool_id, p.name AS pool, c.tenant, c.state, c.priority, c.attempts, c.key, c.worker_id AS worker, c.fence, c.protected,
        c.outcome, c.exit_code, c.retry, (p.spec #>> '{worker,agent}')::boolean AS agent,
        CASE WHEN c.state = 'active' THEN w.endpoint END AS endpoint,
@@ -102,17 +95,18 @@ SELECT c.id, c.pool_id, p.name AS pool, c.tenant, c.state, c.priority, c.attempt
             WHEN i.recovering_since IS NOT NULL THEN 'the database lost commits: everything waits until pods have been compared'
             WHEN p.state <> 'live' THEN 'its pool is being deleted'
             WHEN i.stopping THEN 'the installation is being stopped with its workers: nothing is given out'
-            WHEN caps.name IS NOT NULL THEN format('tenant %L holds its cap of %s claims', c.tenant, caps.max_claims)
-            ELSE crowd.sentence || CASE WHEN c.reason <> '' THEN '; before: ' || c.reason ELSE '' END END AS reason,
+            WHEN full_tenant.name IS NOT NULL THEN format('tenant %L holds its cap of %s claims', c.tenant, full_tenant.max_claims)
+            ELSE pool_sentence.sentence || CASE WHEN c.reason <> '' THEN '; before: ' || c.reason ELSE '' END END AS reason,
        extract(epoch FROM c.created_at)::float8 AS created_at, extract(epoch FROM c.assigned_at)::float8 AS assigned_at,
        extract(epoch FROM c.active_at)::float8 AS active_at, extract(epoch FROM c.ended_at)::float8 AS ended_at,
        extract(epoch FROM c.deadline_heard + h.deaf)::float8 AS deadline_at,
        extract(epoch FROM c.lease_heard + h.deaf)::float8 AS lease_until, extract(epoch FROM c.max_heard + h.deaf)::float8 AS max_until
 FROM chosen c JOIN holdfast.pool p ON p.id = c.pool_id LEFT JOIN holdfast.worker w ON w.id = c.worker_id
-LEFT JOIN crowd ON crowd.id = c.pool_id LEFT JOIN caps ON caps.name = c.tenant, holdfast.hearing h, holdfast.installation i
+LEFT JOIN pool_sentence ON pool_sentence.id = c.pool_id LEFT JOIN full_tenant ON full_tenant.name = c.tenant,
+holdfast.hearing h, holdfast.installation i
 """
-# One at a time: this is on every claim's path, and the plan of a search for an array is made anew each time (1.4 of 1.65 ms of CPU).
-GET = f"WITH chosen AS MATERIALIZED (SELECT * FROM holdfast.claim WHERE id = $1) {SHOW}"
+# One claim per statement, because Postgres plans a search for an array again each time (1.4 of 1.65 ms of CPU).
+GET = f"WITH chosen AS MATERIALIZED (SELECT * FROM holdfast.claim WHERE id = $1), {WHY_WAITING} {SHOWN}"
 FIND = f"""
 WITH chosen AS MATERIALIZED (
     SELECT * FROM holdfast.claim c
@@ -120,45 +114,67 @@ WITH chosen AS MATERIALIZED (
       AND ($3::text IS NULL OR c.state = $3)
       AND ($4::text IS NULL OR (c.created_at, c.id) < (SELECT k.created_at, k.id FROM holdfast.claim k WHERE k.id = $4))
     ORDER BY c.created_at DESC, c.id DESC LIMIT $5
-) {SHOW} ORDER BY c.created_at DESC, c.id DESC
+), {WHY_WAITING} {SHOWN} ORDER BY c.created_at DESC, c.id DESC
 """
-# The worker carries its protection: its agent may be told. Without an agent this is the hand-over itself, and what comes back is
-# the answer for whoever waits. Whoever writes several claims or workers locks them by their ids first, claims before workers:
-# else two such statements may wait for each other.
+# The worker carries its protection, so its agent may have the claim. Without an agent this makes the claim active. A statement that
+# writes several claims or workers locks them in the order of their ids first, claims before workers; otherwise two such statements
+# could wait for each other in a circle.
 OFFER = f"""
-WITH given AS MATERIALIZED (
-    SELECT g.* FROM unnest($1::text[], $2::bigint[], $3::boolean[]) AS g(id, fence, protected)
-), mine AS MATERIALIZED (
+WITH offered AS MATERIALIZED (
+    SELECT o.* FROM unnest($1::text[], $2::bigint[], $3::boolean[]) AS o(id, fence, protected)
+), locked_claim AS MATERIALIZED (
     SELECT id FROM holdfast.claim WHERE id = ANY ($1::text[]) ORDER BY id FOR UPDATE
 ), clock AS MATERIALIZED (SELECT holdfast.now() AS t, holdfast.heard() AS h),
 chosen AS (
     UPDATE holdfast.claim AS claim SET
-        offered = true, protected = g.protected, progress_heard = clock.h,
+        offered = true, protected = o.protected, progress_heard = clock.h,
         state = CASE WHEN agent.yes THEN claim.state ELSE 'active' END,
         delivered = claim.delivered OR NOT agent.yes,
         active_at = CASE WHEN agent.yes THEN NULL ELSE clock.t END,
         lease_heard = CASE WHEN agent.yes THEN NULL ELSE clock.h + claim.lease END,
         max_heard = CASE WHEN agent.yes THEN NULL ELSE clock.h + claim.max_duration END
-    FROM given g JOIN mine USING (id), clock, holdfast.pool p, LATERAL (SELECT (p.spec #>> '{{worker,agent}}')::boolean AS yes) agent
-    WHERE claim.id = g.id AND claim.fence = g.fence AND claim.state IN @claim.activate AND NOT claim.offered
+    FROM offered o JOIN locked_claim USING (id), clock, holdfast.pool p,
+         LATERAL (SELECT (p.spec #>> '{{worker,agent}}')::boolean AS yes) agent
+    WHERE claim.id = o.id AND claim.fence = o.fence AND claim.state IN @claim.activate AND NOT claim.offered
       AND p.id = claim.pool_id
-    RETURNING claim.*, p.spec #>> '{{protection,mode}}' = 'off' AS off,
-              claim.protected AND p.spec #>> '{{protection,mode}}' = 'claim' AS seen,
+    RETURNING claim.*, p.spec #>> '{{protection,mode}}' = 'off' AS unprotected_pool,
+              claim.protected AND p.spec #>> '{{protection,mode}}' = 'claim' AS protection_written,
               pg_notify('holdfast', CASE WHEN agent.yes THEN 'w ' || claim.worker_id ELSE 'c ' || claim.id END)
-), theirs AS MATERIALIZED (
+), locked_worker AS MATERIALIZED (
     SELECT id FROM holdfast.worker WHERE id IN (SELECT worker_id FROM chosen) ORDER BY id FOR UPDATE
-), worn AS (
-    -- What the patch's answer showed on the pod: else the next look at it would write the same once more.
+), worker_noted AS (
+    -- Notes the protection that the patch's answer showed; otherwise the next look at the pod would write the same again.
     UPDATE holdfast.worker AS worker SET delivered = worker.delivered OR c.state = 'active',
-        protected = worker.protected OR c.seen, version = worker.version + 1
-    FROM chosen c JOIN theirs ON theirs.id = c.worker_id
-    WHERE worker.id = c.worker_id AND (c.state = 'active' OR c.seen AND NOT worker.protected)
-), noted AS (
+        protected = worker.protected OR c.protection_written, version = worker.version + 1
+    FROM chosen c JOIN locked_worker ON locked_worker.id = c.worker_id
+    WHERE worker.id = c.worker_id AND (c.state = 'active' OR c.protection_written AND NOT worker.protected)
+), event AS (
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
     SELECT clock.t, CASE WHEN c.state = 'active' THEN 'claim.active' ELSE 'claim.unprotected' END, c.pool_id, c.worker_id, c.id,
-           c.tenant, CASE WHEN c.protected OR c.off THEN '' ELSE 'the cluster would not take the protection' END
-    FROM chosen c, clock WHERE c.state = 'active' OR NOT (c.protected OR c.off)
-) {SHOW}
+           c.tenant, CASE WHEN c.protected OR c.unprotected_pool THEN '' ELSE 'the cluster would not take the protection' END
+    FROM chosen c, clock WHERE c.state = 'active' OR NOT (c.protected OR c.unprotected_pool)
+), {WHY_WAITING} {SHOWN}
+"""
+
+# The functions return the claim as they left it, because a read beside them would still see it as it was before.
+ACKNOWLEDGE = f"""
+WITH acknowledged AS MATERIALIZED (SELECT * FROM @fn.acknowledge(p_worker => $1, p_fence => $2, p_endpoint => $3)),
+chosen AS MATERIALIZED (SELECT (a.o_claim).*, a.o_first FROM acknowledged a), {WHY_WAITING}
+SELECT shown.*, chosen.o_first FROM ({SHOWN}) shown, chosen
+"""
+# The lease of an adopted claim starts again with its holder's first renewal.
+RENEW = f"""
+WITH chosen AS (
+    UPDATE holdfast.claim SET lease_heard = (SELECT holdfast.heard()) + lease
+    WHERE id = $1 AND fence = $2 AND state = 'active' AND ($3::text IS NULL OR tenant = $3) RETURNING *
+), {WHY_WAITING} {SHOWN}
+"""
+END = f"""
+WITH result AS MATERIALIZED (
+    SELECT * FROM @fn.end_claim(p_claim => $1, p_fence => $2, p_tenant => $3, p_states => $4, p_outcome => $5, p_how => $6,
+                                p_reason => $7, p_exit => $8, p_mark => $9)
+), chosen AS MATERIALIZED (SELECT (r.o_claim).* FROM result r WHERE r.o_what = 'done'), {WHY_WAITING}
+SELECT result.o_what, shown.* FROM result LEFT JOIN ({SHOWN}) shown ON true
 """
 STATE = "SELECT state FROM holdfast.claim WHERE id = $1"
 
@@ -167,13 +183,13 @@ class PostgresClaims:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    async def match(self, pool_id: str, new: Sequence[NewClaim], limit: int, *, direct: bool = True) -> Batch:
+    async def match(self, pool_id: str, new: Sequence[NewClaim], limit: int) -> Batch:
         asked = [{"ord": n, **msgspec.structs.asdict(claim)} for n, claim in enumerate(new)]
-        rows = await self._db.rows(MATCH, pool_id, _encode(asked).decode(), limit, self._db.mark.value, direct)
+        rows = await self._db.rows(MATCH, pool_id, _encode(asked).decode(), limit, self._db.mark.value)
         batch = Batch({}, [])
-        for what, claim, worker, fence, uid, tenant, at in rows:
-            if what in ("assigned", "active"):
-                batch.pairs.append(Pair(claim, worker, fence, uid, tenant, what == "active", at.timestamp()))
+        for what, claim, worker, fence, uid, tenant in rows:
+            if what == "assigned":
+                batch.pairs.append(Pair(claim, worker, fence, uid, tenant))
             else:
                 batch.answers[claim] = (what, worker or claim)
         return batch
@@ -196,15 +212,21 @@ class PostgresClaims:
             max_seconds=row["max_seconds"],
         )
 
-    async def acknowledge(self, worker: str, fence: int, endpoint: str | None) -> str | None:
-        claim: str | None = await self._db.value(ACKNOWLEDGE, worker, fence, endpoint)
-        return claim
+    async def acknowledge(self, worker: str, fence: int, endpoint: str | None) -> AcknowledgedClaim | None:
+        row = await self._db.row(ACKNOWLEDGE, worker, fence, endpoint)
+        if row is None:
+            return None
+        fields = dict(row)
+        first = fields.pop("o_first")
+        # The worker's row is read as it was before this statement, which may have changed its endpoint.
+        return AcknowledgedClaim(Claim(**{**fields, "endpoint": endpoint or fields["endpoint"]}), first)
 
     async def progress(self, worker: str, fence: int) -> bool:
         return await self._db.value(PROGRESS, worker, fence) is not None
 
-    async def renew(self, claim: str, fence: int) -> bool:
-        return await self._db.value(RENEW, claim, fence) is not None
+    async def renew(self, claim: str, fence: int, tenant: str | None = None) -> Claim | None:
+        row = await self._db.row(RENEW, claim, fence, tenant)
+        return Claim(**dict(row)) if row else None
 
     async def end(
         self,
@@ -215,11 +237,15 @@ class PostgresClaims:
         reason: str,
         states: Sequence[str],
         fence: int | None = None,
+        tenant: str | None = None,
         exit_code: int | None = None,
-    ) -> Outcome:
-        return outcome_of(
-            await self._db.value(END, claim, fence, list(states), outcome, how, reason, exit_code, self._db.mark.value)
-        )
+    ) -> EndedClaim:
+        args = (claim, fence, tenant, list(states), outcome, how, reason, exit_code, self._db.mark.value)
+        row = await self._db.row(END, *args)
+        assert row is not None
+        fields = dict(row)
+        what = outcome_of(fields.pop("o_what"))
+        return EndedClaim(what, Claim(**fields) if isinstance(what, Done) else None)
 
     async def requeue(
         self,

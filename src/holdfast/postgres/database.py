@@ -13,7 +13,7 @@ import asyncpg
 
 from ..model.claim import CLAIM
 from ..model.worker import WORKER
-from ..ports.store import UNCOMPARED, StoreUnavailable
+from ..ports.store import UNCOMPARED, StoreUnavailable, Unstorable
 
 HERE = Path(__file__).parent
 MACHINES = {"claim": CLAIM, "worker": WORKER}
@@ -122,8 +122,9 @@ class _Pooled(_Connection):
 class Database:
     """Runs statements, one at a time and each by itself: a transaction of several statements does not exist here."""
 
-    def __init__(self, pool: asyncpg.Pool, dsn: str, mark: Mark, pooled: bool = False) -> None:
+    def __init__(self, pool: asyncpg.Pool, dsn: str, mark: Mark, pooled: bool = False, pids: set[int] | None = None) -> None:
         self._pool = pool
+        self.pids = set() if pids is None else pids  # of the server processes behind this replica's connections
         self.mark = mark
         self.pooled = pooled
         self.heal: Callable[[], Awaitable[object]] | None = None  # makes a missing schema again
@@ -133,12 +134,22 @@ class Database:
         self.errors = 0
 
     @classmethod
-    async def connect(cls, dsn: str, *, size: int = 8, pooled: bool = False, mark: Mark | None = None) -> "Database":
+    async def connect(
+        cls, dsn: str, *, size: int = 8, pooled: bool = False, mark: Mark | None = None, pids: set[int] | None = None
+    ) -> "Database":
         """`pooled`: behind PgBouncer in transaction mode, where statements cannot be kept prepared, nobody can listen, and
         these settings are the role's (docs/operations.md). The client's own limit holds there too: it cancels."""
+        known = set() if pids is None else pids
+
+        async def note_pid(connection: asyncpg.Connection) -> None:
+            pid = connection.get_server_pid()
+            known.add(pid)
+            connection.add_termination_listener(lambda *_: known.discard(pid))
+
         try:
             pool = await asyncpg.create_pool(
                 dsn,
+                init=note_pid,
                 min_size=1,
                 max_size=size,
                 connection_class=_Pooled if pooled else _Connection,
@@ -150,7 +161,7 @@ class Database:
             )
         except UNAVAILABLE as error:
             raise StoreUnavailable(_say(error)) from error
-        return cls(pool, dsn, mark or Mark(), pooled)
+        return cls(pool, dsn, mark or Mark(), pooled, known)
 
     def sql(self, text: str) -> str:
         rendered = self._rendered.get(text)
@@ -165,6 +176,9 @@ class Database:
         except (*UNAVAILABLE, *NOT_PREPARED) as error:
             self.errors += 1
             raise StoreUnavailable(_say(error)) from error
+        except asyncpg.DataError as error:
+            # The type alone: the text of the error repeats the value, which may be a secret.
+            raise Unstorable(type(error).__name__) from None
         except MISSING as error:
             self.errors += 1
             if self.heal is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Collection
 from typing import Literal
 
 import asyncpg
@@ -28,8 +29,11 @@ SELECT NULL, NULL, NULL, worker_id, NULL FROM holdfast.claim WHERE state = 'assi
 class PostgresNotices:
     """One connection of its own, which comes back after every loss; a gap is announced as `reset`."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, own_pids: Collection[int] = ()) -> None:
+        """`own_pids`: of this replica's own connections. Their notices about claims are skipped, because the code that changes a
+        claim signals that itself, with the row; otherwise every waiter would read the row that it is about to be handed."""
         self._dsn = dsn
+        self._own_pids = own_pids
         self._queue: asyncio.Queue[tuple[Kind, list[str]]] = asyncio.Queue(maxsize=10_000)
         self._task = asyncio.create_task(self._listen())
 
@@ -68,9 +72,9 @@ class PostgresNotices:
                     connection.terminate()
             await asyncio.sleep(0.5)
 
-    def _heard(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
+    def _heard(self, _connection: object, pid: int, _channel: str, payload: str) -> None:
         kind, _, ids = payload.partition(" ")
-        if kind in KINDS:
+        if kind in KINDS and not (kind == "c" and pid in self._own_pids):
             self._put(kind, ids.split(" "))
 
     def _put(self, kind: Kind, ids: list[str]) -> None:

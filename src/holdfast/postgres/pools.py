@@ -196,6 +196,10 @@ class PostgresPools:
         row = await self._db.row(GET, name)
         return pool_of(row) if row else None
 
+    async def by_id(self, pool_id: str) -> Pool | None:
+        row = await self._db.row(BY_ID, pool_id)
+        return pool_of(row) if row and row["pool_state"] != "gone" else None
+
     async def all(self) -> list[Pool]:
         return [pool_of(row) for row in await self._db.rows(ALL)]
 

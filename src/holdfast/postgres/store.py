@@ -31,7 +31,7 @@ class PostgresStore:
         self.db.mark.saw(mark, seconds)
 
     async def listen(self) -> PolledNotices | PostgresNotices:
-        return PolledNotices(self.db) if self.db.pooled else PostgresNotices(self.db.dsn)
+        return PolledNotices(self.db) if self.db.pooled else PostgresNotices(self.db.dsn, self.db.pids)
 
     async def metrics(self) -> dict[str, Any]:
         return await report.metrics(self.db)

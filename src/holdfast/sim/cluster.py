@@ -110,7 +110,6 @@ class SimCluster:
     """The Cluster port. A request, once sent, belongs to the world: it arrives though its sender was cancelled or killed."""
 
     declarations: Declarations | None = None
-    shared = True
 
     def __init__(
         self,

@@ -78,7 +78,7 @@ class Gate:
             result = self.postgres.ask(self.clock(), sql, *args)
         except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             result = error
-        self._spread(list(self.postgres.heard))
+        self._spread(line, list(self.postgres.heard))
         if self.ran is not None:
             self.ran(line, sql, result)
         if line.after_effect is not None:
@@ -107,10 +107,12 @@ class Gate:
                 queue = line.hears
                 later(0.5 + line.source.random(), lambda queue=queue: queue.put_nowait(("reset", [])))  # type: ignore[misc]
 
-    def _spread(self, payloads: list[str]) -> None:
+    def _spread(self, own: Line, payloads: list[str]) -> None:
         for payload in payloads:
             kind, _, ids = payload.partition(" ")
             for line in self.lines:
+                if kind == "c" and line is own:
+                    continue  # as PostgresNotices does: the replica that made the change signals it itself
                 if line.hears is None or line.cut or line.away or line.source.random() < line.flaky:
                     continue
                 heard: Any = (kind, ids.split(" "))

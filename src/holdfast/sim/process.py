@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..engine.ids import Ids
+from ..ids import Ids
 from ..ports.cluster import Cluster
 from ..postgres.database import Mark
 from ..wiring import Wired, wire
@@ -105,9 +105,7 @@ class Process:
         wired = self.wired
         if wired is None or self.dead:
             return
-        wired.context.stopping.set()
-        wired.context.wakes.closing = True
-        wired.context.wakes.wake_all()
+        wired.context.signals.stop()
         await asyncio.wait([start(self.owner, wired.replica.stop())], timeout=5)
         self.crash()
 

@@ -107,44 +107,46 @@ BEGIN
                      WHEN 'warm' THEN 'worker.returned' ELSE 'worker.retiring' END;
 END $$;
 
--- End a claim by one of P2's ways. Answers done | stale | braked | recovering, and what it was before.
-CREATE FUNCTION @fn.end_claim(p_claim text, p_fence bigint, p_states text[], p_outcome text, p_how text,
+-- Ends a claim by one of P2's ways. Returns done, stale, braked or recovering, and with done the claim as it is then.
+CREATE FUNCTION @fn.end_claim(p_claim text, p_fence bigint, p_tenant text, p_states text[], p_outcome text, p_how text,
                               p_reason text, p_exit integer, p_mark bigint)
-RETURNS TABLE (o_what text, o_worker text, o_also text) LANGUAGE plpgsql AS $$
+RETURNS TABLE (o_what text, o_claim holdfast.claim) LANGUAGE plpgsql AS $$
 DECLARE
     c holdfast.claim;
+    v_ended holdfast.claim;
     v_also text;
     v_not text;
     t timestamptz := holdfast.now();
 BEGIN
     SELECT * INTO c FROM holdfast.claim
-    WHERE id = p_claim AND state = ANY (p_states) AND state IN @claim.end AND (p_fence IS NULL OR fence = p_fence) FOR UPDATE;
+    WHERE id = p_claim AND state = ANY (p_states) AND state IN @claim.end AND (p_fence IS NULL OR fence = p_fence)
+      AND (p_tenant IS NULL OR tenant = p_tenant) FOR UPDATE;
     IF NOT FOUND THEN
-        RETURN QUERY SELECT 'stale', NULL::text, NULL::text;
+        RETURN QUERY SELECT 'stale', NULL::holdfast.claim;
         RETURN;
     END IF;
     IF p_how IN ('lease', 'max_duration', 'deadline', 'death', 'pool_deleted', 'unprotected') THEN
         IF @fn.halted(p_mark) THEN
-            RETURN QUERY SELECT 'recovering', NULL::text, NULL::text;
+            RETURN QUERY SELECT 'recovering', NULL::holdfast.claim;
             RETURN;
         END IF;
         -- A renewal that was stored while we waited for the row wins: the deadline is looked at under the lock.
         IF (p_how = 'lease' AND c.lease_heard > holdfast.heard())
            OR (p_how = 'max_duration' AND c.max_heard > holdfast.heard())
            OR (p_how = 'deadline' AND c.deadline_heard > holdfast.heard()) THEN
-            RETURN QUERY SELECT 'stale', NULL::text, NULL::text;
+            RETURN QUERY SELECT 'stale', NULL::holdfast.claim;
             RETURN;
         END IF;
         IF p_how IN ('lease', 'max_duration') THEN
             v_not := @fn.braked('claim', p_claim);
             IF v_not IS NOT NULL THEN
-                RETURN QUERY SELECT v_not, NULL::text, NULL::text;
+                RETURN QUERY SELECT v_not, NULL::holdfast.claim;
                 RETURN;
             END IF;
         END IF;
     END IF;
     UPDATE holdfast.claim SET state = 'ended', outcome = p_outcome, how = p_how, reason = p_reason, exit_code = p_exit,
-        ended_at = t WHERE id = p_claim;
+        ended_at = t WHERE id = p_claim RETURNING * INTO v_ended;
     DELETE FROM holdfast.claim_secret WHERE claim_id = p_claim;
     IF c.worker_id IS NOT NULL AND c.state IN ('assigned', 'active') THEN
         v_also := @fn.leave(c, p_outcome, p_how <> 'death', format('its claim ended: %s', p_outcome));
@@ -156,7 +158,7 @@ BEGIN
     IF v_also IS NOT NULL THEN
         PERFORM pg_notify('holdfast', 'w ' || c.worker_id);
     END IF;
-    RETURN QUERY SELECT 'done', c.worker_id, v_also;
+    RETURN QUERY SELECT 'done', v_ended;
 END $$;
 
 -- Send a claim back to its place in the queue. Assigned: its worker proved unusable before anything started (`p_idle`: and the

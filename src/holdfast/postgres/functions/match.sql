@@ -2,41 +2,37 @@
 -- Functions belong to the release that wrote them (see decisions/0003), so old and new replicas never share one.
 
 -- Bind claims to workers, pair by pair. A claim that was cancelled meanwhile simply stays out, and so does its worker.
-CREATE FUNCTION @fn.assign(p_pool text, p_claims text[], p_workers text[], p_direct boolean, p_always boolean)
-RETURNS TABLE (o_claim text, o_worker text, o_fence bigint, o_uid text, o_tenant text, o_at timestamptz)
+CREATE FUNCTION @fn.assign(p_pool text, p_claims text[], p_workers text[])
+RETURNS TABLE (o_claim text, o_worker text, o_fence bigint, o_uid text, o_tenant text)
 LANGUAGE sql AS $$
     WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
     pair AS (SELECT * FROM unnest(p_claims, p_workers) AS p(claim_id, worker_id)),
     c AS (
         UPDATE holdfast.claim AS claim
-        SET state = CASE WHEN p_direct THEN 'active' ELSE 'assigned' END,
+        SET state = 'assigned',
             worker_id = pair.worker_id,
             -- Not joined: a table without statistics counts as hundreds of rows, and the plan below would read every worker.
             fence = ((SELECT epoch FROM holdfast.installation)::bigint << 40) + nextval('holdfast.fence'),
             attempts = claim.attempts + 1,
             reason = '',
-            offered = p_direct,
-            delivered = p_direct,
-            protected = CASE WHEN p_always THEN true WHEN p_direct THEN false END,
+            offered = false,
+            delivered = false,
+            protected = NULL,
             assigned_at = clock.t,
-            progress_heard = clock.h,
-            active_at = CASE WHEN p_direct THEN clock.t END,
-            lease_heard = CASE WHEN p_direct THEN clock.h + claim.lease END,
-            max_heard = CASE WHEN p_direct THEN clock.h + claim.max_duration END
+            progress_heard = clock.h
         FROM pair, clock
         WHERE claim.id = pair.claim_id AND claim.state IN @claim.assign
         RETURNING claim.id, claim.worker_id, claim.fence, claim.tenant
     ), w AS (
         UPDATE holdfast.worker AS worker
         SET state = 'held', version = worker.version + 1, held_from = worker.state, claim_id = c.id, tenant = c.tenant,
-            fence = c.fence, delivered = p_direct, state_since = clock.t, state_heard = clock.h
+            fence = c.fence, delivered = false, state_since = clock.t, state_heard = clock.h
         FROM c, clock
         WHERE worker.id = c.worker_id AND worker.state IN @worker.hold
-        RETURNING c.id, c.worker_id, c.fence, worker.pod_uid, c.tenant, clock.t
+        RETURNING c.id, c.worker_id, c.fence, worker.pod_uid, c.tenant
     ), e AS (
         INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant)
-        SELECT clock.t, CASE WHEN p_direct THEN 'claim.active' ELSE 'claim.assigned' END, 'worker.held',
-               p_pool, c.worker_id, c.id, c.tenant
+        SELECT clock.t, 'claim.assigned', 'worker.held', p_pool, c.worker_id, c.id, c.tenant
         FROM c, clock
     )
     SELECT * FROM w
@@ -123,19 +119,16 @@ BEGIN
     WHERE tenants.tenant <> ALL (p_full) ORDER BY c.priority DESC, c.tag, c.id LIMIT p_limit;
 END $$;
 
--- One batch of one pool. `what`: new | same | other | closed for each request, assigned | active for each pair.
+-- One batch of one pool. `o_what` is new, same, other or closed for each request, and assigned for each pair.
 -- Everything here is a few rows by an index, whatever the statistics say. Left to itself the planner plans each LIMIT anew
 -- (40 % of a claim's CPU), and on tables that were small when last analyzed it hashes all workers to update one.
-CREATE FUNCTION @fn.match(p_pool text, p_new jsonb, p_limit integer, p_mark bigint, p_direct boolean)
-RETURNS TABLE (o_what text, o_claim text, o_worker text, o_fence bigint, o_uid text, o_tenant text, o_at timestamptz)
+CREATE FUNCTION @fn.match(p_pool text, p_new jsonb, p_limit integer, p_mark bigint)
+RETURNS TABLE (o_what text, o_claim text, o_worker text, o_fence bigint, o_uid text, o_tenant text)
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off AS $$
 DECLARE
     v_pool holdfast.pool;
-    v_direct boolean;
-    v_always boolean;
-    v_word text;
     v_capped boolean := false;
     v_full text[] := '{}';
     v_left integer := p_limit;
@@ -145,14 +138,13 @@ DECLARE
     v_slice integer;
     v_ids text[];
     v_tenants text[];
-    v_others text[] := '{}';
     r record;
 BEGIN
     -- A statement that locks and reads in one go reads from before the lock; the next statement does not.
     PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.pool.' || p_pool, 0));
     SELECT * INTO v_pool FROM holdfast.pool WHERE id = p_pool AND state = 'live';
     IF NOT FOUND THEN
-        RETURN QUERY SELECT 'closed', n.id, NULL::text, NULL::bigint, NULL::text, NULL::text, NULL::timestamptz
+        RETURN QUERY SELECT 'closed', n.id, NULL::text, NULL::bigint, NULL::text, NULL::text
             FROM jsonb_to_recordset(p_new) AS n(id text);
         RETURN;
     END IF;
@@ -161,7 +153,7 @@ BEGIN
         -- Same id: this very batch, sent again after an unknown commit. Same key: the same request, or another one.
         RETURN QUERY
             SELECT CASE WHEN c.id = n.id THEN 'new' WHEN c.request_hash = n.hash THEN 'same' ELSE 'other' END,
-                   n.id, c.id, NULL::bigint, NULL::text, NULL::text, NULL::timestamptz
+                   n.id, c.id, NULL::bigint, NULL::text, NULL::text
             FROM jsonb_to_recordset(p_new) AS n(id text, tenant text, key text, hash text)
             CROSS JOIN LATERAL (
                 SELECT id, request_hash FROM holdfast.claim WHERE id = n.id
@@ -173,11 +165,6 @@ BEGIN
     IF @fn.halted(p_mark) OR EXISTS (SELECT FROM holdfast.installation WHERE stopping) THEN
         RETURN;
     END IF;
-    -- Without an agent and without a protection to write there is nothing left to do, unless the pod must be looked at first.
-    v_direct := p_direct AND NOT ((v_pool.spec #>> '{worker,agent}')::boolean OR v_pool.spec #>> '{protection,mode}' = 'claim');
-    v_always := v_pool.spec #>> '{protection,mode}' = 'always';
-    v_word := CASE WHEN v_direct THEN 'active' ELSE 'assigned' END;
-
     -- First, each tenant's own parked workers. A row that is being written is waited for: skipped, its tenant would lose it.
     IF EXISTS (SELECT FROM holdfast.worker WHERE pool_id = p_pool AND state = 'parked') THEN
         IF EXISTS (SELECT FROM holdfast.worker w JOIN holdfast.tenant t ON t.name = w.tenant
@@ -199,10 +186,9 @@ BEGIN
         WHERE w.n <= @fn.room(w.tenant);
         IF v_claims IS NOT NULL THEN
             PERFORM @fn.charge(p_pool, v_claims);
-            FOR r IN SELECT * FROM @fn.assign(p_pool, v_claims, v_workers, v_direct, v_always) LOOP
+            FOR r IN SELECT * FROM @fn.assign(p_pool, v_claims, v_workers) LOOP
                 v_left := v_left - 1;
-                v_others := v_others || r.o_claim;
-                RETURN QUERY SELECT v_word, r.o_claim, r.o_worker, r.o_fence, r.o_uid, r.o_tenant, r.o_at;
+                RETURN QUERY SELECT 'assigned', r.o_claim, r.o_worker, r.o_fence, r.o_uid, r.o_tenant;
             END LOOP;
         END IF;
     END IF;
@@ -247,20 +233,13 @@ BEGIN
         FROM s JOIN room USING (tenant);
         IF v_claims IS NOT NULL THEN
             PERFORM @fn.charge(p_pool, v_claims);
-            FOR r IN SELECT * FROM @fn.assign(p_pool, v_claims, v_free[1:cardinality(v_claims)], v_direct, v_always) LOOP
+            FOR r IN SELECT * FROM @fn.assign(p_pool, v_claims, v_free[1:cardinality(v_claims)]) LOOP
                 v_left := v_left - 1;
-                v_others := v_others || r.o_claim;
-                RETURN QUERY SELECT v_word, r.o_claim, r.o_worker, r.o_fence, r.o_uid, r.o_tenant, r.o_at;
+                RETURN QUERY SELECT 'assigned', r.o_claim, r.o_worker, r.o_fence, r.o_uid, r.o_tenant;
             END LOOP;
         END IF;
         -- Again only where tenants at their cap stood in front of others.
         EXIT WHEN v_claims IS NOT NULL AND cardinality(v_claims) = v_slice;
         EXIT WHEN cardinality(v_full) = 0;
     END LOOP;
-
-    -- Callers that wait at other replicas; those of this batch hear from the return.
-    IF v_direct AND jsonb_array_length(p_new) < cardinality(v_others) THEN
-        PERFORM pg_notify('holdfast', 'c ' || left(string_agg(id, ' '), 7000)) FROM unnest(v_others) AS o(id)
-        WHERE NOT EXISTS (SELECT FROM jsonb_to_recordset(p_new) AS n(id text) WHERE n.id = o.id);
-    END IF;
 END $$;

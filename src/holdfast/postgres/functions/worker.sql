@@ -108,7 +108,8 @@ END $$;
 
 -- A command starts only after this was accepted. Repeated after a lost answer it is accepted again, also when the first is
 -- still on its way: the row is locked before it is judged.
-CREATE FUNCTION @fn.acknowledge(p_worker text, p_fence bigint, p_endpoint text) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION @fn.acknowledge(p_worker text, p_fence bigint, p_endpoint text)
+RETURNS TABLE (o_first boolean, o_claim holdfast.claim) LANGUAGE plpgsql AS $$
 DECLARE
     c holdfast.claim;
     t timestamptz := holdfast.now();
@@ -116,23 +117,24 @@ DECLARE
 BEGIN
     SELECT * INTO c FROM holdfast.claim WHERE worker_id = p_worker AND fence = p_fence AND state IN ('assigned', 'active') FOR UPDATE;
     IF NOT FOUND THEN
-        RETURN NULL;
+        RETURN;
     END IF;
     IF c.state = 'active' THEN
-        RETURN c.id;
+        RETURN QUERY SELECT false, c;
+        RETURN;
     END IF;
     IF NOT c.delivered OR c.state NOT IN @claim.activate THEN
-        RETURN NULL;
+        RETURN;
     END IF;
     UPDATE holdfast.claim SET state = 'active', active_at = t, lease_heard = h + lease, max_heard = h + max_duration,
-        protected = coalesce(protected, false) -- what was said of it was lost, and what it is converge sees on the pod
-    WHERE id = c.id;
+        protected = coalesce(protected, false) -- unknown after lost commits: `converge` looks at the pod
+    WHERE id = c.id RETURNING * INTO c;
     UPDATE holdfast.worker SET endpoint = coalesce(p_endpoint, endpoint), version = version + 1 WHERE id = p_worker;
     DELETE FROM holdfast.claim_secret WHERE claim_id = c.id;
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant)
     VALUES (t, 'claim.active', c.pool_id, p_worker, c.id, c.tenant);
     PERFORM pg_notify('holdfast', 'c ' || c.id);
-    RETURN c.id;
+    RETURN QUERY SELECT true, c;
 END $$;
 
 -- After lost commits: a claim that only its pod and agent still know, or know more of. All checks come before any write.

@@ -1,4 +1,4 @@
-"""Everything that is counted here, in one place; docs/metrics.md is generated from it."""
+"""All metrics of a replica in one place; docs/metrics.md is generated from it."""
 
 from collections.abc import Iterator, Sequence
 from typing import get_args
@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from ..model.claim import How
+from .model.claim import Claim, How
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
 
@@ -110,3 +110,18 @@ class Metrics:
             self.ends.labels(how)
         for kind in ("quota", "limit", "webhook", "invalid", "image", "unschedulable", "other", "never-ready"):
             self.spawn_failures.labels(kind)
+
+    def claim_active(self, claim: Claim) -> None:
+        """Counts a claim that has just become active."""
+        assert claim.assigned_at is not None
+        assert claim.active_at is not None
+        self.wait.labels(claim.pool).observe(max(0.0, claim.assigned_at - claim.created_at))
+        self.handover.labels(claim.pool).observe(max(0.0, claim.active_at - claim.assigned_at))
+
+    def claim_ended(self, claim: Claim, how: str) -> None:
+        """Counts a claim that has just ended, by one of P2's ways."""
+        assert claim.outcome is not None
+        self.ends.labels(how).inc()
+        self.ended.labels(claim.pool, claim.outcome).inc()
+        if claim.active_at is not None and claim.ended_at is not None:
+            self.hold.labels(claim.pool).observe(max(0.0, claim.ended_at - claim.active_at))

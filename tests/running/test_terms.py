@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.terms import TERM, TRUST, Terms, stale_after
 from holdfast.ports.store import Beat, TermState
+from holdfast.running.terms import TERM, TRUST, Terms, stale_after
 
 PERIODS = {"match": 1.0, "scale": 2.0, "converge": 15.0}
 LOOK = settings(deadline=None, max_examples=200)

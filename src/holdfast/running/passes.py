@@ -1,18 +1,18 @@
-"""One pass of a duty: observe, plan, apply; and what the store is told of it."""
+"""One pass of a duty: observe, plan, apply, and note for the next beat how it went."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
 
+from ..claimpath.signals import Signals
 from ..duties.actions import Action
 from ..duties.duty import Duty, Parted, Ports
+from ..metrics import Metrics
 from ..model.outcome import Done, Failed, Skipped
 from ..ports.cluster import ClusterUnavailable
 from ..ports.store import StoreUnavailable
 from .apply import Apply
-from .metrics import Metrics
 from .terms import Terms, stale_after
 
 log = structlog.get_logger()
@@ -24,22 +24,22 @@ SLICE = 200  # actions between two moments in which requests are served
 class Applied:
     """What became of a plan."""
 
-    done: list[Action] = field(default_factory=list)  # what took effect
+    done: list[Action] = field(default_factory=list)  # the actions that took effect
     failures: int = 0
-    why: str | None = None  # the last one failed
+    why: str | None = None  # the reason of the last failure
 
 
 class Passes:
-    def __init__(self, ports: Ports, apply: Apply, terms: Terms, metrics: Metrics, hint: Callable[[set[str]], None]) -> None:
+    def __init__(self, ports: Ports, apply: Apply, terms: Terms, metrics: Metrics, signals: Signals) -> None:
         self._ports = ports
         self._apply = apply
         self._terms = terms
         self._metrics = metrics
-        self._hint = hint
+        self._signals = signals
 
     async def run_once(self, duty: Duty) -> list[Action]:
-        """One pass; what it did. It has succeeded only if its reads did, and not if all it tried failed. A pass that stands still
-        is given up, so that one call without an answer cannot darken a duty for ever."""
+        """Runs one pass and returns the actions that took effect. A pass has succeeded only if its reads did, and not if all its
+        actions failed. A pass without progress is given up; otherwise one call without an answer would stop the duty forever."""
         tally, started = self._terms.tally(duty.name), _now()
         try:
             async with asyncio.timeout(stale_after(duty.period)) as patience:
@@ -64,7 +64,7 @@ class Passes:
         return applied.done
 
     async def do(self, duty: Duty, actions: list[Action], patience: asyncio.Timeout | None = None) -> Applied:
-        """Apply a plan. Running it twice at once is wasteful, never wrong: every action is guarded."""
+        """Applies a plan. Two replicas that apply the same plan waste work and harm nothing, because every action is guarded."""
         applied = Applied()
         for n, action in enumerate(actions):
             outcome = await self._apply(action)
@@ -81,7 +81,7 @@ class Passes:
                 applied.done.append(action)
                 name = getattr(action, "worker", None) or getattr(action, "name", None)
                 if duty.name != "converge" and isinstance(name, str):
-                    self._hint({name})  # what changed is looked at again at once, not by the next full pass
+                    self._signals.workers.changed(name)  # so that `converge` looks at it now, not in its next full pass
             if isinstance(outcome, Failed):
                 applied.failures, applied.why = applied.failures + 1, outcome.reason
                 log.warning("action failed", duty=duty.name, action=type(action).__name__, reason=outcome.reason)

@@ -1,8 +1,9 @@
-"""Look soon at workers that may need something: as pods, other replicas or time alone hint, and as one step leads to the next."""
+"""Let `converge` look at single workers soon after they changed, between two of its full passes."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
 
+from ..claimpath.signals import Signals
 from ..duties.actions import Action
 from ..duties.converge import Converge
 from ..duties.duty import Ports
@@ -11,71 +12,74 @@ from ..ports.store import Row, StoreUnavailable
 from .passes import Passes
 from .terms import Terms
 
-DUE_PERIOD = 3.0  # seconds between two looks for workers that time alone made due
-GATHER = 0.1  # seconds between two looks: what comes meanwhile is looked at together
-STEP = 0.2  # seconds between two steps of a chain: what keeps changing must not keep us busy
+DUE_PERIOD = 3.0  # seconds between two searches for workers that have become due by time alone
+GATHER = 0.1  # seconds between two looks: workers that change meanwhile are looked at together
+STEP = 0.2  # seconds between two steps of a chain, so that a worker that keeps changing does not keep the replica busy
 
 
-class Hints:
-    """Hints may repeat, merge or be lost: a full pass of `converge` finds what they missed."""
+class Looks:
+    """Signals may repeat, merge or be lost: a full pass of `converge` finds what they missed."""
 
-    def __init__(self, ports: Ports, converge: Converge, terms: Terms, passes: Passes) -> None:
+    def __init__(self, ports: Ports, converge: Converge, terms: Terms, passes: Passes, signals: Signals) -> None:
         self._ports = ports
         self._converge = converge
         self._terms = terms
         self._passes = passes
         self._names: set[str] = set()
-        self._hinted = asyncio.Event()
+        self._changed = asyncio.Event()
         self._next: set[str] = set()
+        signals.workers.subscribe(self.soon)
 
-    def hint(self, names: Iterable[str]) -> None:
-        """These workers may need something: look soon."""
+    def soon(self, names: Iterable[str]) -> None:
+        """Looks at these workers soon."""
         self._names.update(names)
-        self._hinted.set()
+        self._changed.set()
 
-    async def looks(self) -> None:
+    async def at_changed(self) -> None:
+        """Looks at workers that were signalled, until cancelled."""
         while True:
-            await self._hinted.wait()
-            self._hinted.clear()
+            await self._changed.wait()
+            self._changed.clear()
             names, self._names = self._names, set()
             if names and self._ours():
                 await self._look(names)
                 await asyncio.sleep(GATHER)
 
-    async def dues(self) -> None:
-        """Between two full passes: workers for whom time alone has made something due."""
+    async def at_due(self) -> None:
+        """Looks at workers that have become due by time alone, until cancelled."""
         while True:
             await asyncio.sleep(DUE_PERIOD)
             if self._ours():
-                self.hint(await self._ports.store.workers.due())
+                self.soon(await self._ports.store.workers.due())
 
-    async def changes(self) -> None:
+    async def at_pod_changes(self) -> None:
+        """Looks at workers whose pods changed, until cancelled."""
         async for names in self._ports.cluster.changes():
-            self.hint(names)
+            self.soon(names)
 
     async def _look(self, names: set[str]) -> None:
         try:
             seen = await self._converge.observe_some(self._ports, names)
         except (StoreUnavailable, ClusterUnavailable):
-            self._names |= names  # looked at again with the next hint, or in a few seconds
+            self._names |= names  # looked at again with the next signal, or in a few seconds
             raise
         applied = await self._passes.do(self._converge, self._converge.plan(seen))
         following = {name for action in applied.done for name in _workers_of(action, seen.rows)}
         if following and not self._next:
-            # One step leads to the next (dead, ended, buried); but only where it was taken, and never faster than this.
+            # One step leads to the next (dead, ended, buried), but only if it was taken, and never faster than this.
             asyncio.get_running_loop().call_later(STEP, self._step)
         self._next |= following
 
     def _step(self) -> None:
         names, self._next = self._next, set()
-        self.hint(names)
+        self.soon(names)
 
     def _ours(self) -> bool:
         return self._terms.trusted("converge", asyncio.get_running_loop().time())
 
 
 def _workers_of(action: Action, rows: Mapping[str, Row]) -> set[str]:
-    """Whom an action was about: by its own name, or through its claim."""
+    """Returns the workers that an action was about: by their own name, or through their claim."""
     names = {name for name in (getattr(action, "worker", None), getattr(action, "name", None)) if isinstance(name, str)}
     claim = getattr(action, "claim", None)
     return names | {id_ for id_, row in rows.items() if claim is not None and row.worker.claim == claim}

@@ -6,15 +6,16 @@ from typing import Any, cast
 
 import pytest
 
-import holdfast.engine.passes as passes_module
+import holdfast.running.passes as passes_module
+from holdfast.claimpath.signals import Signals
 from holdfast.duties.actions import Action
 from holdfast.duties.duty import Ports
-from holdfast.engine.metrics import Metrics
-from holdfast.engine.passes import Passes
-from holdfast.engine.terms import Terms
+from holdfast.metrics import Metrics
 from holdfast.model.outcome import Done
 from holdfast.ports.cluster import ClusterUnavailable
 from holdfast.ports.store import Beat, StoreUnavailable, TermState
+from holdfast.running.passes import Passes
+from holdfast.running.terms import Terms
 
 NOBODY = cast(Any, None)
 
@@ -47,7 +48,7 @@ class Sweep:
 
 
 def swept(terms: Terms, error: Exception | None, beats: int) -> list[Action]:
-    passes = Passes(Ports(NOBODY, NOBODY), NOBODY, terms, Metrics(), lambda _names: None)
+    passes = Passes(Ports(NOBODY, NOBODY), NOBODY, terms, Metrics(), Signals())
     return asyncio.run(passes.run_once(Sweep(terms, error, beats)))
 
 
@@ -91,7 +92,7 @@ def test_a_pass_that_runs_out_of_time_in_an_action_that_swallows_the_cancellatio
             return [cast(Action, Never()), cast(Action, Never())]
 
     terms = holding()
-    passes = Passes(Ports(NOBODY, NOBODY), cast(Any, stubborn), terms, Metrics(), lambda _names: None)
+    passes = Passes(Ports(NOBODY, NOBODY), cast(Any, stubborn), terms, Metrics(), Signals())
     assert asyncio.run(passes.run_once(Busy(terms, None, 0))) == []
     (report,) = terms.reports()
     assert (report.skips, report.succeeded, report.failure) == (1, False, "a pass stood still and was given up")

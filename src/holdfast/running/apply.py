@@ -6,19 +6,17 @@ from typing import Any
 
 import structlog
 
+from ..claimpath.path import ClaimPath
+from ..claimpath.protection import clear
+from ..crash_points import crash_point
 from ..duties import actions as do
+from ..ids import Ids
+from ..metrics import Metrics
 from ..model.outcome import Done, Failed, Outcome, Skipped, Stale
 from ..model.pod import Stamp
-from ..model.pool import Pool
 from ..ports.cluster import Cluster, ClusterUnavailable, Order, Refused
 from ..ports.store import Pair, Store, StoreUnavailable
-from .counting import Counting
-from .crash import crash_point
-from .declared import DeclaredPools
-from .desk import Desk
-from .handover import clear
-from .ids import Ids
-from .metrics import Metrics
+from .declared_pools import DeclaredPools
 
 log = structlog.get_logger()
 
@@ -26,13 +24,12 @@ SPAWN_BACKOFF = 2.0  # seconds after the first refusal; doubles up to 5 min
 
 
 class Apply:
-    def __init__(self, store: Store, cluster: Cluster, desk: Desk, ids: Ids, metrics: Metrics) -> None:
+    def __init__(self, store: Store, cluster: Cluster, claim_path: ClaimPath, ids: Ids, metrics: Metrics) -> None:
         self._store = store
         self._cluster = cluster
-        self._desk = desk
+        self._claim_path = claim_path
         self._ids = ids
         self._metrics = metrics
-        self._counting = Counting(store, metrics)
         self._declared = DeclaredPools(store, cluster)
         self._by_type: dict[type, Callable[[Any], Awaitable[Outcome]]] = {
             do.Match: self._match,
@@ -86,10 +83,10 @@ class Apply:
     # Claims
 
     async def _match(self, a: do.Match) -> Outcome:
-        pool = await self._pool(a.pool_id)
+        pool = await self._store.pools.by_id(a.pool_id)
         if pool is None:
             return Stale()
-        await self._desk.match(pool)
+        await self._claim_path.match(pool)
         return Done()
 
     async def _hand_over(self, a: do.HandOver) -> Outcome:
@@ -97,19 +94,19 @@ class Apply:
         if not found or found[0].state != "assigned":
             return Stale()
         claim = found[0]
-        pool = await self._pool(claim.pool_id)
+        pool = await self._store.pools.by_id(claim.pool_id)
         assert claim.worker is not None
         assert claim.fence is not None
         identity = await self._store.workers.identity(claim.worker)
         if pool is None or identity is None:
             return Stale()
-        await self._desk.hand_over_again(pool, Pair(claim.id, claim.worker, claim.fence, identity[0], claim.tenant))
+        await self._claim_path.hand_over(pool, Pair(claim.id, claim.worker, claim.fence, identity[0], claim.tenant))
         return Done()
 
     async def _end_claim(self, a: do.EndClaim) -> Outcome:
         if a.proof is not None and not await self._dead(a.proof):
             return Skipped("unsure")
-        outcome = await self._store.claims.end(
+        ended = await self._store.claims.end(
             a.claim,
             outcome=a.outcome,
             how=a.how,
@@ -118,9 +115,8 @@ class Apply:
             fence=a.fence,
             exit_code=a.exit_code,
         )
-        if isinstance(outcome, Done):
-            await self._counting.ended(a.claim, a.how)
-        return outcome
+        self._claim_path.ended(ended, a.how)
+        return ended.outcome
 
     async def _requeue(self, a: do.Requeue) -> Outcome:
         if a.proof is not None and not await self._dead(a.proof):
@@ -144,10 +140,10 @@ class Apply:
     # Workers
 
     async def _spawn(self, a: do.Spawn) -> Outcome:
-        pool = await self._pool(a.pool_id)
+        pool = await self._store.pools.by_id(a.pool_id)
         if pool is None:
             return Stale()
-        await self._desk.calm()  # while there are workers to hand over, further ones can wait
+        await self._claim_path.yield_to_hand_overs()  # a claim that has a worker is more urgent than one more worker
         ids = [self._ids.new(f"w-{pool.name}", 8) for _ in range(a.count)]
         made = await self._store.workers.spawn(a.pool_id, ids, a.free_target, a.starting_limit)
         crash_point("spawn.rows")
@@ -184,7 +180,7 @@ class Apply:
         outcome = await self._store.workers.warm(a.worker, a.version, a.endpoint)
         identity = await self._store.workers.identity(a.worker)
         if isinstance(outcome, Done) and identity is not None:
-            self._desk.poke(identity[1])
+            self._claim_path.match_soon(identity[1])
         return outcome
 
     async def _condemn(self, a: do.Condemn) -> Outcome:
@@ -232,7 +228,11 @@ class Apply:
         return await self._store.workers.bury(a.worker, a.reason)
 
     async def _acknowledged(self, a: do.Acknowledged) -> Outcome:
-        return Done() if await self._store.claims.acknowledge(a.worker, a.fence, None) else Stale()
+        acknowledged = await self._store.claims.acknowledge(a.worker, a.fence, None)
+        if acknowledged is None:
+            return Stale()
+        self._claim_path.acknowledged(acknowledged)
+        return Done()
 
     async def _heard_again(self, a: do.HeardAgain) -> Outcome:
         await self._store.workers.heard_again([a.worker])
@@ -243,7 +243,7 @@ class Apply:
         return Stale() if pod is None else Done()
 
     async def _clear(self, a: do.Clear) -> Outcome:
-        return await clear(self._store, self._cluster, a)
+        return await clear(self._store, self._cluster, a.worker, a.version, a.uid, a.pod_version)
 
     async def _start_blocked(self, a: do.StartBlocked) -> Outcome:
         await self._store.pools.start_blocked(a.pool_id, a.reason)
@@ -287,6 +287,3 @@ class Apply:
             return Skipped("recovering")
         await self._cluster.prune_output(set(a.keep))
         return Done()
-
-    async def _pool(self, pool_id: str) -> Pool | None:
-        return next((pool for pool in await self._store.pools.all() if pool.id == pool_id), None)

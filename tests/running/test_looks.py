@@ -1,4 +1,4 @@
-"""Hints: one step leads to the next by itself, and what never comes to rest keeps nobody busy."""
+"""Looks at single workers: one step leads to the next, and a worker that always needs something does not keep a replica busy."""
 
 import asyncio
 from collections.abc import Iterable
@@ -7,13 +7,14 @@ from typing import Any, cast
 
 import pytest
 
+from holdfast.claimpath.signals import Signals
 from holdfast.duties.actions import Action, HeardAgain
 from holdfast.duties.duty import Ports
-from holdfast.engine.hints import STEP, Hints
-from holdfast.engine.metrics import Metrics
-from holdfast.engine.passes import Passes
-from holdfast.engine.terms import Terms
+from holdfast.metrics import Metrics
 from holdfast.model.outcome import Done, Failed, Outcome, Skipped, Stale
+from holdfast.running.looks import STEP, Looks
+from holdfast.running.passes import Passes
+from holdfast.running.terms import Terms
 
 NOWHERE = Ports(cast(Any, None), cast(Any, None))
 
@@ -36,21 +37,21 @@ class Restless:
 
 
 def looked(outcome: Outcome, seconds: float, trusted: bool = True) -> list[list[str]]:
-    """The looks that one hint leads to within so many seconds, if every step ends like this."""
+    """The looks that one signal leads to within so many seconds, if every step ends like this."""
 
     async def story() -> list[list[str]]:
-        converge, terms = Restless(), Terms("r-1")
+        converge, terms, signals = Restless(), Terms("r-1"), Signals()
         if trusted:
             terms.took("converge", 1, asyncio.get_running_loop().time())
 
         async def apply(_action: Action) -> Outcome:
             return outcome
 
-        passes = Passes(NOWHERE, cast(Any, apply), terms, Metrics(), lambda _names: None)
-        hints = Hints(NOWHERE, cast(Any, converge), terms, passes)
-        task = asyncio.create_task(hints.looks())
-        hints.hint({"w-2", "w-1"})
-        hints.hint({"w-1"})
+        passes = Passes(NOWHERE, cast(Any, apply), terms, Metrics(), signals)
+        looks = Looks(NOWHERE, cast(Any, converge), terms, passes, signals)
+        task = asyncio.create_task(looks.at_changed())
+        signals.workers.changed("w-2", "w-1")
+        signals.workers.changed("w-1")
         await asyncio.sleep(seconds)  # the time itself is what is measured
         task.cancel()
         return converge.looks
@@ -70,5 +71,5 @@ def test_a_step_that_was_not_taken_leads_to_no_other(outcome: Outcome) -> None:
     assert looked(outcome, 2.5 * STEP) == [["w-1", "w-2"]]
 
 
-def test_hints_for_a_duty_that_another_replica_does_are_left_to_it() -> None:
+def test_changed_workers_are_left_to_the_replica_that_runs_converge() -> None:
     assert looked(Done(), STEP, trusted=False) == []

@@ -1,14 +1,15 @@
-"""One replica: it beats, does the duties whose terms it holds, and takes over those that stand still."""
+"""One replica: it beats, runs the duties whose terms it holds, and takes over duties that make no progress."""
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
-from ..duties.actions import Match, Spawn
+from ..claimpath.signals import Signals
+from ..duties.actions import Spawn
 from ..duties.converge import Converge
 from ..duties.deadlines import Deadlines
 from ..duties.duty import Duty, Ports
@@ -16,90 +17,86 @@ from ..duties.match import MatchDuty
 from ..duties.pools import Pools
 from ..duties.prune import Prune
 from ..duties.scale import Scale
+from ..engine.marks import Marks
+from ..metrics import Metrics
 from ..ports.cluster import ClusterUnavailable
-from ..ports.store import AgentReport, Beat, StoreUnavailable
+from ..ports.store import Beat, StoreUnavailable
 from .apply import Apply
-from .desk import Desk
-from .hints import Hints
-from .marks import Marks
-from .metrics import Metrics
+from .heartbeats import Heartbeats
+from .looks import Looks
 from .passes import Passes
 from .terms import BEAT, TERM, Terms, stale_after
-from .wakes import Wakes
 
 log = structlog.get_logger()
 
 UNAVAILABLE = (StoreUnavailable, ClusterUnavailable)
+SHORTEST_PAUSE = 0.05  # seconds between two passes of a duty: signals may come faster than that
+
+
+class About(NamedTuple):
+    """What a replica writes into its row when it joins."""
+
+    pid: int
+    host: str
+    url: str
+    version: str
 
 
 class Replica:
-    def __init__(
-        self,
-        id_: str,
-        ports: Ports,
-        apply: Apply,
-        desk: Desk,
-        wakes: Wakes,
-        metrics: Metrics,
-        url: str,
-        pid: int,
-        host: str,
-        version: str,
-    ) -> None:
+    def __init__(self, id_: str, ports: Ports, apply: Apply, signals: Signals, metrics: Metrics, about: About) -> None:
         self.id = id_
         self.ports = ports
         self.apply = apply
-        self._desk = desk
-        self._wakes = wakes
-        self._metrics = metrics
-        self._about = (pid, host, url, version)
+        self.heartbeats = Heartbeats(ports.store)
         self.converge = Converge()
         self.duties: dict[str, Duty] = {
             duty.name: duty for duty in (MatchDuty(), Deadlines(), self.converge, Scale(), Pools(), Prune())
         }
         self.terms = Terms(id_)
-        self._pokes = {name: asyncio.Event() for name in self.duties}
-        self._passes = Passes(ports, apply, self.terms, metrics, self.hint)
-        self._hints = Hints(ports, self.converge, self.terms, self._passes)
+        self.beat_at: float | None = None  # when a beat was last stored, by this replica's clock
+        self.waits_for: str | None = "it has only just started"  # why the last beat was not stored
+        self._signals = signals
+        self._metrics = metrics
+        self._about = about
+        self._passes = Passes(ports, apply, self.terms, metrics, signals)
+        self._looks = Looks(ports, self.converge, self.terms, self._passes, signals)
         self._marks = Marks(ports, metrics)
-        self._words: dict[str, AgentReport] = {}
+        self._pass_now = {name: asyncio.Event() for name in self.duties}  # set: the next pass does not wait for its period
+        signals.pools.subscribe(self._pools_changed)
         self._tasks: list[asyncio.Task[None]] = []
-        self._freeing: set[asyncio.Task[None]] = set()
+        self._takeover: asyncio.Task[None] | None = None
         self._last_beat: float | None = None
         self._joined = False
-        self._takeover: asyncio.Task[None] | None = None
-        self.beat_at: float | None = None  # when the store last heard us, by our clock
-        self.waits_for: str | None = "it has only just started"  # why the last beat was not stored
 
     # Life
 
     def start(self) -> None:
         loops: list[Callable[[], Coroutine[Any, Any, None]]] = [
             self._beats,
-            self._pulses,
+            self.heartbeats.run,
             self._notices,
-            self._hints.changes,
-            self._hints.looks,
-            self._hints.dues,
+            self._looks.at_pod_changes,
+            self._looks.at_changed,
+            self._looks.at_due,
         ]
         for loop in loops:
-            self._tasks.append(asyncio.create_task(self._for_ever(loop), name=loop.__name__))
+            self._tasks.append(asyncio.create_task(self._forever(loop), name=loop.__name__))
         for duty in self.duties.values():
-            self._tasks.append(asyncio.create_task(self._for_ever(partial(self._duty, duty)), name=duty.name))
+            self._tasks.append(asyncio.create_task(self._forever(partial(self._duty, duty)), name=duty.name))
 
     async def stop(self) -> None:
-        """Our terms are free at once for others; workers and claims are not touched."""
+        """Gives this replica's terms back, so that others can take them at once. Workers and claims are not touched."""
         tasks = [*self._tasks, *([self._takeover] if self._takeover else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._marks.close()
         with contextlib.suppress(*UNAVAILABLE):
-            await self._flush()
+            await self.heartbeats.flush()
             await self.ports.store.fleet.leave(self.id)
 
-    async def _for_ever(self, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """No loop of a replica ends by an error: a dark duty is worse than a repeated one (P6)."""
+    async def _forever(self, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Starts a loop again after every error, because a duty that nobody runs is worse than one that is repeated (P6)."""
         while True:
             try:
                 await loop()
@@ -125,7 +122,7 @@ class Replica:
             await asyncio.sleep(max(0.05, BEAT - (_now() - started)))
 
     async def beat(self) -> None:
-        """Once a second: alive, terms renewed, heard time moved, lost commits looked for."""
+        """Tells the store that this replica lives: terms are renewed, heard time moves, lost commits are noticed."""
         try:
             await self._beat()
         except UNAVAILABLE as error:
@@ -150,36 +147,30 @@ class Replica:
         marks.stored(beat)
         await self._take_terms(beat, stale=False)
         if self._takeover is None or self._takeover.done():
-            # Beside the beat: a duty's trial read must not make us look dead.
+            # Beside the beat, because a duty's trial read could take so long that this replica looks dead.
             self._takeover = asyncio.create_task(self._take_stale(beat))
         if beat.recovering:
-            self._joined = False  # the database may be from before we came
-            self._pokes["converge"].set()
+            self._joined = False  # the database may be from before this replica joined
+            self._pass_now["converge"].set()
 
     async def _take_stale(self, beat: Beat) -> None:
         with contextlib.suppress(*UNAVAILABLE):
             await self._take_terms(beat, stale=True)
 
     async def _take_terms(self, beat: Beat, *, stale: bool) -> None:
+        """Takes terms that ran out or, with `stale`, terms whose holder makes no progress."""
         periods = {duty.name: duty.period for duty in self.duties.values()}
         for term, is_stale in list(self.terms.to_take(beat, periods)):
             if is_stale != stale:
                 continue
             if stale and not await self._reads_work(term.duty):
-                continue  # with the cluster down every duty is stale everywhere: nobody steals in a storm
+                continue  # with the cluster down, every duty is stale everywhere, and taking terms would help nobody
             sent = _now()
             number = await self.ports.store.fleet.take_term(term.duty, self.id, TERM, stale_after(periods[term.duty]))
             if number is not None:
-                log.info(
-                    "term taken",
-                    duty=term.duty,
-                    number=number,
-                    replica=self.id,
-                    before=term.holder,
-                    stale=stale,
-                )
+                log.info("term taken", duty=term.duty, number=number, replica=self.id, before=term.holder, stale=stale)
                 self.terms.took(term.duty, number, sent)
-                self._pokes[term.duty].set()
+                self._pass_now[term.duty].set()
 
     async def _reads_work(self, duty: str) -> bool:
         try:
@@ -191,73 +182,31 @@ class Replica:
     # Duties
 
     async def _duty(self, duty: Duty) -> None:
-        poke = self._pokes[duty.name]
+        pass_now = self._pass_now[duty.name]
         while True:
             started = _now()
             if self.terms.trusted(duty.name, started):
-                did = await self._passes.run_once(duty)
-                if any(isinstance(action, Spawn) for action in did):
-                    poke.set()  # one pass makes a few pods: the next may come at once
-            # At least 50 ms between two passes: hints may come faster than that.
-            await asyncio.sleep(0.05)
+                done = await self._passes.run_once(duty)
+                if any(isinstance(action, Spawn) for action in done):
+                    pass_now.set()  # one pass makes only a few pods, so the next one may follow at once
+            await asyncio.sleep(SHORTEST_PAUSE)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(poke.wait(), max(0.05, duty.period - (_now() - started)))
-            poke.clear()
+                await asyncio.wait_for(pass_now.wait(), max(SHORTEST_PAUSE, duty.period - (_now() - started)))
+            pass_now.clear()
 
-    # Hints
+    def _pools_changed(self, _ids: set[str]) -> None:
+        self._pass_now["match"].set()
+        self._pass_now["scale"].set()
 
-    def hint(self, names: set[str]) -> None:
-        """These workers may need something: look soon."""
-        self._hints.hint(names)
-
-    def freed(self, pool_id: str) -> None:
-        """A worker became free here: pair what waits, without waiting for the backstop."""
-        task = asyncio.create_task(self._match_freed(pool_id))
-        self._freeing.add(task)
-        task.add_done_callback(self._freeing.discard)
-
-    async def _match_freed(self, pool_id: str) -> None:
-        with contextlib.suppress(*UNAVAILABLE):
-            await self.apply(Match(pool_id))
-
-    def poke(self, duty: str) -> None:
-        self._pokes[duty].set()
+    # Notices of other replicas
 
     async def _notices(self) -> None:
         notices = await self.ports.store.listen()
         try:
             async for kind, ids in notices:
-                if kind == "reset":
-                    self._wakes.wake_all()
-                elif kind == "c":
-                    for claim in ids:
-                        self._wakes.notice_claim(claim)
-                elif kind == "w":
-                    for worker in ids:
-                        self._wakes.wake_worker(worker)
-                    self.hint(set(ids))
-                elif kind == "p":
-                    self.poke("match")
-                    self.poke("scale")
+                self._signals.notice(kind, ids)
         finally:
             await notices.close()
-
-    # Pulses
-
-    def word(self, word: AgentReport) -> None:
-        """An agent spoke; stored with others once a second, or not at all: said before an outage, it would be taken for said
-        after it, and speak for a worker that was given to somebody meanwhile. Agents say it again within 20 s."""
-        self._words[word.worker] = word
-
-    async def _pulses(self) -> None:
-        while True:
-            await asyncio.sleep(1)
-            await self._flush()
-
-    async def _flush(self) -> None:
-        words, self._words = self._words, {}
-        if words:
-            await self.ports.store.workers.beat(list(words.values()))
 
 
 def _now() -> float:

@@ -1,0 +1,130 @@
+"""Protect a worker's pod before anybody is told of the worker (P3), or find out why the worker cannot be used."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from ..metrics import Metrics
+from ..model.outcome import Done, Outcome, Stale
+from ..model.pod import Pod, Stamp
+from ..model.pool import ProtectionSpec
+from ..ports.cluster import Cluster, ClusterUnavailable
+from ..ports.store import Pair, Store
+
+TRIES = 3
+PAUSE = 0.1  # seconds between two tries
+TRY_SECONDS = 1.0
+# Protections in progress at the same time. More would only queue in the API server while their second runs: in a burst of
+# hundreds, tries would be given up that only wait for their turn, and all of them would be sent again.
+TURNS = 32
+
+
+class Unusable(NamedTuple):
+    """The worker cannot be given out, for this reason. Its claim goes back to the queue."""
+
+    reason: str
+
+
+class Protected(NamedTuple):
+    """The worker can be given out; `protected` is what its holder is told."""
+
+    protected: bool
+
+
+class Protection:
+    def __init__(self, cluster: Cluster, metrics: Metrics) -> None:
+        self._cluster = cluster
+        self._metrics = metrics
+        self._turns = asyncio.Semaphore(TURNS)
+
+    async def ensure(self, pair: Pair, spec: ProtectionSpec) -> Protected | Unusable:
+        """Brings the pod to what the pool's protection mode asks for. A cluster that does not take the protection, or cannot
+        be read, does not make the worker unusable."""
+        if spec.mode == "claim":
+            return _judge(await self._protect(pair))
+        pod = await self._read(pair)
+        if spec.mode == "always" and isinstance(pod, Pod) and not pod.protected:
+            # A pod of this mode is protected from its birth, unless it is older than the mode or the protection was removed.
+            return _judge(await self._protect(pair))
+        return pod if isinstance(pod, Unusable) else Protected(spec.mode == "always")
+
+    async def _protect(self, pair: Pair) -> Pod | Unusable | None:
+        """Returns the pod after the write; None: the cluster would not take it."""
+        if pair.uid is None:
+            return Unusable("its worker has no pod yet")
+        stamp = Stamp(pair.tenant, pair.claim, pair.fence)
+        # All tries together and one more stay below the time after which `deadlines` hands the claim over again.
+        end = asyncio.get_running_loop().time() + TRIES * TRY_SECONDS
+        for attempt in range(TRIES):
+            if attempt:
+                await asyncio.sleep(PAUSE)
+            try:
+                async with self._turn(end):
+                    pod = await asyncio.wait_for(self._cluster.protect(pair.worker, pair.uid, stamp), TRY_SECONDS)
+                return _usable(pod)
+            except _NoTurn:
+                break
+            except (ClusterUnavailable, TimeoutError):
+                self._metrics.protect_errors.inc()
+        return None
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, end: float) -> AsyncIterator[None]:
+        """Waits for one of the turns until `end`; raises _NoTurn when the protections before this one are still waiting for a
+        cluster that does not answer."""
+        try:
+            async with asyncio.timeout_at(end) if self._turns.locked() else contextlib.nullcontext():
+                await self._turns.acquire()
+        except TimeoutError:
+            self._metrics.protect_errors.inc()
+            raise _NoTurn from None
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+    async def _read(self, pair: Pair) -> Pod | Unusable | None:
+        """Returns the pod as the cluster last showed it, where no write would show it; None: it could not be read."""
+        try:
+            pods = await asyncio.wait_for(self._cluster.read_cached([pair.worker]), TRY_SECONDS)
+        except (ClusterUnavailable, TimeoutError):
+            return None
+        return _usable(pods.get(pair.worker))
+
+    async def remove(self, store: Store, pair: Pair) -> None:
+        """Removes this claim's stamp and protection, if nothing was delivered and the worker is free again. The duty `converge`
+        finds on the pod what fails here."""
+        with contextlib.suppress(ClusterUnavailable, TimeoutError):
+            row = await store.workers.get(pair.worker)
+            if row is None or row.state not in ("warm", "parked"):
+                return
+            pod = await asyncio.wait_for(self._cluster.read(pair.worker), TRY_SECONDS)
+            if pod is not None and pod.uid == pair.uid and pod.stamp is not None and pod.stamp.fence == pair.fence:
+                await clear(store, self._cluster, row.id, row.version, pod.uid, pod.version)
+
+
+async def clear(store: Store, cluster: Cluster, worker: str, version: int, uid: str, pod_version: str) -> Outcome:
+    """Removes stamp and protection from a free worker: first in its row, if the row is as seen; then on its pod, if the pod is.
+    In the other order a clear that was planned from an old view could land on a new claim's protection."""
+    outcome = await store.workers.unprotect(worker, version)
+    if not isinstance(outcome, Done):
+        return outcome
+    return Done() if await cluster.clear(worker, uid, pod_version) else Stale()
+
+
+class _NoTurn(Exception):
+    """No turn came in time."""
+
+
+def _judge(pod: Pod | Unusable | None) -> Protected | Unusable:
+    # `protected` is what the answer shows, not what was sent: a webhook may remove what we put on.
+    return pod if isinstance(pod, Unusable) else Protected(pod is not None and pod.protected)
+
+
+def _usable(pod: Pod | None) -> Pod | Unusable:
+    if pod is None or pod.phase == "ended":
+        return Unusable("its worker's pod was gone at hand-over")
+    if pod.terminating:
+        return Unusable("its worker's pod was terminating at hand-over")
+    return pod if pod.schedulable else Unusable("its worker's node was cordoned at hand-over")

@@ -1,0 +1,103 @@
+"""Tell the parts of this replica that a claim, a worker or a pool changed. A signal is a hint: losing one costs time only."""
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from ..model.claim import Claim
+
+Kind = Literal["c", "w", "p", "reset"]
+
+
+class Waiter:
+    """One waiter for changes of one claim, worker or pool."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+        self.named = False  # this very key was signalled; False: everything was, and this key has probably not changed
+        self.row: Claim | None = None  # the changed claim, if the code that changed it had the row
+
+    async def wait(self, seconds: float) -> None:
+        """Returns when a change was signalled since the last `clear`, at the latest after so many seconds."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), max(0.0, seconds))
+
+    def clear(self) -> None:
+        """Forgets what was signalled so far. Call it before the look, so that a change during the look is not missed."""
+        self._changed.clear()
+        self.named, self.row = False, None
+
+    def signal(self, *, named: bool, row: Claim | None) -> None:
+        # A signal with a row must not hide an earlier one without: the row may be older than what the other one is about.
+        self.named = self.named or (named and row is None)
+        self.row = row if row is not None else self.row
+        self._changed.set()
+
+
+class Topic:
+    """Changes of claims, of workers or of pools, by id."""
+
+    def __init__(self) -> None:
+        # A dict keeps the order of arrival, which a set does not: the first waiter is woken first.
+        self._waiters: dict[str, dict[Waiter, None]] = defaultdict(dict)
+        self._subscribers: list[Callable[[set[str]], None]] = []
+
+    def changed(self, *ids: str, row: Claim | None = None) -> None:
+        """These changed. `row` is the new row of a single claim, for callers that have it."""
+        assert row is None or len(ids) == 1
+        for id_ in ids:
+            for waiter in self._waiters.get(id_, ()):
+                waiter.signal(named=True, row=row)
+        for subscriber in self._subscribers:
+            subscriber(set(ids))
+
+    def subscribe(self, subscriber: Callable[[set[str]], None]) -> None:
+        """Calls the subscriber with the ids of every change. It must return at once."""
+        self._subscribers.append(subscriber)
+
+    @contextmanager
+    def watch(self, id_: str) -> Iterator[Waiter]:
+        waiter = Waiter()
+        self._waiters[id_][waiter] = None
+        try:
+            yield waiter
+        finally:
+            self._waiters[id_].pop(waiter, None)
+            if not self._waiters[id_]:
+                del self._waiters[id_]
+
+    def all_changed(self) -> None:
+        """Wakes every waiter, because changes may have been missed. Subscribers find them by their own full passes."""
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                waiter.signal(named=False, row=None)
+
+
+class Signals:
+    """The one way in which parts of a replica nudge each other."""
+
+    def __init__(self) -> None:
+        self.claims = Topic()
+        self.workers = Topic()
+        self.pools = Topic()
+        self.stopping = asyncio.Event()  # this replica stops: waiting requests are answered as things stand
+
+    def notice(self, kind: Kind, ids: Iterable[str]) -> None:
+        """Signals what the store's notices report, mostly changes that other replicas made."""
+        if kind == "reset":
+            self.all_changed()
+        else:
+            {"c": self.claims, "w": self.workers, "p": self.pools}[kind].changed(*ids)
+
+    def all_changed(self) -> None:
+        """Wakes every waiter: after a gap in the notices, or because this replica stops."""
+        self.claims.all_changed()
+        self.workers.all_changed()
+        self.pools.all_changed()
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self.all_changed()

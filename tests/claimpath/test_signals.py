@@ -1,0 +1,86 @@
+"""Signals: a waiter hears of its own claim, worker or pool, with the row if there is one, and no signal hides another."""
+
+import asyncio
+from typing import Literal
+
+import pytest
+
+from holdfast.claimpath.signals import Signals
+from holdfast.model.claim import Claim
+
+
+def claim(state: Literal["waiting", "assigned", "active", "ended"]) -> Claim:
+    return Claim(
+        id="c-1", pool_id="p-1", pool="linux", tenant="acme", state=state, reason="", priority=0, attempts=1, created_at=0.0
+    )
+
+
+def test_a_waiter_hears_of_its_own_key_only() -> None:
+    async def main() -> None:
+        signals = Signals()
+        with signals.claims.watch("c-1") as mine, signals.claims.watch("c-2") as other, signals.workers.watch("c-1") as worker:
+            signals.claims.changed("c-1", row=claim("active"))
+            await asyncio.wait_for(mine.wait(5), 1)
+            assert mine.row == claim("active")
+            assert (other.row, other.named, worker.row, worker.named) == (None, False, None, False)
+
+    asyncio.run(main())
+
+
+def test_a_signal_with_a_row_does_not_hide_an_earlier_one_without() -> None:
+    """The row may be older than what the other signal is about: the waiter still has to look."""
+
+    async def main() -> None:
+        signals = Signals()
+        with signals.claims.watch("c-1") as waiter:
+            signals.claims.changed("c-1")
+            signals.claims.changed("c-1", row=claim("assigned"))
+            assert waiter.named
+            assert waiter.row == claim("assigned")
+            waiter.clear()
+            assert (waiter.named, waiter.row) == (False, None)
+            signals.claims.changed("c-1", row=claim("active"))
+            assert not waiter.named, "with its row there is nothing to look for"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("kind", "topic"), [("c", "claims"), ("w", "workers"), ("p", "pools")])
+def test_a_notice_of_another_replica_is_the_same_signal(kind: Literal["c", "w", "p"], topic: str) -> None:
+    async def main() -> None:
+        signals, heard = Signals(), list[set[str]]()
+        getattr(signals, topic).subscribe(heard.append)
+        with getattr(signals, topic).watch("x-1") as waiter:
+            signals.notice(kind, ["x-1", "x-2"])
+            await asyncio.wait_for(waiter.wait(5), 1)
+            assert waiter.named
+        assert heard == [{"x-1", "x-2"}]
+
+    asyncio.run(main())
+
+
+def test_after_a_gap_in_the_notices_every_waiter_wakes_but_none_is_named() -> None:
+    async def main() -> None:
+        signals = Signals()
+        with signals.claims.watch("c-1") as one, signals.workers.watch("w-1") as two, signals.pools.watch("p-1") as three:
+            signals.notice("reset", [])
+            for waiter in (one, two, three):
+                await asyncio.wait_for(waiter.wait(5), 1)
+                assert not waiter.named
+        assert not signals.stopping.is_set()
+        signals.stop()
+        assert signals.stopping.is_set()
+
+    asyncio.run(main())
+
+
+def test_a_waiter_that_left_is_forgotten() -> None:
+    async def main() -> None:
+        signals = Signals()
+        with signals.claims.watch("c-1"), signals.claims.watch("c-1") as second:
+            pass
+        signals.claims.changed("c-1")
+        assert not second.named
+        assert signals.claims._waiters == {}
+
+    asyncio.run(main())
