@@ -42,10 +42,6 @@ test: $(READY) ## all tests, on real parts
 	@scripts/test_tools.sh
 	$(BIN)/pytest -n 3 --dist worksteal
 
-.PHONY: test-again
-test-again: $(READY) ## those of the last `make test` that failed, alone on the machine: a slow machine, or a defect?
-	$(BIN)/pytest --last-failed --last-failed-no-failures none
-
 .PHONY: kube
 kube: $(READY) ## build a real Kubernetes control plane and Helm into a cache, once (Go; about fifteen minutes)
 	@scripts/kube.sh

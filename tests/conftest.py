@@ -4,18 +4,24 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
 
 from fleet import Fleet
+from holdfast.ports.cluster import Cluster
 from holdfast.postgres.database import Database
 from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
 from holdfast.postgres.migrate import migrate
 from holdfast.postgres.store import PostgresStore
+
+if TYPE_CHECKING:
+    from contracts.cluster import Stage
+
+pytest.register_assert_rewrite("contracts.cluster")  # so that its asserts show their values; before its first import
 
 
 @pytest.fixture(scope="session")
@@ -50,24 +56,31 @@ def dsn(shared_postgres: EmbeddedPostgres, template: str, request: pytest.Fixtur
     asyncio.run(_admin(shared_postgres.dsn, f"DROP DATABASE {name} WITH (FORCE)"))
 
 
-Story = Callable[[PostgresStore], Coroutine[Any, Any, None]]
+@pytest.fixture
+async def store(dsn: str) -> AsyncIterator[PostgresStore]:
+    """The real store on a fresh database."""
+    made = PostgresStore(await Database.connect(dsn, size=16))
+    try:
+        yield made
+    finally:
+        await made.close()
 
 
 @pytest.fixture
-def on_store(dsn: str) -> Callable[[Story], None]:
-    """Run a test's story against the real store."""
+async def cluster(stage: "Stage") -> AsyncIterator[Cluster]:
+    """A connection to the cluster of the test's stage."""
+    opened = stage.open()
+    try:
+        yield opened
+    finally:
+        await opened.close()
 
-    def run(story: Story) -> None:
-        async def main() -> None:
-            store = PostgresStore(await Database.connect(dsn, size=16))
-            try:
-                await story(store)
-            finally:
-                await store.close()
 
-        asyncio.run(main())
-
-    return run
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A folder with a short path, because sockets lie in it."""
+    with tempfile.TemporaryDirectory(prefix="hf-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -86,7 +99,7 @@ def _named(dsn: str, database: str) -> str:
 
 
 async def _admin(dsn: str, statement: str) -> None:
-    connection = await asyncpg.connect(dsn, timeout=10)
+    connection = await asyncpg.connect(dsn, timeout=60)
     try:
         await connection.execute(statement)
     finally:

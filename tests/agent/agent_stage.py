@@ -50,7 +50,7 @@ class Running:
     def term(self) -> None:
         self.popen.send_signal(signal.SIGTERM)
 
-    def exit_code(self, seconds: float = 20) -> int:
+    def exit_code(self, seconds: float = 60) -> int:
         return self.popen.wait(seconds)
 
     def end(self) -> None:

@@ -29,7 +29,7 @@ class Session:
 
     def dial(self) -> socket.socket:
         address = urlsplit(self.url)
-        return socket.create_connection((address.hostname or "", address.port or 0), timeout=10)
+        return socket.create_connection((address.hostname or "", address.port or 0), timeout=60)
 
 
 @pytest.fixture
@@ -130,49 +130,43 @@ def test_hop_by_hop_headers_end_here(held: Callable[..., Session]) -> None:
     assert not names & {"x-hop", "te", "keep-alive", "proxy-authorization", "upgrade", "authorization"}
 
 
-def test_large_bodies_stream_both_ways(held: Callable[..., Session]) -> None:
+async def test_large_bodies_stream_both_ways(held: Callable[..., Session]) -> None:
     session = held()
     piece, pieces = b"x" * 1_000_000, 64
 
-    async def story() -> None:
-        async def upload() -> "asyncio.AsyncIterator[bytes]":  # type: ignore[name-defined]
-            for _ in range(pieces):
-                yield piece
+    async def upload() -> "asyncio.AsyncIterator[bytes]":  # type: ignore[name-defined]
+        for _ in range(pieces):
+            yield piece
 
-        async with aiohttp.ClientSession(headers=AUTH) as client:
-            async with client.post(session.url + "/count", data=upload()) as answer:
-                assert (await answer.json())["size"] == len(piece) * pieces
-            async with client.post(session.url + "/count", data=piece) as answer:  # with a Content-Length
-                assert (await answer.json())["size"] == len(piece)
-            got = 0
-            async with client.post(session.url + "/echo", data=upload()) as answer:
-                async for part in answer.content.iter_any():
-                    got += len(part)
-            assert got == len(piece) * pieces
-
-    asyncio.run(story())
+    async with aiohttp.ClientSession(headers=AUTH) as client:
+        async with client.post(session.url + "/count", data=upload()) as answer:
+            assert (await answer.json())["size"] == len(piece) * pieces
+        async with client.post(session.url + "/count", data=piece) as answer:  # with a Content-Length
+            assert (await answer.json())["size"] == len(piece)
+        got = 0
+        async with client.post(session.url + "/echo", data=upload()) as answer:
+            async for part in answer.content.iter_any():
+                got += len(part)
+        assert got == len(piece) * pieces
     told = Path(f"/proc/{session.running.popen.pid}/status").read_text()
     peak = re.search(r"VmHWM:\s+(\d+) kB", told)
     assert peak
     assert int(peak[1]) < 60_000  # of 64 MB nothing was kept
 
 
-def test_websockets_pass(held: Callable[..., Session]) -> None:
+async def test_websockets_pass(held: Callable[..., Session]) -> None:
     session = held()
 
-    async def story() -> None:
-        async with aiohttp.ClientSession() as client:
-            async with client.ws_connect(session.url + "/ws", headers=AUTH) as talk:
-                await talk.send_str("hello")
-                assert await talk.receive_str(timeout=10) == "olleh"
-            async with client.ws_connect(f"{session.url}/ws?holdfast_credential={KEY}") as talk:
-                await talk.send_str("again")
-                assert await talk.receive_str(timeout=10) == "niaga"
-            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-                await client.ws_connect(session.url + "/ws")
-            assert refused.value.status == 401
-
-    asyncio.run(story())
+    async with aiohttp.ClientSession() as client:
+        async with client.ws_connect(session.url + "/ws", headers=AUTH) as talk:
+            await talk.send_str("hello")
+            assert await talk.receive_str(timeout=60) == "olleh"
+        async with client.ws_connect(f"{session.url}/ws?holdfast_credential={KEY}") as talk:
+            await talk.send_str("again")
+            assert await talk.receive_str(timeout=60) == "niaga"
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await client.ws_connect(session.url + "/ws")
+        assert refused.value.status == 401
 
 
 def test_other_tcp_passes_through_a_tunnel(held: Callable[..., Session]) -> None:
@@ -224,33 +218,30 @@ def test_a_client_that_leaves_ends_what_it_asked_for(held: Callable[..., Session
     eventually(lambda: len(list(descriptors.iterdir())) == before)
 
 
-def test_while_nobody_answered_its_acknowledgement_a_holder_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_nobody_answered_its_acknowledgement_a_holder_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy, "DECIDED_SECONDS", 0.1)
 
-    async def story() -> None:
-        async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")
-            writer.close()
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")
+        writer.close()
 
-        served = await asyncio.start_server(serve, "127.0.0.1", 0)
-        front = proxy.Proxy(served.sockets[0].getsockname()[:2])
-        port = await front.listen("127.0.0.1", 0)
+    served = await asyncio.start_server(serve, "127.0.0.1", 0)
+    front = proxy.Proxy(served.sockets[0].getsockname()[:2])
+    port = await front.listen("127.0.0.1", 0)
 
-        async def ask(client: aiohttp.ClientSession, credential: str) -> tuple[int, str | None]:
-            headers = {"Authorization": f"Bearer {credential}"}
-            async with client.get(f"http://127.0.0.1:{port}/", headers=headers) as answer:
-                return answer.status, answer.headers.get("Retry-After")
+    async def ask(client: aiohttp.ClientSession, credential: str) -> tuple[int, str | None]:
+        headers = {"Authorization": f"Bearer {credential}"}
+        async with client.get(f"http://127.0.0.1:{port}/", headers=headers) as answer:
+            return answer.status, answer.headers.get("Retry-After")
 
-        async with aiohttp.ClientSession() as client:
-            assert await ask(client, KEY) == (401, None), "nobody expects it"
-            front.expect(KEY)
-            assert await ask(client, "another") == (401, None), "that one is wrong whatever is decided"
-            assert await ask(client, KEY) == (503, "5"), "this one may be right: nobody knows yet"
-            front.open(KEY)
-            assert await ask(client, KEY) == (200, None)
-            front.close()
-            assert await ask(client, KEY) == (401, None), "and now it is wrong"
-        front.stop()
-        served.close()
-
-    asyncio.run(story())
+    async with aiohttp.ClientSession() as client:
+        assert await ask(client, KEY) == (401, None), "nobody expects it"
+        front.expect(KEY)
+        assert await ask(client, "another") == (401, None), "that one is wrong whatever is decided"
+        assert await ask(client, KEY) == (503, "5"), "this one may be right: nobody knows yet"
+        front.open(KEY)
+        assert await ask(client, KEY) == (200, None)
+        front.close()
+        assert await ask(client, KEY) == (401, None), "and now it is wrong"
+    front.stop()
+    served.close()

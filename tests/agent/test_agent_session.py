@@ -22,7 +22,7 @@ SERVE = [sys.executable, str(Path(__file__).with_name("agent_served.py"))]
 
 def get(plane: Plane, path: str, credential: str | None) -> tuple[int, Any]:
     address = urlsplit(plane.words[-1]["endpoint"])
-    connection = HTTPConnection(address.hostname or "", address.port or 0, timeout=10)
+    connection = HTTPConnection(address.hostname or "", address.port or 0, timeout=60)
     headers = {"Authorization": f"Bearer {credential}"} if credential else {}
     connection.request("GET", path, headers=headers)
     answer = connection.getresponse()

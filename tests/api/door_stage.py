@@ -94,7 +94,7 @@ class Stage:
             self.wired.context.wakes.wake_all()
             self.server.should_exit = True
             self.server.force_exit = True
-            await asyncio.wait_for(self.serving, 10)
+            await asyncio.wait_for(self.serving, 60)
             await self.wired.cluster.close()
             await self.store.close()
 
@@ -119,7 +119,7 @@ class Stage:
     ) -> Answer:
         """`raw`: the body as it is; an iterator is sent in chunks."""
         sent = {"Authorization": f"Bearer {token}"} if token else {}
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             payload = raw if raw is not None else None if body is None else json.dumps(body).encode()
             connection.request(method, path, payload, {**sent, **(headers or {})}, encode_chunked=raw is not None)
@@ -130,7 +130,7 @@ class Stage:
 
     def say(self, data: bytes) -> bytes:
         """Bytes on the wire, and what came back until the connection was closed."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
             received = b""
             with contextlib.suppress(ConnectionError):
                 connection.sendall(data)

@@ -17,7 +17,7 @@ ACCEPT = {"Accept": "text/event-stream"}
 @contextmanager
 def stream(stage: Stage, query: str = "", *, token: str = "admin", last: str | None = None) -> Iterator[Iterator[dict[str, Any]]]:
     """The events of a live stream, each with its id; a stream that the server ends is a StopIteration."""
-    connection = http.client.HTTPConnection("127.0.0.1", stage.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", stage.port, timeout=60)
     headers = {"Authorization": f"Bearer {token}", **ACCEPT, **({"Last-Event-ID": last} if last else {})}
     connection.request("GET", f"/v1/events{query}", headers=headers)
     answer = connection.getresponse()

@@ -278,24 +278,21 @@ SPEC = PoolSpec(
 POOL = Pool(id="p-1", name="linux", spec=SPEC, revision=revision_of(SPEC), state="live", source="api", created_at=0.0)
 
 
-def test_the_backend_uses_every_right_that_it_has_and_needs_no_other(
+async def test_the_backend_uses_every_right_that_it_has_and_needs_no_other(
     control_plane: Access, namespace: str, replica: Callable[[], KubernetesCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(beside, "OLD", -1.0)  # anchors of pools that are gone are swept at once
     control_plane.ask("POST", f"/apis/holdfast.dev/v1alpha1/namespaces/{namespace}/workerpools", _pool_object())
     token = control_plane.service_account_token(namespace, "default", audiences=("holdfast",))
 
-    async def story() -> None:
-        cluster, other = replica(), replica()
-        try:
-            cluster.watch()
-            await live_a_life(cluster, other, token)
-            await _until(lambda: {("", "pods", "watch"), ("", "nodes", "watch")} <= Recorded.used)
-        finally:
-            await cluster.close()
-            await other.close()
-
-    asyncio.run(story())
+    cluster, other = replica(), replica()
+    try:
+        cluster.watch()
+        await live_a_life(cluster, other, token)
+        await _until(lambda: {("", "pods", "watch"), ("", "nodes", "watch")} <= Recorded.used)
+    finally:
+        await cluster.close()
+        await other.close()
     assert Recorded.forbidden == []
     granted = {(right.group, right.resource, verb) for right in (*rights.NAMESPACED, *rights.CLUSTER) for verb in right.verbs}
     everybodys = {("authorization.k8s.io", "selfsubjectaccessreviews", "create")}

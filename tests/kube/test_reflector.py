@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 
 from kube.api import Answer, Expired, Object
 from kube.reflector import PodReflector
+from waiting import sooner
 
 
 def pod(uid: str) -> Object:
@@ -27,16 +28,12 @@ class ForgetfulApi:
         yield {}
 
 
-def test_a_list_after_an_expired_watch_tells_what_is_gone() -> None:
+async def test_a_list_after_an_expired_watch_tells_what_is_gone() -> None:
     told: list[str] = []
 
-    async def story() -> None:
-        api = ForgetfulApi([pod("a"), pod("b")], [pod("b"), pod("c")])
-        seen, gone = (lambda it, word=word: told.append(f"{word} {it['metadata']['uid']}") for word in ("seen", "gone"))
-        running = asyncio.create_task(PodReflector(api, None, seen, gone).run())  # type: ignore[arg-type]
-        while len(told) < 5 and not running.done():
-            await asyncio.sleep(0)
-        running.cancel()
-
-    asyncio.run(asyncio.wait_for(story(), 5))
+    api = ForgetfulApi([pod("a"), pod("b")], [pod("b"), pod("c")])
+    seen, gone = (lambda it, word=word: told.append(f"{word} {it['metadata']['uid']}") for word in ("seen", "gone"))
+    running = asyncio.create_task(PodReflector(api, None, seen, gone).run())  # type: ignore[arg-type]
+    await sooner(lambda: len(told) >= 5 or running.done())
+    running.cancel()
     assert told == ["seen a", "seen b", "gone a", "seen b", "seen c"]

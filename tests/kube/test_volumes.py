@@ -7,6 +7,7 @@ import pytest
 
 from kube import volumes
 from kube.api import Answer, Object
+from waiting import sooner
 
 
 class Issuer:
@@ -20,7 +21,7 @@ class Issuer:
         return Answer(201, {"status": {"token": f"token-{len(self.asked)}"}})
 
 
-def test_a_token_is_renewed_before_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_token_is_renewed_before_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert volumes.REFRESH_AT < 1
     monkeypatch.setattr(volumes, "REFRESH_AT", 1e-4)  # of 600 s: 60 ms
     source = {"serviceAccountToken": {"audience": "holdfast", "expirationSeconds": 600, "path": "token"}}
@@ -28,15 +29,11 @@ def test_a_token_is_renewed_before_it_ends(tmp_path: Path, monkeypatch: pytest.M
     pod = {"metadata": {"name": "job", "namespace": "n", "uid": "u"}, "spec": spec}
     issuer = Issuer()
 
-    async def story() -> None:
-        made = volumes.Volumes(issuer, pod, "127.1.1.1", tmp_path)  # type: ignore[arg-type]
-        await made.make()
-        token = made.path("identity") / "token"
-        assert token.read_text() == "token-1"
-        renewing = asyncio.create_task(made.refresh_tokens())
-        while token.read_text() != "token-3":
-            await asyncio.sleep(0.01)
-        renewing.cancel()
-
-    asyncio.run(asyncio.wait_for(story(), 10))
+    made = volumes.Volumes(issuer, pod, "127.1.1.1", tmp_path)  # type: ignore[arg-type]
+    await made.make()
+    token = made.path("identity") / "token"
+    assert token.read_text() == "token-1"
+    renewing = asyncio.create_task(made.refresh_tokens())
+    assert await sooner(lambda: token.read_text() == "token-3"), "it was never renewed"
+    renewing.cancel()
     assert all(each["boundObjectRef"]["uid"] == "u" and each["audiences"] == ["holdfast"] for each in issuer.asked)

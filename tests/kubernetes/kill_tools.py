@@ -164,7 +164,7 @@ def watched(fleet: KubeFleet) -> Iterator[Callable[[], int]]:
 
     def look() -> None:
         with contextlib.closing(asyncio.new_event_loop()) as loop:
-            connection = loop.run_until_complete(asyncpg.connect(fleet.postgres.dsn, timeout=10))
+            connection = loop.run_until_complete(asyncpg.connect(fleet.postgres.dsn, timeout=60))
             told = lambda: {row["id"]: dict(row) for row in loop.run_until_complete(connection.fetch(TOLD))}  # noqa: E731
             while not over.wait(0.2):
                 before = told()

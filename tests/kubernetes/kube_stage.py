@@ -47,7 +47,7 @@ class FollowingCluster(KubernetesCluster):
 
     async def follows(self) -> None:
         self.watch()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not (self._informer.fresh and self._nodes._informer.fresh):
                 await asyncio.sleep(0.01)
 

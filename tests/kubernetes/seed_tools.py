@@ -132,7 +132,7 @@ def stopped(fleet: KubeFleet, n: int) -> Iterator[None]:
 def nobody_looks(fleet: KubeFleet) -> Iterator[None]:
     """Replicas, holders and agents go on, and workers are given out; but `converge` cannot read its rows."""
     loop = asyncio.new_event_loop()
-    connection = loop.run_until_complete(asyncpg.connect(fleet.postgres.dsn, timeout=10))
+    connection = loop.run_until_complete(asyncpg.connect(fleet.postgres.dsn, timeout=60))
     try:
         loop.run_until_complete(connection.execute("BEGIN; LOCK TABLE holdfast.pulse IN ACCESS EXCLUSIVE MODE"))
         yield
@@ -166,7 +166,7 @@ def get(endpoint: str, credential: str) -> int:
     """A session's holder asks its worker."""
     request = urllib.request.Request(endpoint, headers={"Authorization": f"Bearer {credential}"})
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code

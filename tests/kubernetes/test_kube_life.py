@@ -31,7 +31,7 @@ SESSION = {
 def get(endpoint: str, credential: str | None) -> int:
     headers = {"Authorization": f"Bearer {credential}"} if credential else {}
     try:
-        with urllib.request.urlopen(urllib.request.Request(endpoint, headers=headers), timeout=10) as answer:
+        with urllib.request.urlopen(urllib.request.Request(endpoint, headers=headers), timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code

@@ -1,9 +1,5 @@
 """A pod whose end is recorded: kept for its output for a while, and in nobody's way."""
 
-import asyncio
-from collections.abc import Callable
-from typing import Any
-
 from kube_stage import AGENT_IMAGE, KubeStage
 
 from contracts.cluster import reaches
@@ -16,14 +12,10 @@ from kube.access import Access
 from kube.pods import Pods
 
 
-def test_a_pod_that_is_kept_for_its_output_holds_up_no_drain(
-    control_plane: Access, namespace: str, make_nodes: Callable[..., Any]
+async def test_a_pod_that_is_kept_for_its_output_holds_up_no_drain(
+    control_plane: Access, namespace: str, stage: KubeStage
 ) -> None:
-    stage = KubeStage(control_plane, namespace, make_nodes(control_plane, namespace, nodes=1))
-    asyncio.run(story(control_plane, namespace, stage, Pods(control_plane, namespace)))
-
-
-async def story(control_plane: Access, namespace: str, stage: KubeStage, pods: Pods) -> None:
+    pods = Pods(control_plane, namespace)
     setup = Setup("one", AGENT_IMAGE, ("http://127.0.0.1:9",))
     cluster = KubernetesCluster(Api(find_access(control_plane.kubeconfig)), namespace, setup)
     try:

@@ -11,7 +11,7 @@ from kube_fleet import KubeFleet, Made, account
 from kube_stage import FollowingStage, KubeStage
 from seed_tools import FREE_MARKS, Gate, busy_marks, jobs, marks, metric, worker
 
-from contracts.cluster import play, running, until
+from contracts.cluster import running, until
 from holdfast.kubernetes import names
 from holdfast.ports.cluster import Cluster, ClusterUnavailable
 from kube.access import Access
@@ -124,12 +124,12 @@ def _a_deletion_that_is_refused_is_said(fleet: KubeFleet, flaky: FlakyApi) -> No
     eventually(lambda: worker(fleet, free)["state"] == "gone", 60, "once it may, it does")
 
 
-def test_seed_000_a_list_that_was_empty_by_mistake_is_not_believed_for_ever(
-    control_plane: Access, namespace: str, make_nodes: Callable[..., Any], tmp_path: Path
+async def test_seed_000_a_list_that_was_empty_by_mistake_is_not_believed_for_ever(
+    cluster: Cluster, control_plane: Access, namespace: str, make_nodes: Callable[..., Any], tmp_path: Path
 ) -> None:
     stage = KubeStage(control_plane, namespace, make_nodes(control_plane, namespace, nodes=1))
 
-    async def story(cluster: Cluster) -> None:
+    with FlakyApi(control_plane, control_plane.kubeconfig, tmp_path) as way:
         pod = await running(cluster, stage.order("w-1"))
         following = FollowingStage.through(way.kubeconfig, stage).open()
         way.fault = empty
@@ -144,9 +144,6 @@ def test_seed_000_a_list_that_was_empty_by_mistake_is_not_believed_for_ever(
             await until(seen, "it looks again, with a list of its own if need be")
         finally:
             await following.close()
-
-    with FlakyApi(control_plane, control_plane.kubeconfig, tmp_path) as way:
-        play(stage, story)
 
 
 def empty(call: Call) -> Any:

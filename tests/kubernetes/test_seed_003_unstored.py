@@ -106,7 +106,7 @@ def now(fleet: KubeFleet) -> datetime:
 def kept_from_writing(fleet: KubeFleet, worker: str) -> Iterator[None]:
     """Somebody else has this worker's row for longer than a replica waits for it."""
     loop = asyncio.new_event_loop()
-    connection = loop.run_until_complete(asyncpg.connect(fleet.postgres.dsn, timeout=10))
+    connection = loop.run_until_complete(asyncpg.connect(fleet.postgres.dsn, timeout=60))
     try:
         loop.run_until_complete(connection.execute("BEGIN"))
         loop.run_until_complete(connection.execute("SELECT 1 FROM holdfast.worker WHERE id = $1 FOR UPDATE", worker))

@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import itertools
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any
 
 import asyncpg
@@ -14,8 +13,7 @@ from holdfast.model.tenant import TenantSpec
 from holdfast.ports.store import AgentReport, Assignment, NewClaim, Pair
 from holdfast.postgres.database import Database
 from holdfast.postgres.store import PostgresStore
-
-OnStore = Callable[..., None]  # the fixture `on_store`: runs a story
+from waiting import Deadline
 
 PATIENCE = 20.0  # seconds until a condition that never comes fails its test
 DAY = 86_400.0
@@ -206,7 +204,7 @@ async def replicas(store: PostgresStore, count: int, label: str = "replica") -> 
 @contextlib.asynccontextmanager
 async def another(store: PostgresStore) -> AsyncIterator[asyncpg.Connection]:
     """A connection that may keep a transaction open."""
-    connection = await asyncpg.connect(store.db.dsn, timeout=10, statement_cache_size=0)
+    connection = await asyncpg.connect(store.db.dsn, timeout=60, statement_cache_size=0)
     try:
         yield connection
     finally:
@@ -239,10 +237,10 @@ async def waiting(store: PostgresStore, count: int, task: asyncio.Task[Any]) -> 
 
 
 async def until_waiting_or_done(store: PostgresStore, count: int, task: asyncio.Task[Any]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = Deadline(PATIENCE)
     sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     while not task.done() and await store.db.value(sql) < count:
-        assert time.monotonic() < deadline, "it never came to wait"
+        assert not deadline.over(), "it never came to wait"
         await asyncio.sleep(0.01)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.postgres.report import CHECKS
 from holdfast.postgres.store import PostgresStore
-from store.makes import OnStore, ask, make_pool, make_warm
+from store.makes import ask, make_pool, make_warm
 
 HOUR = "interval '1 hour'"
 
@@ -51,19 +51,16 @@ def test_every_check_is_planted_here() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PLANTED))
-def test_a_planted_violation_is_found_and_nothing_else(name: str, on_store: OnStore) -> None:
-    async def story(store: PostgresStore) -> None:
-        store.db._pool._maxsize = 1  # one connection, so that a planted session setting is the one that is checked
-        pool = await make_pool(store)
-        await make_warm(store, pool, 2)
-        await store.claims.match(pool.id, [ask()], 1)
-        await store.claims.match(pool.id, [ask()], 0)
-        assert [check for check in await store.check() if not check["ok"]] == []
-        for statement in PLANTED[name]:
-            await store.db.rows(statement)
-        broken = {check["name"]: check for check in await store.check() if not check["ok"]}
-        assert name in broken
-        assert broken[name]["detail"]
-        assert broken[name]["advice"]
-
-    on_store(story)
+async def test_a_planted_violation_is_found_and_nothing_else(name: str, store: PostgresStore) -> None:
+    store.db._pool._maxsize = 1  # one connection, so that a planted session setting is the one that is checked
+    pool = await make_pool(store)
+    await make_warm(store, pool, 2)
+    await store.claims.match(pool.id, [ask()], 1)
+    await store.claims.match(pool.id, [ask()], 0)
+    assert [check for check in await store.check() if not check["ok"]] == []
+    for statement in PLANTED[name]:
+        await store.db.rows(statement)
+    broken = {check["name"]: check for check in await store.check() if not check["ok"]}
+    assert name in broken
+    assert broken[name]["detail"]
+    assert broken[name]["advice"]

@@ -8,7 +8,7 @@ from holdfast.model.outcome import Done, Stale
 from holdfast.model.pool import Pool
 from holdfast.ports.store import Pair
 from holdfast.postgres.store import PostgresStore
-from store.makes import JOB, Clock, OnStore, active, ask, assigned, make_pool, make_warm, name, tell
+from store.makes import JOB, Clock, active, ask, assigned, make_pool, make_warm, name, tell
 from store.shelf import Shelf, passed
 
 GUARDED = "SELECT count(*) FROM holdfast.worker w, holdfast.installation i WHERE w.suspect_since = i.recovered_at"
@@ -31,90 +31,74 @@ async def recovered(store: PostgresStore) -> None:
     assert await store.fleet.end_recovery() == Done()
 
 
-def test_a_claim_whose_acknowledgement_may_be_lost_is_not_run_elsewhere_for_its_workers_silence(on_store: OnStore) -> None:
-    async def story(store: PostgresStore) -> None:
-        pool, pair = await told_and_silent(store)
-        stalled = {"reason": "activation stopped making progress", "idle": 12.0}
-        assert await store.claims.requeue(pair.claim, pair.fence, **stalled) == Stale()
-        [claim] = await store.claims.get([pair.claim])
-        assert (claim.state, claim.worker) == ("assigned", pair.worker)
-        assert "has not spoken since the database lost commits" in claim.reason
-        shelf = Shelf(pool, [pair.worker])
-        shelf.kept[pair.worker] = msgspec.structs.replace(shelf.kept[pair.worker], left_to=pair.fence)
-        did = await passed(Converge(), store, shelf)
-        assert (Acknowledged(pair.worker, pair.fence), Done()) in did, "its agent left, which it does only then"
-        [claim] = await store.claims.get([pair.claim])
-        assert claim.state == "active"
-
-    on_store(story)
-
-
-def test_who_speaks_again_and_has_not_begun_loses_the_claim_as_ever(on_store: OnStore) -> None:
-    async def story(store: PostgresStore) -> None:
-        _, pair = await told_and_silent(store)
-        await store.workers.heard_again([pair.worker])
-        assert await store.claims.requeue(pair.claim, pair.fence, reason="stalled", idle=12.0) == Done()
-
-    on_store(story)
+async def test_a_claim_whose_acknowledgement_may_be_lost_is_not_run_elsewhere_for_its_workers_silence(
+    store: PostgresStore,
+) -> None:
+    pool, pair = await told_and_silent(store)
+    stalled = {"reason": "activation stopped making progress", "idle": 12.0}
+    assert await store.claims.requeue(pair.claim, pair.fence, **stalled) == Stale()
+    [claim] = await store.claims.get([pair.claim])
+    assert (claim.state, claim.worker) == ("assigned", pair.worker)
+    assert "has not spoken since the database lost commits" in claim.reason
+    shelf = Shelf(pool, [pair.worker])
+    shelf.kept[pair.worker] = msgspec.structs.replace(shelf.kept[pair.worker], left_to=pair.fence)
+    did = await passed(Converge(), store, shelf)
+    assert (Acknowledged(pair.worker, pair.fence), Done()) in did, "its agent left, which it does only then"
+    [claim] = await store.claims.get([pair.claim])
+    assert claim.state == "active"
 
 
-def test_who_was_suspect_before_is_guarded_after_the_next_recovery_as_well(on_store: OnStore) -> None:
-    async def story(store: PostgresStore) -> None:
-        pool = await make_pool(store, JOB)
-        [worker] = await make_warm(store, pool)
-        for _ in range(2):
-            await recovered(store)
-            assert await store.db.value(GUARDED) == 1
-        row = await store.workers.get(worker)
-        assert row is not None
-        assert await store.workers.condemn(worker, row.version, "not wanted", counted=False) == Stale()
-
-    on_store(story)
+async def test_who_speaks_again_and_has_not_begun_loses_the_claim_as_ever(store: PostgresStore) -> None:
+    _, pair = await told_and_silent(store)
+    await store.workers.heard_again([pair.worker])
+    assert await store.claims.requeue(pair.claim, pair.fence, reason="stalled", idle=12.0) == Done()
 
 
-def test_thousands_of_running_jobs_hide_nobody_who_is_due(on_store: OnStore) -> None:
+async def test_who_was_suspect_before_is_guarded_after_the_next_recovery_as_well(store: PostgresStore) -> None:
+    pool = await make_pool(store, JOB)
+    [worker] = await make_warm(store, pool)
+    for _ in range(2):
+        await recovered(store)
+        assert await store.db.value(GUARDED) == 1
+    row = await store.workers.get(worker)
+    assert row is not None
+    assert await store.workers.condemn(worker, row.version, "not wanted", counted=False) == Stale()
+
+
+async def test_thousands_of_running_jobs_hide_nobody_who_is_due(store: PostgresStore) -> None:
     """Their agents have left, and are silent for as long as they run."""
 
-    async def story(store: PostgresStore) -> None:
-        clock = await Clock.of(store)
-        pool = await make_pool(store, JOB)
-        await make_warm(store, pool, 510)
-        for _ in range(510):
-            await active(store, pool)
-        await clock.live(61)
-        fresh = name("w")
-        assert await store.workers.spawn(pool.id, [fresh], 1000, 1000)
-        await clock.live(6)
-        assert fresh in await store.workers.due()
-
-    on_store(story)
+    clock = await Clock.of(store)
+    pool = await make_pool(store, JOB)
+    await make_warm(store, pool, 510)
+    for _ in range(510):
+        await active(store, pool)
+    await clock.live(61)
+    fresh = name("w")
+    assert await store.workers.spawn(pool.id, [fresh], 1000, 1000)
+    await clock.live(6)
+    assert fresh in await store.workers.due()
 
 
-def test_what_never_began_is_served_again_but_not_without_its_secrets(on_store: OnStore) -> None:
-    async def story(store: PostgresStore) -> None:
-        pool = await make_pool(store, JOB)
-        await make_warm(store, pool, 2)
-        with_secret = await active(store, pool, ask(secrets={"TOKEN": "hush"}))
-        without = await active(store, pool)
-        rows = {row.worker.id: row for row in await store.workers.rows(None)}
-        assert (rows[with_secret.worker].claim_secret, rows[without.worker].claim_secret) == (True, False)
-        again = {"reason": "its process ended before it began", "dead": True, "untouched": True}
-        assert await store.claims.requeue(with_secret.claim, with_secret.fence, **again) == Stale()
-        assert await store.claims.requeue(without.claim, without.fence, **again) == Done()
-
-    on_store(story)
+async def test_what_never_began_is_served_again_but_not_without_its_secrets(store: PostgresStore) -> None:
+    pool = await make_pool(store, JOB)
+    await make_warm(store, pool, 2)
+    with_secret = await active(store, pool, ask(secrets={"TOKEN": "hush"}))
+    without = await active(store, pool)
+    rows = {row.worker.id: row for row in await store.workers.rows(None)}
+    assert (rows[with_secret.worker].claim_secret, rows[without.worker].claim_secret) == (True, False)
+    again = {"reason": "its process ended before it began", "dead": True, "untouched": True}
+    assert await store.claims.requeue(with_secret.claim, with_secret.fence, **again) == Stale()
+    assert await store.claims.requeue(without.claim, without.fence, **again) == Done()
 
 
-def test_slots_that_are_given_back_together_are_one_failure(on_store: OnStore) -> None:
-    async def story(store: PostgresStore) -> None:
-        pool = await make_pool(store, JOB)
-        ids = [name("w") for _ in range(8)]
-        assert len(await store.workers.spawn(pool.id, ids, 1000, 1000)) == 8
-        assert await store.workers.unspawn(ids, "quota", "no room", 2.0) == Done()
-        after = await store.db.row("SELECT failures, backoff_until - holdfast.now() AS pause FROM holdfast.pool")
-        assert after is not None
-        assert after["failures"] == 1
-        assert after["pause"].total_seconds() <= 2
-        assert await store.db.value("SELECT count(*) FROM holdfast.worker WHERE state <> 'gone'") == 0
-
-    on_store(story)
+async def test_slots_that_are_given_back_together_are_one_failure(store: PostgresStore) -> None:
+    pool = await make_pool(store, JOB)
+    ids = [name("w") for _ in range(8)]
+    assert len(await store.workers.spawn(pool.id, ids, 1000, 1000)) == 8
+    assert await store.workers.unspawn(ids, "quota", "no room", 2.0) == Done()
+    after = await store.db.row("SELECT failures, backoff_until - holdfast.now() AS pause FROM holdfast.pool")
+    assert after is not None
+    assert after["failures"] == 1
+    assert after["pause"].total_seconds() <= 2
+    assert await store.db.value("SELECT count(*) FROM holdfast.worker WHERE state <> 'gone'") == 0

@@ -12,7 +12,7 @@ from holdfast.model.pool import Pool
 from holdfast.model.worker import WORKER
 from holdfast.ports.store import Adoption
 from holdfast.postgres.store import PostgresStore
-from store.makes import BARE, JOB, SESSION, OnStore, ask, broken, make_pool, match, name, word
+from store.makes import BARE, JOB, SESSION, ask, broken, make_pool, match, name, word
 
 FENCE = 1 << 40
 
@@ -143,27 +143,24 @@ WORKER_CALLS: list[tuple[str, Call]] = [
 
 
 @pytest.mark.parametrize(("transition", "call"), WORKER_CALLS, ids=[f"{t} by {c.__name__}" for t, c in WORKER_CALLS])
-def test_a_worker_changes_only_as_its_table_says(on_store: OnStore, transition: str, call: Call) -> None:
-    async def story(store: PostgresStore) -> None:
-        table = WORKER[transition]
-        wrong = []
-        for state in WORKER.states:
-            pool = await make_pool(store, SESSION, f"pool-{state}")
-            worker = await put_worker(store, pool, state)
-            before = await picture(store)
-            changed = await call(store, pool, worker)
-            now = (await store.db.row("SELECT state FROM holdfast.worker WHERE id = $1", worker))["state"]
-            said = await events(store, worker)
-            if state in table.sources:
-                right = changed and now == table.target and said == [table.event]
-            else:
-                after = await picture(store)
-                right = not changed and said == [] and all(after[id_] == row for id_, row in before.items() if id_ == worker)
-            if not right:
-                wrong.append((state, now, said))
-        assert wrong == [], f"{transition}: from {table.sources} to {table.target} only, with {table.event} once"
-
-    on_store(story)
+async def test_a_worker_changes_only_as_its_table_says(store: PostgresStore, transition: str, call: Call) -> None:
+    table = WORKER[transition]
+    wrong = []
+    for state in WORKER.states:
+        pool = await make_pool(store, SESSION, f"pool-{state}")
+        worker = await put_worker(store, pool, state)
+        before = await picture(store)
+        changed = await call(store, pool, worker)
+        now = (await store.db.row("SELECT state FROM holdfast.worker WHERE id = $1", worker))["state"]
+        said = await events(store, worker)
+        if state in table.sources:
+            right = changed and now == table.target and said == [table.event]
+        else:
+            after = await picture(store)
+            right = not changed and said == [] and all(after[id_] == row for id_, row in before.items() if id_ == worker)
+        if not right:
+            wrong.append((state, now, said))
+    assert wrong == [], f"{transition}: from {table.sources} to {table.target} only, with {table.event} once"
 
 
 async def activate(store: PostgresStore, pool: Pool, claim: str) -> bool:
@@ -202,45 +199,39 @@ CLAIM_CALLS: list[tuple[str, Call]] = [
 
 
 @pytest.mark.parametrize(("transition", "call"), CLAIM_CALLS, ids=[f"{t} by {c.__name__}" for t, c in CLAIM_CALLS])
-def test_a_claim_changes_only_as_its_table_says(on_store: OnStore, transition: str, call: Call) -> None:
-    async def story(store: PostgresStore) -> None:
-        table = CLAIM[transition]
-        for state in CLAIM.states:
-            pool = await make_pool(store, BARE if call is offer else JOB, f"pool-{state}")
-            claim = await put_claim(store, pool, state)
-            before = await picture(store)
-            changed = await call(store, pool, claim)
-            assert changed == (state in table.sources), state
-            said = await events(store, claim)
-            assert said == ([table.event] if changed else []), state
-            after = await picture(store)
-            if changed:
-                assert await store.db.value("SELECT state FROM holdfast.claim WHERE id = $1", claim) == table.target
-            else:
-                assert {id_: after[id_] for id_ in before} == before, f"refused from {state}, and something changed"
-            assert await broken(store) == []
-
-    on_store(story)
+async def test_a_claim_changes_only_as_its_table_says(store: PostgresStore, transition: str, call: Call) -> None:
+    table = CLAIM[transition]
+    for state in CLAIM.states:
+        pool = await make_pool(store, BARE if call is offer else JOB, f"pool-{state}")
+        claim = await put_claim(store, pool, state)
+        before = await picture(store)
+        changed = await call(store, pool, claim)
+        assert changed == (state in table.sources), state
+        said = await events(store, claim)
+        assert said == ([table.event] if changed else []), state
+        after = await picture(store)
+        if changed:
+            assert await store.db.value("SELECT state FROM holdfast.claim WHERE id = $1", claim) == table.target
+        else:
+            assert {id_: after[id_] for id_ in before} == before, f"refused from {state}, and something changed"
+        assert await broken(store) == []
 
 
-def test_only_a_claim_that_asked_for_it_is_retried(on_store: OnStore) -> None:
-    async def story(store: PostgresStore) -> None:
-        pool = await make_pool(store, JOB)
-        claim = await put_claim(store, pool, "active")
+async def test_only_a_claim_that_asked_for_it_is_retried(store: PostgresStore) -> None:
+    pool = await make_pool(store, JOB)
+    claim = await put_claim(store, pool, "active")
 
-        async def again(*, dead: bool = True) -> bool:
-            return await done(store.claims.requeue(claim, FENCE, dead=dead, reason="it died"))
+    async def again(*, dead: bool = True) -> bool:
+        return await done(store.claims.requeue(claim, FENCE, dead=dead, reason="it died"))
 
-        assert not await again(dead=False), "only after proof of death"
-        await store.db.rows("UPDATE holdfast.claim SET retry = NULL WHERE id = $1", claim)
-        assert not await again()
-        await store.db.rows("UPDATE holdfast.claim SET retry = 'lost', losses = 2 WHERE id = $1", claim)
-        assert not await again()
-        await store.db.rows("UPDATE holdfast.claim SET losses = 1 WHERE id = $1", claim)
-        assert await again()
-        assert await events(store, claim) == ["claim.retried"]
-
-    on_store(story)
+    assert not await again(dead=False), "only after proof of death"
+    await store.db.rows("UPDATE holdfast.claim SET retry = NULL WHERE id = $1", claim)
+    assert not await again()
+    await store.db.rows("UPDATE holdfast.claim SET retry = 'lost', losses = 2 WHERE id = $1", claim)
+    assert not await again()
+    await store.db.rows("UPDATE holdfast.claim SET losses = 1 WHERE id = $1", claim)
+    assert await again()
+    assert await events(store, claim) == ["claim.retried"]
 
 
 VIOLATIONS = {
@@ -267,26 +258,23 @@ VIOLATIONS = {
 }  # fmt: skip
 
 
-def test_the_tables_themselves_refuse_what_must_not_be(on_store: OnStore) -> None:
-    async def story(store: PostgresStore) -> None:
-        pool = await make_pool(store, JOB)
-        for number in (1, 2):
-            await store.db.rows(
-                "INSERT INTO holdfast.worker (id, pool_id, state, revision, created_at, state_since, state_heard, claim_id,"
-                " tenant, fence)"
-                " SELECT 'w-' || $1, $2, 'held', 'r', t, t, t, 'c-' || $1, 'acme', 1::bigint << 40 FROM now() t",
-                str(number),
-                pool.id,
-            )
-            await put_claim(store, pool, "active", f"c-{number}", f"w-{number}")
-        let_in = []
-        for what, statement in VIOLATIONS.items():
-            try:
-                await store.db.rows(statement)
-                let_in.append(what)
-            except asyncpg.IntegrityConstraintViolationError:
-                continue
-        assert let_in == []
-        assert await broken(store) == []
-
-    on_store(story)
+async def test_the_tables_themselves_refuse_what_must_not_be(store: PostgresStore) -> None:
+    pool = await make_pool(store, JOB)
+    for number in (1, 2):
+        await store.db.rows(
+            "INSERT INTO holdfast.worker (id, pool_id, state, revision, created_at, state_since, state_heard, claim_id,"
+            " tenant, fence)"
+            " SELECT 'w-' || $1, $2, 'held', 'r', t, t, t, 'c-' || $1, 'acme', 1::bigint << 40 FROM now() t",
+            str(number),
+            pool.id,
+        )
+        await put_claim(store, pool, "active", f"c-{number}", f"w-{number}")
+    let_in = []
+    for what, statement in VIOLATIONS.items():
+        try:
+            await store.db.rows(statement)
+            let_in.append(what)
+        except asyncpg.IntegrityConstraintViolationError:
+            continue
+    assert let_in == []
+    assert await broken(store) == []

@@ -4,7 +4,7 @@ import msgspec
 
 from holdfast.duties.converge import Converge
 from holdfast.postgres.store import PostgresStore
-from store.makes import JOB, OnStore, make_pool
+from store.makes import JOB, make_pool
 from store.shelf import Shelf, passed
 
 ENDINGS = "SELECT count(*) FROM holdfast.ending WHERE kind = 'worker'"
@@ -17,14 +17,11 @@ class Ending(Shelf):
         self.kept[name] = msgspec.structs.replace(self.kept[name], terminating=True)
 
 
-def test_an_orphan_that_takes_its_time_to_end_counts_once(on_store: OnStore) -> None:
-    async def story(store: PostgresStore) -> None:
-        shelf = Ending(await make_pool(store, JOB), ["w-orphan"])
-        shelf.kept["w-orphan"] = msgspec.structs.replace(shelf.kept["w-orphan"], epoch=1)
-        converge = Converge()
-        for _ in range(3):
-            await passed(converge, store, shelf)
-        assert shelf.kept["w-orphan"].terminating
-        assert await store.db.value(ENDINGS) == 1
-
-    on_store(story)
+async def test_an_orphan_that_takes_its_time_to_end_counts_once(store: PostgresStore) -> None:
+    shelf = Ending(await make_pool(store, JOB), ["w-orphan"])
+    shelf.kept["w-orphan"] = msgspec.structs.replace(shelf.kept["w-orphan"], epoch=1)
+    converge = Converge()
+    for _ in range(3):
+        await passed(converge, store, shelf)
+    assert shelf.kept["w-orphan"].terminating
+    assert await store.db.value(ENDINGS) == 1

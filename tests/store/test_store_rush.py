@@ -13,7 +13,7 @@ from holdfast.engine.wakes import Wakes
 from holdfast.model.claim import Claim
 from holdfast.ports.store import Facts, StoreUnavailable
 from holdfast.postgres.store import PostgresStore
-from store.makes import BARE, OnStore, ask, assigned, broken, make_pool, make_warm, match, queued, row_lock
+from store.makes import BARE, ask, assigned, broken, make_pool, make_warm, match, queued, row_lock
 from store.shelf import Shelf
 
 RUSH = 24
@@ -44,80 +44,70 @@ def counted(store: PostgresStore, monkeypatch: pytest.MonkeyPatch, fail: int = 0
     return calls
 
 
-def test_a_rush_shares_its_offers_and_each_caller_hears_of_its_own_claim(
-    on_store: OnStore, monkeypatch: pytest.MonkeyPatch
+async def test_a_rush_shares_its_offers_and_each_caller_hears_of_its_own_claim(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(store: PostgresStore) -> None:
-        pool = await make_pool(store, BARE)
-        desk_ = desk(store, Shelf(pool, await make_warm(store, pool, RUSH)))
-        calls = counted(store, monkeypatch)
-        new = [ask() for _ in range(RUSH)]
-        served = await asyncio.gather(*(desk_.serve(pool, one, ("active", "ended"), 20.0) for one in new))
-        claims = [claim for _, claim in served if claim is not None]
-        assert [claim.id for claim in claims] == [one.id for one in new]
-        assert len({claim.worker for claim in claims}) == RUSH, "each has a worker of its own (P1)"
-        assert all(claim.state == "active" and claim.protected for claim in claims)
-        assert calls["offer"] < RUSH / 2
-        assert (calls["get"], calls["state"]) == (0, 0), "told, not looked for"
-        assert await broken(store) == []
-
-    on_store(story)
+    pool = await make_pool(store, BARE)
+    desk_ = desk(store, Shelf(pool, await make_warm(store, pool, RUSH)))
+    calls = counted(store, monkeypatch)
+    new = [ask() for _ in range(RUSH)]
+    served = await asyncio.gather(*(desk_.serve(pool, one, ("active", "ended"), 20.0) for one in new))
+    claims = [claim for _, claim in served if claim is not None]
+    assert [claim.id for claim in claims] == [one.id for one in new]
+    assert len({claim.worker for claim in claims}) == RUSH, "each has a worker of its own (P1)"
+    assert all(claim.state == "active" and claim.protected for claim in claims)
+    assert calls["offer"] < RUSH / 2
+    assert (calls["get"], calls["state"]) == (0, 0), "told, not looked for"
+    assert await broken(store) == []
 
 
-def test_an_offer_that_failed_fails_for_all_that_shared_it_and_the_next_is_its_own(
-    on_store: OnStore, monkeypatch: pytest.MonkeyPatch
+async def test_an_offer_that_failed_fails_for_all_that_shared_it_and_the_next_is_its_own(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(store: PostgresStore) -> None:
-        pool = await make_pool(store, BARE)
-        shelf = Shelf(pool, await make_warm(store, pool, RUSH))
-        hand_overs = HandOvers(store, shelf, Metrics())
-        calls = counted(store, monkeypatch, fail=1)
-        pairs = (await store.claims.match(pool.id, [ask() for _ in range(RUSH)], 128, direct=False)).pairs
-        first = await asyncio.gather(*(hand_overs.hand_over(pool, pair) for pair in pairs), return_exceptions=True)
-        failed = [pair for pair, given in zip(pairs, first, strict=True) if isinstance(given, StoreUnavailable)]
-        assert failed
-        assert calls["offer"] - 1 == bool(len(pairs) - len(failed))
-        again = await asyncio.gather(*(hand_overs.hand_over(pool, pair) for pair in failed))
-        assert [claim.id for claim in again if isinstance(claim, Claim)] == [pair.claim for pair in failed]
-
-    on_store(story)
+    pool = await make_pool(store, BARE)
+    shelf = Shelf(pool, await make_warm(store, pool, RUSH))
+    hand_overs = HandOvers(store, shelf, Metrics())
+    calls = counted(store, monkeypatch, fail=1)
+    pairs = (await store.claims.match(pool.id, [ask() for _ in range(RUSH)], 128, direct=False)).pairs
+    first = await asyncio.gather(*(hand_overs.hand_over(pool, pair) for pair in pairs), return_exceptions=True)
+    failed = [pair for pair, given in zip(pairs, first, strict=True) if isinstance(given, StoreUnavailable)]
+    assert failed
+    assert calls["offer"] - 1 == bool(len(pairs) - len(failed))
+    again = await asyncio.gather(*(hand_overs.hand_over(pool, pair) for pair in failed))
+    assert [claim.id for claim in again if isinstance(claim, Claim)] == [pair.claim for pair in failed]
 
 
-def test_an_offer_of_an_old_fence_in_the_same_batch_is_nobodys_answer(on_store: OnStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(store: PostgresStore) -> None:
-        pool = await make_pool(store, BARE)
-        hand_overs = HandOvers(store, Shelf(pool, await make_warm(store, pool, 2)), Metrics())
-        old = await assigned(store, pool)
-        await store.claims.requeue(old.claim, old.fence, reason="its pod was gone")
-        [new] = await match(store, pool)
-        calls = counted(store, monkeypatch)
-        stale, given = await asyncio.gather(hand_overs.hand_over(pool, old), hand_overs.hand_over(pool, new))
-        assert calls["offer"] == 1, "else this is about something else"
-        assert stale is None
-        assert isinstance(given, Claim)
-        assert (given.worker, given.fence) == (new.worker, new.fence)
+async def test_an_offer_of_an_old_fence_in_the_same_batch_is_nobodys_answer(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = await make_pool(store, BARE)
+    hand_overs = HandOvers(store, Shelf(pool, await make_warm(store, pool, 2)), Metrics())
+    old = await assigned(store, pool)
+    await store.claims.requeue(old.claim, old.fence, reason="its pod was gone")
+    [new] = await match(store, pool)
+    calls = counted(store, monkeypatch)
+    stale, given = await asyncio.gather(hand_overs.hand_over(pool, old), hand_overs.hand_over(pool, new))
+    assert calls["offer"] == 1, "else this is about something else"
+    assert stale is None
+    assert isinstance(given, Claim)
+    assert (given.worker, given.fence) == (new.worker, new.fence)
 
-    on_store(story)
 
-
-def test_offers_and_what_is_seen_of_their_workers_never_wait_for_each_other_in_a_circle(on_store: OnStore) -> None:
-    async def story(store: PostgresStore) -> None:
-        pool = await make_pool(store, BARE)
-        workers = sorted(await make_warm(store, pool, RUSH))
-        # Claims in the opposite order of their workers: who locks along the claims meets who locks along the workers.
-        pairs = [await assigned(store, pool, msgspec.structs.replace(ask(), id=f"c-{99 - n}")) for n in range(RUSH)]
-        assert [pair.worker for pair in pairs] == workers
-        seen = [
-            Facts(worker=pair.worker, uid=pair.uid or "", node="n-1", terminating=False, schedulable=True, protected=True)
-            for pair in pairs
-        ]
-        offers = [(pair.claim, pair.fence, True) for pair in pairs]
-        shown, told = await queued(store, row_lock("worker", workers[0]), store.workers.facts(seen), store.claims.offer(offers))
-        assert not [each for each in (shown, told) if isinstance(each, Exception)]
-        assert (shown, len(told)) == (RUSH, RUSH)
-        assert await broken(store) == []
-
-    on_store(story)
+async def test_offers_and_what_is_seen_of_their_workers_never_wait_for_each_other_in_a_circle(store: PostgresStore) -> None:
+    pool = await make_pool(store, BARE)
+    workers = sorted(await make_warm(store, pool, RUSH))
+    # Claims in the opposite order of their workers: who locks along the claims meets who locks along the workers.
+    pairs = [await assigned(store, pool, msgspec.structs.replace(ask(), id=f"c-{99 - n}")) for n in range(RUSH)]
+    assert [pair.worker for pair in pairs] == workers
+    seen = [
+        Facts(worker=pair.worker, uid=pair.uid or "", node="n-1", terminating=False, schedulable=True, protected=True)
+        for pair in pairs
+    ]
+    offers = [(pair.claim, pair.fence, True) for pair in pairs]
+    shown, told = await queued(store, row_lock("worker", workers[0]), store.workers.facts(seen), store.claims.offer(offers))
+    assert not [each for each in (shown, told) if isinstance(each, Exception)]
+    assert (shown, len(told)) == (RUSH, RUSH)
+    assert await broken(store) == []
 
 
 def desk(store: PostgresStore, shelf: Shelf) -> Desk:

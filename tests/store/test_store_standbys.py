@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import pytest
 
 from holdfast.postgres.embedded import EmbeddedPostgres
 from holdfast.postgres.store import PostgresStore
-from store.makes import PATIENCE, OnStore
-from waiting import eventually
+from store.makes import PATIENCE
+from waiting import Deadline, eventually
 
 CHECK = "an acknowledged commit survives"
 PLAIN = "plain_reader"  # may read our tables, and nothing of the server
@@ -38,7 +37,7 @@ def standby(shared_postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[str]:
 
 
 async def _followers(dsn: str) -> int:
-    connection = await asyncpg.connect(dsn, timeout=10)
+    connection = await asyncpg.connect(dsn, timeout=60)
     try:
         return int(await connection.fetchval("SELECT count(*) FROM pg_stat_replication"))
     finally:
@@ -46,9 +45,9 @@ async def _followers(dsn: str) -> int:
 
 
 async def follows(store: PostgresStore) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = Deadline(PATIENCE)
     while not await store.db.value("SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'"):
-        assert time.monotonic() < deadline, "the standby never came"
+        assert not deadline.over(), "the standby never came"
         await asyncio.sleep(0.01)
 
 
@@ -56,44 +55,35 @@ async def checked(store: PostgresStore) -> dict[str, Any]:
     return next(check for check in await store.check() if check["name"] == CHECK)
 
 
-def test_an_asynchronous_standby_is_named(on_store: OnStore, standby: str) -> None:
-    async def story(store: PostgresStore) -> None:
-        await follows(store)
-        found = await checked(store)
-        assert not found["ok"]
-        assert found["detail"] == f"standby {standby} is asynchronous: a failover to it loses commits"
-        assert "synchronous_standby_names" in found["advice"]
-
-    on_store(story)
+async def test_an_asynchronous_standby_is_named(store: PostgresStore, standby: str) -> None:
+    await follows(store)
+    found = await checked(store)
+    assert not found["ok"]
+    assert found["detail"] == f"standby {standby} is asynchronous: a failover to it loses commits"
+    assert "synchronous_standby_names" in found["advice"]
 
 
-def test_a_standby_that_our_role_may_not_see_does_not_pass_for_a_good_one(on_store: OnStore, standby: str) -> None:
-    async def story(store: PostgresStore) -> None:
-        store.db._pool._maxsize = 1  # one connection: the role is its session's
-        await follows(store)
-        for statement in MAKE_PLAIN:
-            await store.db.rows(statement)
-        await store.db.rows(f"SET ROLE {PLAIN}")
-        found = await checked(store)
-        assert not found["ok"]
-        assert found["detail"] == f"whether standby {standby} is asynchronous cannot be seen: GRANT pg_read_all_stats TO {PLAIN}"
-        # What it advises helps.
-        await store.db.rows("RESET ROLE")
-        await store.db.rows(f"GRANT pg_read_all_stats TO {PLAIN}")
-        await store.db.rows(f"SET ROLE {PLAIN}")
-        assert "is asynchronous: a failover" in (await checked(store))["detail"]
-        await store.db.rows("RESET ROLE")
-
-    on_store(story)
+async def test_a_standby_that_our_role_may_not_see_does_not_pass_for_a_good_one(store: PostgresStore, standby: str) -> None:
+    store.db._pool._maxsize = 1  # one connection: the role is its session's
+    await follows(store)
+    for statement in MAKE_PLAIN:
+        await store.db.rows(statement)
+    await store.db.rows(f"SET ROLE {PLAIN}")
+    found = await checked(store)
+    assert not found["ok"]
+    assert found["detail"] == f"whether standby {standby} is asynchronous cannot be seen: GRANT pg_read_all_stats TO {PLAIN}"
+    # What it advises helps.
+    await store.db.rows("RESET ROLE")
+    await store.db.rows(f"GRANT pg_read_all_stats TO {PLAIN}")
+    await store.db.rows(f"SET ROLE {PLAIN}")
+    assert "is asynchronous: a failover" in (await checked(store))["detail"]
+    await store.db.rows("RESET ROLE")
 
 
-def test_without_a_standby_there_is_nothing_to_see(on_store: OnStore) -> None:
-    async def story(store: PostgresStore) -> None:
-        store.db._pool._maxsize = 1
-        for statement in MAKE_PLAIN:
-            await store.db.rows(statement)
-        await store.db.rows(f"SET ROLE {PLAIN}")
-        assert (await checked(store))["ok"]
-        await store.db.rows("RESET ROLE")
-
-    on_store(story)
+async def test_without_a_standby_there_is_nothing_to_see(store: PostgresStore) -> None:
+    store.db._pool._maxsize = 1
+    for statement in MAKE_PLAIN:
+        await store.db.rows(statement)
+    await store.db.rows(f"SET ROLE {PLAIN}")
+    assert (await checked(store))["ok"]
+    await store.db.rows("RESET ROLE")

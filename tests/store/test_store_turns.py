@@ -6,7 +6,7 @@ from holdfast.engine.handover import MOMENT, TRIES, TRY_SECONDS, TURNS, HandOver
 from holdfast.engine.metrics import Metrics
 from holdfast.ports.store import Pair
 from holdfast.postgres.store import PostgresStore
-from store.makes import BARE, OnStore, ask, make_pool, make_warm, match
+from store.makes import BARE, ask, make_pool, make_warm, match
 from store.shelf import Shelf
 
 BURST = 3 * TURNS
@@ -37,16 +37,13 @@ class Slow(Shelf):
         return await super().protect(*about)  # type: ignore[arg-type]
 
 
-def test_a_burst_takes_turns_and_nobody_is_given_up_for_waiting(on_store: OnStore) -> None:
-    async def story(store: PostgresStore) -> None:
-        shelf, metrics, _ = await handed(store, Slow)
-        assert isinstance(shelf, Slow)
-        assert shelf.most == TURNS
-        assert metrics.registry.get_sample_value(ERRORS) == 0
-        told = await store.db.rows("SELECT protected FROM holdfast.claim WHERE state = 'active'")
-        assert [row["protected"] for row in told] == [True] * BURST
-
-    on_store(story)
+async def test_a_burst_takes_turns_and_nobody_is_given_up_for_waiting(store: PostgresStore) -> None:
+    shelf, metrics, _ = await handed(store, Slow)
+    assert isinstance(shelf, Slow)
+    assert shelf.most == TURNS
+    assert metrics.registry.get_sample_value(ERRORS) == 0
+    told = await store.db.rows("SELECT protected FROM holdfast.claim WHERE state = 'active'")
+    assert [row["protected"] for row in told] == [True] * BURST
 
 
 class Hanging(Shelf):
@@ -55,30 +52,24 @@ class Hanging(Shelf):
         raise AssertionError("unreachable")
 
 
-def test_in_a_burst_nobody_waits_longer_for_a_cluster_that_hangs_than_alone(on_store: OnStore) -> None:
-    async def story(store: PostgresStore) -> None:
-        _, _, took = await handed(store, Hanging)
-        assert took < 3 * TRIES * TRY_SECONDS, "three tries, and not three for each turn before"
-        told = await store.db.rows("SELECT protected FROM holdfast.claim WHERE state = 'active'")
-        assert [row["protected"] for row in told] == [False] * BURST
-
-    on_store(story)
+async def test_in_a_burst_nobody_waits_longer_for_a_cluster_that_hangs_than_alone(store: PostgresStore) -> None:
+    _, _, took = await handed(store, Hanging)
+    assert took < 3 * TRIES * TRY_SECONDS, "three tries, and not three for each turn before"
+    told = await store.db.rows("SELECT protected FROM holdfast.claim WHERE state = 'active'")
+    assert [row["protected"] for row in told] == [False] * BURST
 
 
-def test_who_can_wait_lets_hand_overs_go_first_but_not_for_ever(on_store: OnStore) -> None:
-    async def story(store: PostgresStore) -> None:
-        pool = await make_pool(store, BARE)
-        shelf = Hanging(pool, await make_warm(store, pool))
-        [pair] = await match(store, pool, ask())
-        handovers = HandOvers(store, shelf, Metrics())
-        await asyncio.wait_for(handovers.calm(), 0.1)  # nothing is under way
-        handing = asyncio.create_task(handovers.hand_over(pool, pair))
-        await asyncio.sleep(0)
-        began = asyncio.get_running_loop().time()
-        await handovers.calm()
-        assert asyncio.get_running_loop().time() - began >= MOMENT
-        assert not handing.done(), "it still waits for its cluster"
-        await handing
-        await asyncio.wait_for(handovers.calm(), 0.1)
-
-    on_store(story)
+async def test_who_can_wait_lets_hand_overs_go_first_but_not_for_ever(store: PostgresStore) -> None:
+    pool = await make_pool(store, BARE)
+    shelf = Hanging(pool, await make_warm(store, pool))
+    [pair] = await match(store, pool, ask())
+    handovers = HandOvers(store, shelf, Metrics())
+    await asyncio.wait_for(handovers.calm(), MOMENT / 2)  # nothing is under way
+    handing = asyncio.create_task(handovers.hand_over(pool, pair))
+    await asyncio.sleep(0)
+    began = asyncio.get_running_loop().time()
+    await handovers.calm()
+    assert asyncio.get_running_loop().time() - began >= MOMENT
+    assert not handing.done(), "it still waits for its cluster"
+    await handing
+    await asyncio.wait_for(handovers.calm(), MOMENT / 2)
