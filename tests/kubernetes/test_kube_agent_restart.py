@@ -6,7 +6,7 @@ import urllib.error
 from typing import Any
 
 from kube_fleet import KubeFleet, Made
-from seed_tools import get, sessions
+from pool_specs import get, sessions
 
 from holdfast.kubernetes import names
 from kube.pods import told

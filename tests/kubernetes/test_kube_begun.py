@@ -4,8 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fleet_probes import begins_unseen, judged
 from kube_fleet import KubeFleet, Made
-from seed_tools import Gate, begins_unseen, jobs, judged
+from pool_specs import Gate, jobs
 
 from holdfast.kubernetes import names
 from kube.access import Access

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fleet_probes import quiet
 from kube_fleet import KubeFleet, Made, job
-from seed_tools import SERVE, get, quiet, sessions
+from pool_specs import SERVE, get, sessions
 
 from holdfast.kubernetes import names
 from kube.pods import STAY, state

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from flaky_api import Body, Call, FlakyApi
+from fleet_probes import metric, worker
 from kube_fleet import KubeFleet, Made, account
-from seed_tools import Gate, busy_marks, get, jobs, marks, metric, sessions, worker
+from pod_marks import busy_marks, marks
+from pool_specs import Gate, get, jobs, sessions
 
 from holdfast.kubernetes import names
 from kube.access import Access

@@ -4,8 +4,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from fleet_probes import metric, worker
 from kube_fleet import KubeFleet, Made
-from seed_tools import FREE_MARKS, Gate, busy_marks, get, jobs, marks, metric, sessions, worker, write
+from pod_marks import FREE_MARKS, busy_marks, marks, write
+from pool_specs import Gate, get, jobs, sessions
 
 from holdfast.kubernetes import names
 from holdfast.model.claim import epoch_of

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kill_tools import Holders, Sitters, age, one_at_a_time, one_tenant_each, ready, watched
+from holders_and_watcher import Holders, Sitters, age, one_at_a_time, one_tenant_each, ready, watched
 from kube_fleet import KubeFleet, Made, job
-from load_tools import sound
-from seed_tools import FREE_MARKS, marks, sessions
+from pod_marks import FREE_MARKS, marks
+from pool_specs import sessions
+from steady_load import sound
 
 from holdfast.kubernetes import names
 from holdfast.kubernetes.cluster import KEEP_OUTPUT

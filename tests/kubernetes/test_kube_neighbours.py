@@ -6,9 +6,9 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+from forged_tokens import said, signed_again
 from kube_fleet import KubeFleet, Made, job
 from kube_stage import KubeStage
-from token_tools import said, signed_again
 
 from holdfast.kubernetes import names
 from waiting import eventually

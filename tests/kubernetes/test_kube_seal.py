@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kube_fleet import KubeFleet, Made
-from seed_tools import Gate, jobs
+from pool_specs import Gate, jobs
 
 from holdfast.kubernetes import names
 from kube.pods import state

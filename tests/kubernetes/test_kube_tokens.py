@@ -1,7 +1,8 @@
 """Agents' tokens: the cluster's is reviewed once, then a short one of ours is used, at any replica, however often they ask."""
 
+from fleet_probes import metric, worker
 from kube_fleet import KubeFleet
-from seed_tools import get, jobs, metric, sessions, worker
+from pool_specs import get, jobs, sessions
 
 from kube.access import Access
 from kube.control_plane import ControlPlane

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 from flaky_api import FlakyApi
-from kube_stage import KubeStage
+from kube_stage import FollowingStage, KubeStage
 
 from contracts.cluster import running
 from holdfast.kubernetes.access import find_access
 from holdfast.kubernetes.api import Api
 from holdfast.model.pod import Stamp
-from holdfast.ports.cluster import Cluster
 from kube.access import Access
 from waiting import sooner
 
@@ -27,15 +26,17 @@ def flaky(control_plane: Access, tmp_path: Path) -> Iterator[FlakyApi]:
         yield flaky
 
 
-async def test_a_watch_and_every_other_call_come_over_connections_of_their_own(
-    cluster: Cluster, flaky: FlakyApi, stage: KubeStage
-) -> None:
-    pod = await running(cluster, stage.order("w-1"))
-    stamped = await cluster.protect(pod.name, pod.uid, Stamp("acme", "c-1", 7))
-    assert stamped is not None
-    assert await cluster.clear(pod.name, pod.uid, stamped.version)
-    assert await cluster.verify("nobody's") is None
-    await cluster.delete(pod.name, pod.uid, 1.0)
+async def test_a_watch_and_every_other_call_come_over_connections_of_their_own(flaky: FlakyApi, stage: KubeStage) -> None:
+    cluster = FollowingStage.through(flaky.kubeconfig, stage).open()
+    try:
+        pod = await running(cluster, stage.order("w-1"))
+        stamped = await cluster.protect(pod.name, pod.uid, Stamp("acme", "c-1", 7))
+        assert stamped is not None
+        assert await cluster.clear(pod.name, pod.uid, stamped.version)
+        assert await cluster.verify("nobody's") is None
+        await cluster.delete(pod.name, pod.uid, 1.0)
+    finally:
+        await cluster.close()
     watches = {call.port for call in flaky.calls if "watch" in call.query}
     others = [call for call in flaky.calls if "watch" not in call.query]
     assert len(watches) >= 2, "pods and nodes are followed"

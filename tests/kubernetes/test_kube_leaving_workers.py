@@ -1,27 +1,14 @@
-"""Seed 004: protection on while busy and off when not, as the pod itself shows it; nobody is given a worker that is leaving."""
+"""Workers that leave: the busy drain, the free go at once, and no claim is given to one (seed 004)."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fleet_probes import nobody_looks, nodes_of_free, parked_session, quiet, worker
 from kube_fleet import KubeFleet
-from seed_tools import (
-    FREE_MARKS,
-    SPREAD,
-    Gate,
-    busy_marks,
-    evict,
-    get,
-    jobs,
-    marks,
-    nobody_looks,
-    nodes_of_free,
-    quiet,
-    sessions,
-    worker,
-    write,
-)
+from pod_marks import evict
+from pool_specs import SPREAD, Gate, get, jobs, sessions
 
 from holdfast.kubernetes import names
 from kube.access import Access
@@ -31,77 +18,7 @@ Make = Callable[..., Any]
 REPAIRED = 15  # seconds: P3's bound after the death of a replica
 
 
-def test_seed_004_busy_pods_are_protected_free_ones_are_not_and_the_eviction_api_tells_them_apart(
-    control_plane: Access, namespace: str, make_nodes: Make, tmp_path: Path
-) -> None:
-    gate = Gate(tmp_path)
-    pools = {"linux": jobs(warm=1, drain={"grace": "77s"}), "notebook": sessions(drain={"grace": "1m30s"})}
-    with KubeFleet(control_plane, namespace, make_nodes(control_plane, namespace), pools=pools) as fleet:
-        fleet.warm(2, within=90)
-        job = fleet.claim("linux", tenant="acme", command=gate.job(4), wait="30s")
-        session = fleet.claim("notebook", tenant="acme", wait="30s")
-        eventually(lambda: gate.ran == 1, 30, "the job runs")
-        parked = _parked(fleet)
-        free = [each["id"] for each in fleet.warm(2, within=90)]
-        _said_both_ways(fleet, [job, session], [*free, parked])
-        _restored_on_busy_pods(fleet, [job, session])
-        _removed_from_free_pods(fleet, [*free, parked], session)
-        for claim in (job, session):
-            assert evict(fleet, claim["worker"]) == 429, "the budget refuses it"
-        for each in (*free, parked):
-            assert evict(fleet, each) == 201
-        for each in (*free, parked):
-            eventually(lambda each=each: worker(fleet, each)["state"] in ("retiring", "gone"), REPAIRED, f"{each} leaves")
-        assert fleet.see(session["id"])["state"] == "active"
-        gate.open()
-        ended = fleet.see(job["id"], wait="30s")
-        assert (ended["outcome"], ended["exit_code"]) == ("failed", 4), fleet.said()
-        fleet.check_promises()
-        quiet(fleet)
-
-
-def _parked(fleet: KubeFleet, warm: int = 2) -> str:
-    """A session that its tenant has given back, beside as many free workers as before."""
-    fleet.warm(warm, within=90)
-    held = fleet.claim("notebook", tenant="globex", wait="30s", parkTTL="10m")
-    assert fleet.api("POST", f"/v1/claims/{held['id']}/release", {"fence": held["fence"]}).status == 200
-    eventually(lambda: worker(fleet, held["worker"])["state"] == "parked", 20, "parked")
-    fleet.warm(warm, within=90)
-    return str(held["worker"])
-
-
-def _said_both_ways(fleet: KubeFleet, busy: list[dict[str, Any]], free: list[str]) -> None:
-    for claim in busy:
-        assert marks(fleet.pod(claim["worker"])) == busy_marks(claim), fleet.said()
-    for each in free:
-        eventually(lambda each=each: marks(fleet.pod(each)) == FREE_MARKS, REPAIRED, f"{each} is not protected")
-    graces = {pod["metadata"]["labels"][names.POOL]: pod["spec"]["terminationGracePeriodSeconds"] for pod in fleet.pods()}
-    assert graces == {"linux": 77, "notebook": 90}, "the pool's drain.grace"
-
-
-def _restored_on_busy_pods(fleet: KubeFleet, busy: list[dict[str, Any]]) -> None:
-    """All of it removed by hand, then each part alone."""
-    everything = [names.BUSY, names.OWNER, names.CLAIM, names.FENCE, names.DO_NOT_DISRUPT, names.SAFE_TO_EVICT]
-    for lacking in (everything, [names.BUSY], [names.DO_NOT_DISRUPT], [names.SAFE_TO_EVICT]):
-        for claim in busy:
-            write(fleet, claim["worker"], dict.fromkeys(lacking))
-        for claim in busy:
-            what = f"{lacking} of a busy {claim['pool']} is restored"
-            eventually(lambda claim=claim: marks(fleet.pod(claim["worker"])) == busy_marks(claim), REPAIRED, what)
-
-
-def _removed_from_free_pods(fleet: KubeFleet, free: list[str], past: dict[str, Any]) -> None:
-    """All of it left by a replica that died, then each part alone, whoever put it there."""
-    left = busy_marks({**past, "id": "c-long-gone"})
-    for parts in (list(left), [names.BUSY], [names.DO_NOT_DISRUPT], [names.SAFE_TO_EVICT]):
-        for each in free:
-            write(fleet, each, {key: left[key] for key in parts})
-        for each in free:
-            eventually(lambda each=each: marks(fleet.pod(each)) == FREE_MARKS, REPAIRED, f"{parts} of a free worker is removed")
-            assert worker(fleet, each)["state"] in ("warm", "parked")
-
-
-def test_seed_004_a_busy_worker_on_a_terminating_pod_drains_and_a_free_one_leaves_at_once(
+def test_a_busy_worker_on_a_terminating_pod_drains_and_a_free_one_leaves_at_once(
     control_plane: Access, namespace: str, make_nodes: Make, tmp_path: Path
 ) -> None:
     gate, kubelet = Gate(tmp_path), make_nodes(control_plane, namespace)
@@ -148,7 +65,7 @@ def _next(free: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("leaving", ["terminating", "cordoned"])
-def test_seed_004_no_claim_lands_on_a_leaving_worker_though_nobody_has_noted_that_it_leaves(
+def test_no_claim_lands_on_a_leaving_worker_though_nobody_has_noted_that_it_leaves(
     leaving: str, control_plane: Access, namespace: str, make_nodes: Make
 ) -> None:
     """Whichever path it takes, however it is protected: whoever hands over looks as well, for it may be the first to know."""
@@ -157,7 +74,7 @@ def test_seed_004_no_claim_lands_on_a_leaving_worker_though_nobody_has_noted_tha
     pools["notebook"] = _on_both_nodes("notebook", sessions(warm=2))
     with KubeFleet(control_plane, namespace, kubelet, pools=pools) as fleet:
         eventually(lambda: len(nodes_of_free(fleet)) == 8, 120, "two workers of each pool")
-        parked = _parked(fleet, 8)
+        parked = parked_session(fleet, 8)
         node = worker(fleet, parked)["node"]
         there = {each["id"] for each in fleet.workers() if each["node"] == node and each["state"] in ("warm", "parked")}
         assert {worker(fleet, each)["pool"] for each in there} == set(pools), "each pool has some on both nodes"
@@ -195,7 +112,7 @@ def _cordon_and_see(access: Access, node: str) -> None:
     assert node in [event["object"]["metadata"]["name"] for event in heard if event["object"]["spec"].get("unschedulable")]
 
 
-def test_seed_004_a_free_session_worker_is_gone_soon_though_its_server_does_not_hear_sigterm(
+def test_a_free_session_worker_is_gone_soon_though_its_server_does_not_hear_sigterm(
     control_plane: Access, namespace: str, make_nodes: Make
 ) -> None:
     """An hour of grace is for whoever holds it: a free worker must not hold its node or its pool's slot for it."""

@@ -1,31 +1,23 @@
-"""Seeds 000 and 002 on a way to the API server that fails: tries that are counted, lists that lie, deletions that are refused."""
+"""Lists that are empty by mistake end nothing, and deletions that are refused are reported (seed 000)."""
 
 import contextlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flaky_api import Call, FlakyApi
-from kube_fleet import KubeFleet, Made, account
+from fleet_probes import metric, worker
+from kube_fleet import KubeFleet, Made
 from kube_stage import FollowingStage, KubeStage
-from seed_tools import FREE_MARKS, Gate, busy_marks, jobs, marks, metric, worker
+from pod_marks import FREE_MARKS, marks
+from pool_specs import jobs
 
 from contracts.cluster import running, until
-from holdfast.kubernetes import names
 from holdfast.ports.cluster import Cluster, ClusterUnavailable
 from kube.access import Access
 from waiting import eventually
 
-ERRORS = "holdfast_protect_errors_total"
-UNPROTECTED = 'holdfast_handover_unprotected_total{pool="linux"}'
 WARM = 3
-
-
-@pytest.fixture
-def flaky(control_plane: Access, namespace: str, tmp_path: Path) -> Iterator[FlakyApi]:
-    with FlakyApi(control_plane, account(control_plane, namespace, "one"), tmp_path) as flaky:
-        yield flaky
 
 
 @pytest.fixture
@@ -35,48 +27,7 @@ def fleet(flaky: FlakyApi, fleet_of: Made) -> KubeFleet:
     return made
 
 
-def test_seed_002_a_protection_is_tried_three_times_and_then_the_holder_is_told(
-    fleet: KubeFleet, flaky: FlakyApi, tmp_path: Path
-) -> None:
-    gate = Gate(tmp_path)
-    _the_second_try_succeeds(fleet, flaky, gate)
-    _after_the_third_it_is_told_and_repaired(fleet, flaky, gate)
-    gate.open()
-
-
-def _the_second_try_succeeds(fleet: KubeFleet, flaky: FlakyApi, gate: Gate) -> None:
-    errors, unprotected = metric(fleet, ERRORS), metric(fleet, UNPROTECTED)
-    flaky.calls.clear()
-    flaky.fault = lambda call: 503 if call.patches(names.BUSY) and len(tries(flaky)) == 1 else None
-    claim = fleet.claim("linux", tenant="acme", command=gate.job(), wait="30s")
-    assert (claim["state"], claim["protected"]) == ("active", True), fleet.said()
-    assert marks(fleet.pod(claim["worker"])) == busy_marks(claim)
-    assert len(tries(flaky)) == 2, "one that failed, one that did not"
-    assert metric(fleet, ERRORS) == errors + 1
-    assert metric(fleet, UNPROTECTED) == unprotected
-    assert "claim.unprotected" not in kinds(fleet, claim["id"])
-
-
-def _after_the_third_it_is_told_and_repaired(fleet: KubeFleet, flaky: FlakyApi, gate: Gate) -> None:
-    errors, unprotected = metric(fleet, ERRORS), metric(fleet, UNPROTECTED)
-    flaky.calls.clear()
-    flaky.fault = lambda call: 503 if call.patches(names.BUSY) else None
-    claim = fleet.claim("linux", tenant="acme", command=gate.job(), wait="30s")
-    assert (claim["state"], claim["protected"]) == ("active", False), fleet.said()
-    assert metric(fleet, ERRORS) == errors + 3, "exactly three tries, not one more"
-    first, second, third = tries(flaky)[:3]
-    assert min(second.at - first.at, third.at - second.at) >= 0.1, "100 ms apart"
-    assert metric(fleet, UNPROTECTED) == unprotected + 1
-    assert kinds(fleet, claim["id"]).count("claim.unprotected") == 1
-    eventually(lambda: gate.ran == 2, 30, "its command runs all the same")
-    flaky.fault = lambda call: None
-    eventually(lambda: marks(fleet.pod(claim["worker"])) == busy_marks(claim), 5 + 20, "`converge` repairs it")
-    assert metric(fleet, ERRORS) == errors + 3, "by a duty, not by another hand-over"
-    assert fleet.see(claim["id"])["state"] == "active"
-    assert gate.ran == 2, "and once"
-
-
-def test_seed_000_an_empty_list_skips_the_pass_and_a_refused_deletion_surfaces(fleet: KubeFleet, flaky: FlakyApi) -> None:
+def test_an_empty_list_skips_the_pass_and_a_refused_deletion_surfaces(fleet: KubeFleet, flaky: FlakyApi) -> None:
     _an_empty_list_skips_the_pass(fleet, flaky)
     _a_deletion_that_is_refused_is_said(fleet, flaky)
 
@@ -124,11 +75,9 @@ def _a_deletion_that_is_refused_is_said(fleet: KubeFleet, flaky: FlakyApi) -> No
     eventually(lambda: worker(fleet, free)["state"] == "gone", 60, "once it may, it does")
 
 
-async def test_seed_000_a_list_that_was_empty_by_mistake_is_not_believed_for_ever(
-    cluster: Cluster, control_plane: Access, namespace: str, make_nodes: Callable[..., Any], tmp_path: Path
+async def test_a_list_that_was_empty_by_mistake_is_not_believed_for_ever(
+    cluster: Cluster, stage: KubeStage, control_plane: Access, tmp_path: Path
 ) -> None:
-    stage = KubeStage(control_plane, namespace, make_nodes(control_plane, namespace, nodes=1))
-
     with FlakyApi(control_plane, control_plane.kubeconfig, tmp_path) as way:
         pod = await running(cluster, stage.order("w-1"))
         following = FollowingStage.through(way.kubeconfig, stage).open()
@@ -149,14 +98,6 @@ async def test_seed_000_a_list_that_was_empty_by_mistake_is_not_believed_for_eve
 def empty(call: Call) -> Any:
     """Lists show nothing, as those of an API server that has lost its way."""
     return (lambda true: {**true, "items": []}) if call.lists_pods else None
-
-
-def tries(flaky: FlakyApi) -> list[Call]:
-    return [call for call in flaky.calls if call.patches(names.BUSY)]
-
-
-def kinds(fleet: KubeFleet, claim: str) -> list[str]:
-    return [event["kind"] for event in fleet.api("GET", f"/v1/events?claim={claim}").json["items"]]
 
 
 def term(fleet: KubeFleet) -> dict[str, Any]:

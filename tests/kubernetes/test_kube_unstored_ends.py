@@ -1,4 +1,4 @@
-"""Seed 003: a park or release that could not be stored is told to its holder, changes nothing, and succeeds when asked again."""
+"""A park or release that could not be stored is told to its holder, changes nothing, and succeeds when asked again (seed 003)."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,8 +7,10 @@ from datetime import datetime
 from typing import Any
 
 import asyncpg
+from fleet_probes import worker
 from kube_fleet import KubeFleet, Made
-from seed_tools import busy_marks, get, marks, sessions, worker
+from pod_marks import busy_marks, marks
+from pool_specs import get, sessions
 
 from fleet import Answer
 from waiting import always, eventually
@@ -17,7 +19,7 @@ TTL = 10  # seconds
 SLACK = 30  # the table's bound past a TTL, and a loaded machine
 
 
-def test_seed_003_a_park_or_release_that_could_not_be_stored_is_told_and_nothing_is_lost(fleet_of: Made) -> None:
+def test_a_park_or_release_that_could_not_be_stored_is_told_and_nothing_is_lost(fleet_of: Made) -> None:
     fleet = fleet_of(pools={"notebook": sessions(warm=2, park={"ttl": f"{TTL}s"})})
     fleet.warm(2, within=90)
     parks = fleet.claim("notebook", tenant="acme", wait="60s")

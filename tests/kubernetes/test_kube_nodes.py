@@ -1,12 +1,14 @@
-"""Seed 004: nodes are cordoned, tainted, drained and die under a fleet at work."""
+"""Nodes are cordoned, tainted, drained and die under a fleet at work (seed 004)."""
 
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fleet_probes import begins_unseen, judged, nodes_of_free, quiet
 from kube_fleet import KubeFleet
-from seed_tools import Gate, begins_unseen, force_delete, jobs, judged, nodes_of_free, quiet
+from pod_marks import force_delete
+from pool_specs import Gate, jobs
 
 from kube import binaries
 from kube.access import Access
@@ -17,7 +19,7 @@ Make = Callable[..., Any]
 KARPENTER = "karpenter.sh/disrupted:NoSchedule"
 
 
-def test_seed_004_a_cordoned_node_empties_itself_and_a_drain_ends_when_its_jobs_have(
+def test_a_cordoned_node_empties_itself_and_a_drain_ends_when_its_jobs_have(
     control_plane: Access, namespace: str, make_nodes: Make, tmp_path: Path
 ) -> None:
     kubelet = make_nodes(control_plane, namespace, nodes=2)
@@ -89,7 +91,7 @@ def _drained(fleet: KubeFleet, folder: Path) -> None:
     fleet.access.kubectl("uncordon", node)
 
 
-def test_seed_004_what_a_node_kills_is_lost_or_with_retry_served_again(
+def test_what_a_node_kills_is_lost_or_with_retry_served_again(
     control_plane: Access, namespace: str, make_nodes: Make, tmp_path: Path
 ) -> None:
     kubelet = make_nodes(control_plane, namespace, nodes=2)
@@ -117,7 +119,7 @@ def test_seed_004_what_a_node_kills_is_lost_or_with_retry_served_again(
         fleet.warm(3, within=90)
 
 
-def test_seed_004_what_the_scheduler_preempts_is_lost_and_not_a_result(
+def test_what_the_scheduler_preempts_is_lost_and_not_a_result(
     control_plane: Access, namespace: str, make_nodes: Make, tmp_path: Path
 ) -> None:
     """A pod of a higher priority takes its place: no protection stops that, and the exit code is the killer's, not the job's."""
@@ -139,7 +141,7 @@ def test_seed_004_what_the_scheduler_preempts_is_lost_and_not_a_result(
         control_plane.kubectl("delete", "priorityclass", urgent)
 
 
-def test_seed_004_a_job_that_began_unseen_is_not_run_again_after_a_forced_deletion(
+def test_a_job_that_began_unseen_is_not_run_again_after_a_forced_deletion(
     own_control_plane: ControlPlane, make_namespace: Make, make_nodes: Make, tmp_path: Path
 ) -> None:
     """P8: its node could not say that its container started, and then was cut off. Nobody's word proves that it did not run."""

@@ -1,4 +1,4 @@
-"""Seed 000: a stamp is written and its answer is lost. It is written again, or taken off where nothing was delivered, at once."""
+"""A stamp whose answer is lost is written again, or taken off at once where nothing was delivered (seed 000)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from flaky_api import Call, FlakyApi
+from fleet_probes import metric, nobody_looks, worker
 from kube_fleet import KubeFleet, Made, account
-from seed_tools import FREE_MARKS, Gate, busy_marks, jobs, marks, metric, nobody_looks, worker
+from pod_marks import FREE_MARKS, busy_marks, marks
+from pool_specs import Gate, jobs
 
 from holdfast.kubernetes import names
 from kube.access import Access
@@ -24,9 +26,7 @@ def flaky(control_plane: Access, namespace: str, tmp_path: Path) -> Iterator[Fla
         yield flaky
 
 
-def test_seed_000_a_stamp_whose_answer_is_lost_is_its_claims_own_or_goes_at_once(
-    flaky: FlakyApi, fleet_of: Made, tmp_path: Path
-) -> None:
+def test_a_stamp_whose_answer_is_lost_is_its_claims_own_or_goes_at_once(flaky: FlakyApi, fleet_of: Made, tmp_path: Path) -> None:
     pools = {"linux": jobs(warm=2), "strict": jobs(warm=1, protection={"required": True})}
     fleet, gate = fleet_of(kubeconfig=flaky.kubeconfig, pools=pools), Gate(tmp_path)
     fleet.warm(3, within=90)

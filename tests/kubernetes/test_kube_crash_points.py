@@ -1,4 +1,4 @@
-"""Seed 000: a replica is killed between two steps of a hand-over, an end or a spawn; the claim is served, and nothing leaks."""
+"""A replica is killed between two steps of a hand-over, an end or a spawn; the claim is served, and nothing leaks (seed 000)."""
 
 import contextlib
 import http.client
@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fleet_probes import quiet, stopped
 from kube_fleet import KubeFleet
-from seed_tools import FREE_MARKS, Gate, busy_marks, jobs, marks, quiet, stopped
+from pod_marks import FREE_MARKS, busy_marks, marks
+from pool_specs import Gate, jobs
 
 from holdfast.kubernetes import names
 from kube.access import Access
@@ -18,7 +20,7 @@ Make = Callable[..., Any]
 WARM = 2
 
 
-def test_seed_000_a_replica_killed_in_the_middle_of_a_hand_over_costs_the_claim_nothing(
+def test_a_replica_killed_in_the_middle_of_a_hand_over_costs_the_claim_nothing(
     control_plane: Access, namespace: str, make_nodes: Make, tmp_path: Path
 ) -> None:
     with KubeFleet(control_plane, namespace, make_nodes(control_plane, namespace), pools={"linux": jobs(warm=WARM)}) as fleet:
@@ -46,7 +48,7 @@ def test_seed_000_a_replica_killed_in_the_middle_of_a_hand_over_costs_the_claim_
         quiet(fleet)
 
 
-def test_seed_000_a_replica_killed_while_it_ends_or_makes_a_worker_leaks_nothing(
+def test_a_replica_killed_while_it_ends_or_makes_a_worker_leaks_nothing(
     control_plane: Access, namespace: str, make_nodes: Make, tmp_path: Path
 ) -> None:
     kubelet = make_nodes(control_plane, namespace)

@@ -15,7 +15,7 @@ from typing import Any
 
 import asyncpg
 from kube_fleet import KubeFleet
-from seed_tools import busy_marks, marks
+from pod_marks import busy_marks, marks
 
 UNREACHED = (OSError, http.client.HTTPException)
 # Who holds what, as the database says it. Only claims whose holders were told that they are protected.

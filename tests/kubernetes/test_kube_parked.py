@@ -1,30 +1,24 @@
-"""Seed 003: parked workers go when their time is over, whoever died and whatever failed meanwhile, and are nobody's demand."""
+"""Parked workers go when their time is over, whatever failed meanwhile, and are no demand (seed 003)."""
 
-import time
-from collections.abc import Callable
 from typing import Any
 
-import pytest
+from fleet_probes import ending, holder_of, release, worker
 from kube_fleet import KubeFleet, Made
-from seed_tools import holder_of, metric, sessions, worker
+from pool_specs import sessions
 
-from kube.control_plane import ControlPlane
 from waiting import always, eventually
 
-Make = Callable[..., Any]
 TTL = 15  # seconds: an agent's beat fits in, also on a loaded machine
 BOUND = 10  # the failure table's, past the TTL
 TAKE_OVER = 15  # if the replica that should have done it died
 SLACK = 30  # a pod ends by its kubelet, on a loaded machine
-LAST_SUCCESS = 'holdfast_duty_last_success_timestamp_seconds{duty="converge"}'
-
 PARKED = """
 SELECT w.parked_since, u.beat_heard > w.parked_heard AS heard_since FROM holdfast.worker w
 LEFT JOIN holdfast.pulse u ON u.worker_id = w.id WHERE w.id = $1 AND w.state = 'parked'
 """
 
 
-def test_seed_003_a_parked_worker_goes_by_its_ttl_since_it_was_parked_though_its_replica_died(fleet_of: Made) -> None:
+def test_a_parked_worker_goes_by_its_ttl_since_it_was_parked_though_its_replica_died(fleet_of: Made) -> None:
     pools = {"notebook": sessions(park={"ttl": f"{TTL}s"}), "slow": sessions(worker={"activate": ["sleep", "18"]})}
     fleet = fleet_of(pools=pools)
     fleet.warm(2, within=90)
@@ -72,7 +66,7 @@ def _ended_though_its_replica_died(fleet: KubeFleet) -> None:
     assert gone["reason"] == "parked past its TTL"
 
 
-def test_seed_003_ttls_are_chosen_and_clamped_and_the_parked_have_a_floor_a_cap_and_no_demand(fleet_of: Made) -> None:
+def test_ttls_are_chosen_and_clamped_and_the_parked_have_a_floor_a_cap_and_no_demand(fleet_of: Made) -> None:
     pools = {
         "chain": sessions(warm=2, park={"ttl": "10m", "maxTTL": "20m"}, headroom={"mode": "constant", "slots": 1}),
         "few": sessions(warm=3, park={"ttl": "3s", "min": 1, "max": 2}),
@@ -134,43 +128,12 @@ def _the_parked_are_no_demand(fleet: KubeFleet) -> None:
     assert fleet.sql(passes) != before, "though the duty ran"
 
 
-@pytest.mark.timeout(300)
-def test_seed_003_a_duty_that_failed_is_taken_up_again_and_its_last_success_moves_only_with_good_reads(
-    own_fleet: KubeFleet, own_control_plane: ControlPlane
-) -> None:
-    fleet, plane = own_fleet, own_control_plane
-    assert fleet.api("PUT", "/v1/pools/notebook", sessions(park={"ttl": "5s"})).status == 201
-    fleet.warm(1, within=90)
-    claim = fleet.claim("notebook", tenant="acme", wait="60s")
-    plane.stop_apiserver()
-    eventually(lambda: term(fleet)["failure"], 40, "a pass that could not read says so")
-    failed = term(fleet)
-    release(fleet, claim)
-    eventually(lambda: term(fleet)["skips"] > failed["skips"], 40, "another one is skipped, and counted")
-    assert term(fleet)["success_at"] == failed["success_at"], "that was no success"
-    # What every replica exports is the database's word, and an alert is made of it.
-    eventually(lambda: abs(metric(fleet, LAST_SUCCESS) / 2 - failed["success_at"].timestamp()) < 0.01, 20, "the gauge stands")
-    assert term(fleet)["holder"] == failed["holder"], "nobody can do better, so nobody takes it over"
-    back = time.time()
-    plane.start_apiserver()
-    eventually(lambda: metric(fleet, LAST_SUCCESS) / 2 > back, 60, "the same duty succeeds again")
-    assert term(fleet)["failure"] is None
-    eventually(lambda: ending(fleet, claim["worker"]), 60, "what was due meanwhile is done: a parked worker ends")
-
-
-# What they share
-
-
 def park(fleet: KubeFleet, pool: str, tenant: str, replica: int = 0) -> dict[str, Any]:
     claim = fleet.claim(pool, tenant=tenant, wait="60s", replica=replica)
     assert claim["state"] == "active", fleet.said()
     release(fleet, claim, replica)
     assert worker(fleet, claim["worker"], replica)["state"] == "parked"
     return claim
-
-
-def release(fleet: KubeFleet, claim: dict[str, Any], replica: int = 0) -> None:
-    assert fleet.api("POST", f"/v1/claims/{claim['id']}/release", {"fence": claim["fence"]}, replica=replica).status == 200
 
 
 def retired(fleet: KubeFleet, worker_: str) -> dict[str, Any]:
@@ -181,11 +144,6 @@ def retired(fleet: KubeFleet, worker_: str) -> dict[str, Any]:
     WHERE e.worker_id = $1 AND e.kind = 'worker.retiring' ORDER BY p.id DESC
     """
     return next(iter(fleet.sql(query, worker_)), {})
-
-
-def ending(fleet: KubeFleet, worker_: str) -> bool:
-    pod = fleet.pod(worker_)
-    return pod is None or "deletionTimestamp" in pod["metadata"]
 
 
 def ttl_of(fleet: KubeFleet, tenant: str, **asked: Any) -> float:
@@ -205,7 +163,3 @@ def states(fleet: KubeFleet, pool: str, *which: str) -> list[str]:
 
 def placeholders(fleet: KubeFleet) -> int:
     return len(fleet.access.ask("GET", f"{fleet.pods_path}?labelSelector=holdfast.dev/headroom%3D{fleet.install}")["items"])
-
-
-def term(fleet: KubeFleet) -> dict[str, Any]:
-    return fleet.sql("SELECT holder, success_at, skips, failure FROM holdfast.term WHERE duty = 'converge'")[0]

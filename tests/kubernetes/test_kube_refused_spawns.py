@@ -1,24 +1,18 @@
-"""Seed 003: a spawn that is refused or cannot start gives its slot back and says why; headroom keeps room and nothing else."""
+"""A spawn that is refused or cannot start gives its slot back, and the pool says why (seed 003)."""
 
 import contextlib
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+from fleet_probes import metric
 from kube_fleet import KubeFleet, Made, job
-from seed_tools import metric
+from pool_specs import sized
 
 from waiting import eventually
 
 BACKOFF = 2.0  # seconds after the first refusal; it doubles
 LOOKED_AT = 5.0  # a row without a pod for so long is looked at by a duty
-SMALL = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "100m", "memory": "64Mi"}}
-
-
-def sized(resources: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    pool = job(**spec)
-    pool["pod"]["spec"]["containers"][0]["resources"] = resources
-    return pool
 
 
 def trouble(fleet: KubeFleet, pool: str, word: str) -> str:
@@ -29,7 +23,7 @@ def trouble(fleet: KubeFleet, pool: str, word: str) -> str:
     return str(eventually(look, 60, f"{pool} says {word}"))
 
 
-def test_seed_003_a_spawn_beyond_the_quota_gives_its_slot_back_and_the_pool_says_why(fleet_of: Made) -> None:
+def test_a_spawn_beyond_the_quota_gives_its_slot_back_and_the_pool_says_why(fleet_of: Made) -> None:
     fleet = fleet_of()
     quota = {"metadata": {"name": "two"}, "spec": {"hard": {"pods": "2"}}}
     path = f"/api/v1/namespaces/{fleet.namespace}/resourcequotas"
@@ -47,7 +41,7 @@ def test_seed_003_a_spawn_beyond_the_quota_gives_its_slot_back_and_the_pool_says
     eventually(lambda: fleet.api("GET", "/v1/pools/linux").json["status"]["trouble"] is None, 30, "it no longer complains")
 
 
-def test_seed_003_a_limit_range_and_a_bad_template_are_refused_with_their_reason(fleet_of: Made) -> None:
+def test_a_limit_range_and_a_bad_template_are_refused_with_their_reason(fleet_of: Made) -> None:
     fleet = fleet_of()
     limits = {"limits": [{"type": "Container", "max": {"memory": "1Gi"}}]}
     fleet.access.ask("POST", f"/api/v1/namespaces/{fleet.namespace}/limitranges", {"metadata": {"name": "small"}, "spec": limits})
@@ -66,7 +60,7 @@ def test_seed_003_a_limit_range_and_a_bad_template_are_refused_with_their_reason
     assert fleet.api("GET", "/v1/pools").json["items"] == [], "nothing was changed"
 
 
-def test_seed_003_a_limit_range_that_came_later_refuses_a_spawn_and_the_pool_recovers_when_it_goes(fleet_of: Made) -> None:
+def test_a_limit_range_that_came_later_refuses_a_spawn_and_the_pool_recovers_when_it_goes(fleet_of: Made) -> None:
     """The pool was accepted; what takes the place of its worker is refused."""
     large = {"requests": {"memory": "2Gi"}, "limits": {"memory": "2Gi"}}
     fleet = fleet_of(pools={"linux": sized(large, warm=1, max=2)})
@@ -112,7 +106,7 @@ def _slots_come_back_at_once_and_tries_get_rarer(fleet: KubeFleet) -> None:
     assert metric(fleet, 'holdfast_spawn_failures_total{reason="limit"}') >= 3
 
 
-def test_seed_003_unschedulable_and_missing_images_are_said_while_they_last(fleet_of: Made) -> None:
+def test_unschedulable_and_missing_images_are_said_while_they_last(fleet_of: Made) -> None:
     missing = job(startTimeout="20s")
     missing["pod"]["spec"]["containers"][0]["image"] = "work:missing"
     huge = sized({"requests": {"cpu": "1000"}, "limits": {"cpu": "1000"}})
@@ -126,47 +120,3 @@ def test_seed_003_unschedulable_and_missing_images_are_said_while_they_last(flee
         return [each for each in events if each["kind"] == "worker.gone"]
 
     eventually(gone, 90, "past its start timeout it goes, and its slot is free again")
-
-
-def with_headroom(fleet_of: Made) -> KubeFleet:
-    fleet = fleet_of()
-    body = {"metadata": {"name": "holdfast-headroom"}, "value": -10, "preemptionPolicy": "Never"}
-    fleet.access.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
-    return fleet
-
-
-def placeholders(fleet: KubeFleet) -> list[dict[str, Any]]:
-    query = f"labelSelector=holdfast.dev/headroom%3D{fleet.install}"
-    return list(fleet.access.ask("GET", f"{fleet.pods_path}?{query}")["items"])
-
-
-def test_seed_003_headroom_keeps_room_and_goes_when_it_is_switched_off(fleet_of: Made) -> None:
-    fleet = with_headroom(fleet_of)
-    spec = sized(SMALL, warm=1, headroom={"mode": "constant", "slots": 2})
-    assert fleet.api("PUT", "/v1/pools/linux", spec).status == 201
-    found = eventually(lambda: len(placeholders(fleet)) == 2 and placeholders(fleet), 60, "two placeholders")
-    for each in found:
-        assert each["spec"]["priority"] == -10, "not below what cluster-autoscaler still counts"
-        assert each["spec"]["containers"][0]["resources"]["requests"] == SMALL["requests"]
-        assert "holdfast.dev/install" not in each["metadata"]["labels"], "it is no worker"
-    fleet.warm(1, within=60)
-    assert len(fleet.workers()) == 1, "placeholders are not workers"
-    assert fleet.api("PUT", "/v1/pools/linux", sized(SMALL, warm=1)).status == 200
-    eventually(lambda: not placeholders(fleet), 60, "off means that they go")
-
-
-def test_seed_003_a_worker_gets_the_room_that_a_placeholder_kept_for_it(fleet_of: Made) -> None:
-    """Two nodes of 32 CPUs, workers that say only what they may use at most: a node has room for one of them."""
-    fleet = with_headroom(fleet_of)
-    large, room = {"limits": {"cpu": "20"}}, {"mode": "constant", "slots": 1}
-    assert fleet.api("PUT", "/v1/pools/linux", sized(large, warm=1, headroom=room)).status == 201
-    fleet.warm(1, within=60)
-    node = lambda pod: pod["spec"].get("nodeName")  # noqa: E731
-    (kept,) = eventually(lambda: [each for each in placeholders(fleet) if node(each)], 60, "a placeholder has its place")
-    (first,) = fleet.pods()
-    assert node(kept) != node(first), "it takes as much as a worker"
-    assert fleet.api("PUT", "/v1/pools/linux", sized(large, warm=2, headroom=room)).status == 200
-    fleet.warm(2, within=60)
-    (second,) = [pod for pod in fleet.pods() if pod["metadata"]["name"] != first["metadata"]["name"]]
-    assert node(second) == node(kept), "there was no other room"
-    assert kept["metadata"]["uid"] not in [each["metadata"]["uid"] for each in placeholders(fleet)], "it gave way"

@@ -1,105 +1,24 @@
-"""Seeds 000 and 002: one write stamps and protects, its failure holds nobody up, and a stamp without a claim is no leak."""
+"""A stamp without a claim is taken off, caps are counted in the database, and an unknown holder is not ended (seed 000)."""
 
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fleet_probes import holder_of, quiet, stopped, worker
 from kube_fleet import KubeFleet
-from seed_tools import (
-    FREE_MARKS,
-    Gate,
-    busy_marks,
-    force_delete,
-    get,
-    holder_of,
-    jobs,
-    marks,
-    metric,
-    pod_patches,
-    quiet,
-    sessions,
-    stopped,
-    worker,
-    write,
-)
+from pod_marks import FREE_MARKS, busy_marks, force_delete, marks, write
+from pool_specs import Gate, get, jobs, sessions
 
 from holdfast.kubernetes import names
 from kube.access import MERGE, Access
-from kube.control_plane import ControlPlane
-from waiting import Deadline, always, eventually
+from waiting import always, eventually
 
 Make = Callable[..., Any]
-A_FEW_SECONDS = 10  # three tries of a second each, and a noisy machine
 BESIDE = ("serviceaccounts", "secrets", "configmaps", "controllerrevisions", "poddisruptionbudgets", "networkpolicies", "leases")
 
 
-def test_seed_002_one_write_protects_and_an_api_server_that_does_not_answer_holds_nobody_up(
-    own_control_plane: ControlPlane, make_namespace: Make, make_nodes: Make, tmp_path: Path
-) -> None:
-    plane, namespace = own_control_plane, make_namespace(own_control_plane)
-    gate = Gate(tmp_path)
-    pools = {"linux": jobs(warm=3), "strict": jobs(warm=1, protection={"required": True})}
-    with KubeFleet(plane, namespace, make_nodes(plane, namespace), pools=pools) as fleet:
-        fleet.warm(4, within=90)
-        _one_write_for_each_claim(plane, fleet, gate)
-        fleet.warm(4, within=90)
-        _told_when_it_could_not_be_protected(plane, fleet, gate)
-        _refused_where_protection_is_required(plane, fleet)
-        gate.open()
-
-
-def _one_write_for_each_claim(plane: ControlPlane, fleet: KubeFleet, gate: Gate) -> None:
-    """Seed 000: labels and annotations in one patch, on the pod when its holder is told."""
-    before = pod_patches(plane)
-    held = [fleet.claim("linux", tenant="acme", command=gate.job(), wait="30s", replica=n % 2) for n in range(3)]
-    for claim in held:
-        assert (claim["state"], claim["protected"]) == ("active", True), fleet.said()
-        pod = fleet.pod(claim["worker"])
-        assert marks(pod) == busy_marks(claim)
-        assert pod is not None
-        assert float(pod["metadata"]["annotations"][names.STAMPED_AT]) <= time.time()
-        assert not pod["metadata"].get("managedFields"), "a third of the pod's size, and of the patch's time"
-    eventually(lambda: gate.ran == 3, 30, "they run")
-    assert pod_patches(plane) - before == len(held), "one write for each claim"
-
-
-def _told_when_it_could_not_be_protected(plane: ControlPlane, fleet: KubeFleet, gate: Gate) -> None:
-    """Seed 002: three tries, then the job runs, unprotected, and everybody who should know does."""
-    unprotected = metric(fleet, 'holdfast_handover_unprotected_total{pool="linux"}')
-    plane.pause_apiserver()
-    try:
-        deadline = Deadline(A_FEW_SECONDS)
-        claim = fleet.claim("linux", command=gate.job(), wait="30s")
-        assert not deadline.over()
-        assert (claim["state"], claim["protected"]) == ("active", False), fleet.said()
-        said = fleet.api("GET", f"/v1/events?claim={claim['id']}").json["items"]
-        assert "claim.unprotected" in [event["kind"] for event in said]
-        assert metric(fleet, 'holdfast_handover_unprotected_total{pool="linux"}') == unprotected + 1
-    finally:
-        plane.resume_apiserver()
-    eventually(lambda: marks(fleet.pod(claim["worker"])) == busy_marks(claim), 15, "the protection is repaired")
-    assert fleet.see(claim["id"])["state"] == "active"
-    eventually(lambda: gate.ran == 4, 15, "its command runs, once")
-
-
-def _refused_where_protection_is_required(plane: ControlPlane, fleet: KubeFleet) -> None:
-    free = next(each["id"] for each in fleet.workers("warm") if each["pool"] == "strict")
-    plane.stop_apiserver()
-    try:
-        deadline = Deadline(A_FEW_SECONDS)
-        refused = fleet.claim("strict", command=["true"], wait="30s")
-        assert not deadline.over()
-        assert (refused["state"], refused["outcome"]) == ("ended", "refused"), fleet.said()
-        assert "protection" in refused["reason"]
-        assert (worker(fleet, free)["state"], worker(fleet, free)["claim"]) == ("warm", None), "nothing was delivered to it"
-    finally:
-        plane.start_apiserver()
-    ended = fleet.see(fleet.claim("strict", command=["true"])["id"], wait="60s")
-    assert (ended["outcome"], ended["protected"], ended["worker"]) == ("completed", True, free), fleet.said()
-
-
-def test_seed_000_a_stamp_without_a_claim_is_taken_off_caps_come_from_the_database_and_nothing_is_left(
+def test_a_stamp_without_a_claim_is_taken_off_caps_come_from_the_database_and_nothing_is_left(
     control_plane: Access, namespace: str, make_nodes: Make, tmp_path: Path
 ) -> None:
     gate, kubelet = Gate(tmp_path), make_nodes(control_plane, namespace)
@@ -174,7 +93,7 @@ def _a_pod_that_is_gone_is_deleted(fleet: KubeFleet) -> None:
     fleet.warm(4, within=90)
 
 
-def test_seed_000_a_stamped_worker_whose_agent_holds_what_we_do_not_know_is_not_ended(
+def test_a_stamped_worker_whose_agent_holds_what_we_do_not_know_is_not_ended(
     control_plane: Access, namespace: str, make_nodes: Make
 ) -> None:
     with KubeFleet(control_plane, namespace, make_nodes(control_plane, namespace), pools={"notebook": sessions()}) as fleet:
