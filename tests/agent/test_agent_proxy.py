@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
-from agent_plane import Plane
-from agent_stage import Running
+from agent_control_plane import Plane
+from running_agent import Running
 
 from holdfast.agent import proxy
 from waiting import eventually
 
-SERVED = str(Path(__file__).with_name("agent_served.py"))
+SERVED = str(Path(__file__).with_name("session_server.py"))
 KEY = "open-sesame"
 AUTH = {"Authorization": f"Bearer {KEY}"}
 
@@ -25,7 +25,7 @@ AUTH = {"Authorization": f"Bearer {KEY}"}
 class Session:
     def __init__(self, plane: Plane, running: Running) -> None:
         self.plane, self.running = plane, running
-        self.url: str = plane.words[-1]["endpoint"]
+        self.url: str = plane.polls[-1]["endpoint"]
 
     def dial(self) -> socket.socket:
         address = urlsplit(self.url)
@@ -203,7 +203,7 @@ def test_the_end_of_a_claim_cuts_what_is_under_way(held: Callable[..., Session])
         with pytest.raises(ConnectionResetError):  # a reset, which nobody takes for a complete answer
             read_all(sock)
         sock.close()
-    eventually(lambda: session.plane.words[-1]["reset_fence"] == 7)
+    eventually(lambda: session.plane.polls[-1]["reset_fence"] == 7)
     assert status(raw(session, "GET / HTTP/1.1", "Host: h", f"Authorization: Bearer {KEY}")) == 401
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from door_stage import Stage
+from served_api import Stage
 
 from holdfast.api import probes
 from holdfast.api.probes import Probes

@@ -112,13 +112,13 @@ class ClusterContract:
 
     async def test_pods_of_another_installation_are_invisible_and_untouched(self, cluster: Cluster, stage: Stage) -> None:
         other = stage.open("two")
-        theirs = await running(other, stage.order("w-2"))
+        foreign = await running(other, stage.order("w-2"))
         mine = await running(cluster, stage.order("w-1"))
         assert [pod.uid for pod in await cluster.pods()] == [mine.uid]
-        assert await cluster.protect("w-2", theirs.uid, stamp()) is None
-        await cluster.delete("w-2", theirs.uid, 0)
-        await cluster.forget("w-2", theirs.uid)
-        assert await other.pods() == [theirs]
+        assert await cluster.protect("w-2", foreign.uid, stamp()) is None
+        await cluster.delete("w-2", foreign.uid, 0)
+        await cluster.forget("w-2", foreign.uid)
+        assert await other.pods() == [foreign]
         await other.close()
 
     async def test_protect_stamps_and_answers_with_the_pod(self, cluster: Cluster, stage: Stage) -> None:
@@ -169,11 +169,11 @@ class ClusterContract:
         for fence in range(1, 30):
             before = await cluster.read("w-1")
             assert before is not None
-            _, told = await asyncio.gather(
+            _, protected = await asyncio.gather(
                 other.clear("w-1", pod.uid, before.version),
                 cluster.protect("w-1", pod.uid, stamp("c-1", fence)),
             )
-            assert told is not None
+            assert protected is not None
             after = await cluster.read("w-1")
             assert after is not None
             assert after.stamp is not None
@@ -190,8 +190,8 @@ class ClusterContract:
         stubborn = ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]
         pod = await running(cluster, stage.order("w-1", stubborn))
         await cluster.delete("w-1", pod.uid, 30)
-        told = await cluster.protect("w-1", pod.uid, stamp())
-        assert told is None or told.terminating
+        stamped = await cluster.protect("w-1", pod.uid, stamp())
+        assert stamped is None or stamped.terminating
         await cluster.delete("w-1", pod.uid, 0)
         await reaches(cluster, "w-1", "ended")
 
@@ -236,15 +236,15 @@ class ClusterContract:
     async def test_changes_name_the_pod(self, cluster: Cluster, stage: Stage) -> None:
         pod = await running(cluster, stage.order("w-1"))
         changes = cluster.changes()
-        told = asyncio.ensure_future(anext(changes))
+        hint = asyncio.ensure_future(anext(changes))
         deadline = Deadline(PATIENCE)
         fence = 0
-        while not told.done():  # a hint may be missed, so go on changing it
+        while not hint.done():  # a hint may be missed, so go on changing it
             assert not deadline.over()
             fence += 1
             await cluster.protect("w-1", pod.uid, stamp("c-1", fence))
-            await asyncio.wait([told], timeout=0.2)
-        assert told.result() == {"w-1"}
+            await asyncio.wait([hint], timeout=0.2)
+        assert hint.result() == {"w-1"}
 
     async def test_a_token_names_its_pod_and_no_other(self, cluster: Cluster, stage: Stage) -> None:
         pod = await running(cluster, stage.order_with_agent("w-1"))

@@ -1,6 +1,6 @@
 """Plans meet the store: what `converge`, recovery and the deadlines decide must be what the rows then show."""
 
-from store_stage import ask, make_pool, make_warm
+from queue_on_store import ask, make_pool, make_warm
 
 from holdfast.duties.actions import Adopt, Condemn, ShowFacts
 from holdfast.duties.converge import Converge

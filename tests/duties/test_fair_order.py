@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from store_stage import Queue, ask, make_pool, make_warm
+from queue_on_store import Queue, ask, make_pool, make_warm
 
 from holdfast.model.claim import epoch_of
 from holdfast.model.tenant import TenantSpec

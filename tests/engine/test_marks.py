@@ -20,20 +20,9 @@ from holdfast.model.pod import Stamp
 from holdfast.ports.cluster import ClusterUnavailable, Remembered
 from holdfast.ports.store import StoreUnavailable
 from holdfast.postgres.store import PostgresStore
-from store.makes import (
-    BARE,
-    DIRECT,
-    SESSION,
-    ask,
-    assigned,
-    end,
-    hand_over,
-    make_pool,
-    make_warm,
-    match,
-    replicas,
-)
-from store.shelf import Shelf, applier, replica_on
+from postgres.recorded_cluster import RecordedCluster, applier, replica_on
+from postgres.store_locks import replicas
+from postgres.store_steps import BARE, DIRECT, SESSION, ask, assigned, end, hand_over, make_pool, make_warm, match
 from waiting import Deadline
 
 MARK = "SELECT mark FROM holdfast.hearing"
@@ -62,7 +51,7 @@ async def interrupt(replica: Replica) -> None:
 async def test_whoever_beats_first_notices_that_even_one_mark_was_lost(store: PostgresStore, lost: int, first: int) -> None:
     """Of three replicas each has seen another mark. The others may be dead: only what they kept outside is left of them."""
 
-    outside = Shelf()
+    outside = RecordedCluster()
     async with replicas(store, 3) as doors:
         beating = [replica_on(door, outside) for door in doors]
         for replica in beating:
@@ -78,7 +67,7 @@ async def test_whoever_beats_first_notices_that_even_one_mark_was_lost(store: Po
 
 @pytest.mark.parametrize("server", ["the same server", "another server"])
 async def test_a_loss_that_all_replicas_see_is_one_recovery(store: PostgresStore, server: str) -> None:
-    outside = Shelf()
+    outside = RecordedCluster()
     async with replicas(store, 3) as doors:
         beating = [replica_on(door, outside) for door in doors]
         for replica in beating:
@@ -109,7 +98,7 @@ async def test_a_replica_that_slept_does_nothing_before_it_has_compared(
     pool = await make_pool(store, DIRECT)
     await make_warm(store, pool, 2)
     async with replicas(store, 1) as (door,):
-        replica = replica_on(door, Shelf())
+        replica = replica_on(door, RecordedCluster())
         await replica.beat()
         assert len(await match(door, pool, ask())) == 1
         time.sleep(0.3)  # the whole process stands still, as under SIGSTOP
@@ -123,7 +112,7 @@ async def test_a_replica_that_lost_its_store_does_nothing_before_it_has_compared
     pool = await make_pool(store, DIRECT)
     [spare, *_] = await make_warm(store, pool, 3)
     assert await store.workers.condemn(spare, None, "not wanted", counted=False) == Done()
-    outside = Shelf(pool, [spare])
+    outside = RecordedCluster(pool, [spare])
     async with replicas(store, 1) as (door,):
         replica = replica_on(door, outside)
         assert replica.waits_for is not None
@@ -157,7 +146,7 @@ async def test_what_was_given_out_since_the_last_mark_and_then_lost_is_noticed_b
 ) -> None:
     pool = await make_pool(store, BARE)
     workers = await make_warm(store, pool, 2)
-    pods = Shelf(pool, workers)
+    pods = RecordedCluster(pool, workers)
     async with replicas(store, 2) as (one, other):
         await replica_on(other, pods).beat()
         survivor = replica_on(one, pods)
@@ -186,7 +175,7 @@ async def test_what_was_given_out_since_the_last_mark_and_then_lost_is_noticed_b
 async def test_stamps_that_the_rows_know_are_no_loss(store: PostgresStore) -> None:
     pool = await make_pool(store, SESSION)
     workers = await make_warm(store, pool, 4)
-    pods = Shelf(pool, [*workers, "w-stranger"])
+    pods = RecordedCluster(pool, [*workers, "w-stranger"])
     held, parked, cancelled, moved = [await assigned(store, pool, ask(tenant, lease=60.0)) for tenant in "abcd"]
     for pair in (held, parked, cancelled, moved):
         await pods.protect(pair.worker, f"uid-{pair.worker}", Stamp(pair.tenant, pair.claim, pair.fence))
@@ -207,7 +196,7 @@ async def test_stamps_that_the_rows_know_are_no_loss(store: PostgresStore) -> No
 
 
 async def test_a_list_that_cannot_be_had_after_an_interruption_stops_no_beat(store: PostgresStore) -> None:
-    pods = Shelf()
+    pods = RecordedCluster()
     pods.blind = True
     replica = replica_on(store, pods)
     await replica.beat()
@@ -217,7 +206,7 @@ async def test_a_list_that_cannot_be_had_after_an_interruption_stops_no_beat(sto
 
 
 async def test_a_mark_that_is_slow_to_read_holds_up_no_beat_but_the_first(store: PostgresStore) -> None:
-    outside = Shelf()
+    outside = RecordedCluster()
     outside.may_read.clear()
     replica = replica_on(store, outside)
     with pytest.raises(ClusterUnavailable, match="marks not yet compared: the mark was not read within"):
@@ -257,7 +246,7 @@ async def test_the_marks_lock_held_by_another_replica_stops_no_beat(store: Postg
 
 
 async def test_a_replica_that_the_restored_database_does_not_know_joins_it_again(store: PostgresStore) -> None:
-    replica = replica_on(store, Shelf())
+    replica = replica_on(store, RecordedCluster())
     await replica.beat()
     await store.db.rows("DELETE FROM holdfast.replica")
     await restore(store, 0)
@@ -268,7 +257,7 @@ async def test_a_replica_that_the_restored_database_does_not_know_joins_it_again
 
 
 async def test_another_installations_mark_says_nothing_and_its_database_is_left_alone(store: PostgresStore) -> None:
-    outside = Shelf()
+    outside = RecordedCluster()
     outside.mark = Remembered("i-other", 99, 9)
     replica = replica_on(store, outside)
     await store.db.rows("UPDATE holdfast.installation SET install_id = 'i-other'")

@@ -71,7 +71,7 @@ def begins_unseen(plane: ControlPlane, fleet: KubeFleet, gate: Gate) -> dict[str
     """A job that runs while its node cannot say so. The API server is away afterwards."""
     plane.stop_apiserver()
     claim = fleet.claim("linux", command=gate.job(), wait="30s")
-    assert claim["state"] == "active", fleet.said()
+    assert claim["state"] == "active", fleet.last_log()
     eventually(lambda: gate.ran == 1, 30, "it runs, and its node cannot say so")
     return claim
 

@@ -82,7 +82,7 @@ class KubeFleet(Fleet):
         answer = self.access.request("GET", f"{self.pods_path}/{name}")
         return dict(answer.body) if answer.status == 200 else None
 
-    def said(self) -> str:
+    def last_log(self) -> str:
         return self.log.read_text()[-4000:]
 
 

@@ -37,7 +37,7 @@ def ready(fleet: KubeFleet, name: str) -> dict[str, Any]:
 
 def busy(fleet: KubeFleet, pool: str) -> dict[str, Any]:
     held = fleet.claim(pool, command=LONG, env={"STOP": str(fleet.home / "stop")}, wait="60s")
-    assert held["state"] == "active", fleet.said()
+    assert held["state"] == "active", fleet.last_log()
     return held
 
 
@@ -55,4 +55,4 @@ def finishes(fleet: KubeFleet, held: dict[str, Any], pod_uid: str) -> None:
     assert "deletionTimestamp" not in pod["metadata"], "nobody has asked it to end"
     (fleet.home / "stop").touch()
     ended = fleet.see(held["id"], wait="60s")
-    assert (ended["outcome"], ended["exit_code"]) == ("failed", 7), fleet.said()
+    assert (ended["outcome"], ended["exit_code"]) == ("failed", 7), fleet.last_log()

@@ -53,7 +53,7 @@ def all_served(fleet: KubeFleet, ids: list[str]) -> None:
     assert len(set(ids)) == len(ids)
     for id_ in ids:
         ended = fleet.see(id_, wait="60s")
-        assert (ended["state"], ended["outcome"]) == ("ended", "completed"), (ended, fleet.said())
+        assert (ended["state"], ended["outcome"]) == ("ended", "completed"), (ended, fleet.last_log())
 
 
 def sound(fleet: KubeFleet) -> None:

@@ -47,7 +47,7 @@ def test_a_claim_whose_container_provably_never_started_is_served_again(fleet_of
     fleet.warm(1, within=90)
     fleet.kubelet.pause()
     claim = fleet.claim("linux", command=gate.job(3), wait="30s")
-    assert claim["state"] == "active", fleet.said()
+    assert claim["state"] == "active", fleet.last_log()
     assert "running" in told(fleet, claim["worker"], names.AGENT)
     take_away(fleet, claim["worker"])
     fleet.kubelet.resume()
@@ -56,7 +56,7 @@ def test_a_claim_whose_container_provably_never_started_is_served_again(fleet_of
     eventually(lambda: gate.ran == 1, 60, "it runs")
     gate.open()
     ended = fleet.see(claim["id"], wait="60s")
-    assert (ended["outcome"], ended["exit_code"], gate.ran) == ("failed", 3, 1), fleet.said()
+    assert (ended["outcome"], ended["exit_code"], gate.ran) == ("failed", 3, 1), fleet.last_log()
 
 
 def test_a_claim_whose_container_cannot_be_proved_unstarted_is_lost_or_retried_if_it_asked_for_it(
@@ -69,16 +69,16 @@ def test_a_claim_whose_container_cannot_be_proved_unstarted_is_lost_or_retried_i
     claims = [fleet.claim("linux", command=once.job(), wait="30s")]
     claims.append(fleet.claim("linux", command=again.job(3), retry="lost", wait="30s"))
     for claim in claims:
-        assert claim["state"] == "active", fleet.said()
+        assert claim["state"] == "active", fleet.last_log()
         eventually(lambda claim=claim: "terminated" in told(fleet, claim["worker"], names.AGENT), 30, "its agent has left")
         take_away(fleet, claim["worker"])
     lost = fleet.see(claims[0]["id"], wait="60s")
-    assert (lost["outcome"], lost["exit_code"]) == ("lost", None), fleet.said()
+    assert (lost["outcome"], lost["exit_code"]) == ("lost", None), fleet.last_log()
     let_go(fleet.access, fleet.namespace)
     eventually(lambda: again.ran == 1, 90, "what asked for it is served again")
     again.open()
     ended = fleet.see(claims[1]["id"], wait="60s")
-    assert (ended["outcome"], ended["exit_code"], ended["attempts"]) == ("failed", 3, 2), fleet.said()
+    assert (ended["outcome"], ended["exit_code"], ended["attempts"]) == ("failed", 3, 2), fleet.last_log()
     assert (once.ran, again.ran) == (0, 1)
 
 
@@ -95,4 +95,4 @@ def test_a_job_that_began_unseen_is_not_run_again_when_its_node_comes_back(
         plane.start_apiserver()
         kubelet.start()
         after = judged(fleet, claim["id"])
-        assert (after["outcome"], after["exit_code"], after["attempts"], gate.ran) == ("lost", None, 1, 1), fleet.said()
+        assert (after["outcome"], after["exit_code"], after["attempts"], gate.ran) == ("lost", None, 1, 1), fleet.last_log()

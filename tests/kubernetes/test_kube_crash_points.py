@@ -41,7 +41,7 @@ def test_a_replica_killed_in_the_middle_of_a_hand_over_costs_the_claim_nothing(
             assert (told["id"], told["state"], told["worker"]) == (row["id"], "active", row["worker_id"]), "the same worker"
             gate.open()
             ended = fleet.see(told["id"], wait="60s", replica=1)
-            assert (ended["outcome"], ended["exit_code"], gate.ran) == ("failed", 6, 1), fleet.said()
+            assert (ended["outcome"], ended["exit_code"], gate.ran) == ("failed", 6, 1), fleet.last_log()
             _restart(fleet, 0)
             eventually(lambda: _settled(fleet), 60, f"nothing is left after {point}")
         fleet.check_promises()
@@ -68,7 +68,7 @@ def test_a_replica_killed_while_it_ends_or_makes_a_worker_leaks_nothing(
             eventually(crashed.exists, 40, f"a replica dies at {point}")
             kubelet.resume()
             dead = eventually(lambda: [n for n, each in fleet.replicas.items() if each.poll() is not None], 20, "it is dead")
-            assert [fleet.replicas[n].returncode for n in dead] == [-signal.SIGKILL], fleet.said()
+            assert [fleet.replicas[n].returncode for n in dead] == [-signal.SIGKILL], fleet.last_log()
             eventually(lambda: _settled(fleet), 60, f"nothing is left after {point}")
             _restart(fleet, dead[0])
         fleet.check_promises()

@@ -21,8 +21,8 @@ from holdfast.ports.declared import Condition, PoolStatus
 from holdfast.postgres.store import PostgresStore
 from kube import keys
 from kube.access import Access
-from store.makes import make_warm
-from store.shelf import passed
+from postgres.recorded_cluster import passed
+from postgres.store_steps import make_warm
 from waiting import eventually
 
 MERGE = "application/merge-patch+json"

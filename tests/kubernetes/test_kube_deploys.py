@@ -52,7 +52,7 @@ def test_a_rolling_restart_touches_no_worker_and_fails_no_claim(fleet_of: Made, 
     assert {fleet.see(each["id"])["state"] for each in (held, session)} == {"active"}
     gate.open()
     ended = fleet.see(held["id"], wait="60s")
-    assert (ended["outcome"], ended["exit_code"], gate.ran) == ("failed", 7, 1), fleet.said()
+    assert (ended["outcome"], ended["exit_code"], gate.ran) == ("failed", 7, 1), fleet.last_log()
     assert not fleet.sql("SELECT id, how FROM holdfast.claim WHERE how NOT IN ('result', 'death')")
 
 

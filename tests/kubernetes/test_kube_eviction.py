@@ -41,14 +41,14 @@ def test_busy_pods_are_protected_free_ones_are_not_and_the_eviction_api_tells_th
         assert fleet.see(session["id"])["state"] == "active"
         gate.open()
         ended = fleet.see(job["id"], wait="30s")
-        assert (ended["outcome"], ended["exit_code"]) == ("failed", 4), fleet.said()
+        assert (ended["outcome"], ended["exit_code"]) == ("failed", 4), fleet.last_log()
         fleet.check_promises()
         quiet(fleet)
 
 
 def _said_both_ways(fleet: KubeFleet, busy: list[dict[str, Any]], free: list[str]) -> None:
     for claim in busy:
-        assert marks(fleet.pod(claim["worker"])) == busy_marks(claim), fleet.said()
+        assert marks(fleet.pod(claim["worker"])) == busy_marks(claim), fleet.last_log()
     for each in free:
         eventually(lambda each=each: marks(fleet.pod(each)) == FREE_MARKS, REPAIRED, f"{each} is not protected")
     graces = {pod["metadata"]["labels"][names.POOL]: pod["spec"]["terminationGracePeriodSeconds"] for pod in fleet.pods()}

@@ -51,7 +51,7 @@ def test_a_silent_worker_is_suspect_gets_no_claim_and_keeps_its_own_until_it_spe
     always(lambda: fleet.see(waits["id"])["state"] == "waiting", 5, "rather nobody than one who is silent")
     send(agents, signal.SIGCONT)
     served = fleet.see(waits["id"], wait="60s", until="active")
-    assert (served["state"], served["worker"]) == ("active", free), fleet.said()
+    assert (served["state"], served["worker"]) == ("active", free), fleet.last_log()
     eventually(lambda: not worker(fleet, held["worker"])["suspect"], SLACK, "it is trusted again")
     assert get(held["endpoint"], held["credential"]) == 200
     after = fleet.see(held["id"])
@@ -63,7 +63,7 @@ def test_a_silent_worker_is_suspect_gets_no_claim_and_keeps_its_own_until_it_spe
 def _no_claim_goes_to_it(fleet: KubeFleet, silent: str, gate: Gate) -> None:
     """What cannot be given out is no capacity: another is made for the claim. Then the pool is full."""
     other = fleet.claim("linux", command=gate.job(), wait="60s")
-    assert (other["state"], other["worker"] != silent) == ("active", True), fleet.said()
+    assert (other["state"], other["worker"] != silent) == ("active", True), fleet.last_log()
 
 
 def test_an_activation_that_hangs_retires_its_worker_and_another_gets_the_claim(fleet_of: Made, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_an_activation_that_hangs_retires_its_worker_and_another_gets_the_claim(
     hung = str(fleet.sql(row, claim["id"])[0]["worker_id"])
     send([agent_of(fleet, hung)], signal.SIGSTOP)  # no progress reports any more
     active = fleet.see(claim["id"], wait=f"{15 + SLACK:.0f}s", until="active")
-    assert (active["state"], active["attempts"], active["worker"] != hung) == ("active", 2, True), fleet.said()
+    assert (active["state"], active["attempts"], active["worker"] != hung) == ("active", 2, True), fleet.last_log()
     assert active["fence"] > claim_fence(marks(fleet.pod(hung))), "what it was stamped with is worth nothing now"
     assert marks(fleet.pod(active["worker"])) == busy_marks(active)
     assert get(active["endpoint"], active["credential"]) == 200

@@ -27,7 +27,7 @@ def test_a_pod_without_a_row_is_deleted_after_its_grace_but_not_if_it_is_busy_or
     past = fleet.see(fleet.claim("linux", tenant="acme", command=["true"])["id"], wait="60s")
     fleet.warm(3, within=90)
     held = fleet.claim("notebook", tenant="acme", wait="30s")
-    assert (past["outcome"], held["state"]) == ("completed", "active"), fleet.said()
+    assert (past["outcome"], held["state"]) == ("completed", "active"), fleet.last_log()
     known = next(each["id"] for each in fleet.workers("warm") if each["pool"] == "linux")
     copy(fleet, known, "w-linux-idle")
     copy(fleet, known, "w-linux-stamped", busy_marks(past))
@@ -122,7 +122,7 @@ def test_a_restored_database_is_noticed_by_the_mark_alone_and_a_pod_that_it_does
     backup = fleet.home / "backup"
     fleet.postgres.base_backup(backup)
     job = fleet.claim("linux", tenant="acme", command=gate.job(7), wait="60s")
-    assert job["state"] == "active", fleet.said()
+    assert job["state"] == "active", fleet.last_log()
     eventually(lambda: gate.ran == 1, 30, "it runs")
     uid = shown(fleet, job["worker"])["metadata"]["uid"]
     _restore(fleet, backup, job)
@@ -144,7 +144,7 @@ def test_a_restored_database_is_noticed_by_the_mark_alone_and_a_pod_that_it_does
     eventually(lambda: metric(fleet, SUSPECTS) == 0, 15 + SLACK, "nobody is suspect")
     gate.open()
     ended = fleet.see(job["id"], wait="60s")
-    assert (ended["outcome"], ended["exit_code"], gate.ran) == ("failed", 7, 1), fleet.said()
+    assert (ended["outcome"], ended["exit_code"], gate.ran) == ("failed", 7, 1), fleet.last_log()
     new = fleet.claim("idle", command=["true"], wait="60s")
     assert (epoch_of(new["fence"]), fleet.see(new["id"], wait="60s")["outcome"]) == (2, "completed"), "fences only grow"
     assert (mark(fleet)["epoch"], mark(fleet)["mark"] > kept["mark"]) == (2, True)

@@ -91,7 +91,7 @@ def each_ran_once(fleet: KubeFleet, holders: Holders) -> None:
     assert len(set(holders.ids)) == len(holders.ids), "a key names one claim"
     for id_ in holders.ids:
         done = fleet.see(id_, wait="60s", replica=fleet.alive())
-        assert (done["state"], done["outcome"], done["exit_code"]) == ("ended", "completed", 0), (done, fleet.said())
+        assert (done["state"], done["outcome"], done["exit_code"]) == ("ended", "completed", 0), (done, fleet.last_log())
     assert Counter(holders.ran()) == Counter(holders.ids), "each command ran exactly once"
     asked = fleet.sql(OF_POOL, "linux")
     assert {row["id"] for row in asked} == set(holders.ids), "and nothing else was made"

@@ -44,7 +44,7 @@ def test_a_busy_worker_on_a_terminating_pod_drains_and_a_free_one_leaves_at_once
             assert "deletionTimestamp" in pod["metadata"]
         gate.open()
         ended = fleet.see(busy["id"], wait="30s")
-        assert (ended["outcome"], ended["exit_code"], ended["attempts"]) == ("failed", 7, 1), fleet.said()
+        assert (ended["outcome"], ended["exit_code"], ended["attempts"]) == ("failed", 7, 1), fleet.last_log()
         assert gate.ran == 1
         eventually(lambda: fleet.pod(busy["worker"]) is None, 60, "its end was recorded, and its pod is gone")
         assert fleet.api("POST", f"/v1/claims/{held['id']}/release", {"fence": held["fence"]}).status == 200
@@ -56,7 +56,7 @@ def _still_serves(fleet: KubeFleet, held: dict[str, Any]) -> None:
     """A session's holder may use it and renew it for as long as its pod's grace lasts."""
     always(lambda: get(held["endpoint"], held["credential"]) == 200, 3, "its endpoint answers")
     renewed = fleet.api("POST", f"/v1/claims/{held['id']}/renew", {"fence": held["fence"]})
-    assert (renewed.status, renewed.json["state"]) == (200, "active"), fleet.said()
+    assert (renewed.status, renewed.json["state"]) == (200, "active"), fleet.last_log()
 
 
 def _next(free: list[dict[str, Any]]) -> dict[str, Any]:
@@ -88,13 +88,13 @@ def test_no_claim_lands_on_a_leaving_worker_though_nobody_has_noted_that_it_leav
                     _cordon_and_see(control_plane, node)
                 run = {pool: {"command": ["true"]} for pool in pools} | {"notebook": {"tenant": "globex"}}
                 claims = [fleet.claim(pool, wait="20s", replica=n % 2, **run[pool]) for n, pool in enumerate(pools)]
-                assert {claim["state"] for claim in claims} == {"active"}, fleet.said()
+                assert {claim["state"] for claim in claims} == {"active"}, fleet.last_log()
                 assert not {claim["worker"] for claim in claims} & there, f"{there} leave"
         finally:
             kubelet.resume()
         *work, session = claims
         for claim in work:
-            assert fleet.see(claim["id"], wait="60s")["outcome"] == "completed", fleet.said()
+            assert fleet.see(claim["id"], wait="60s")["outcome"] == "completed", fleet.last_log()
         assert get(session["endpoint"], session["credential"]) == 200
 
 

@@ -42,7 +42,7 @@ def _written_again_it_is_the_same(fleet: KubeFleet, flaky: FlakyApi, gate: Gate)
     errors = metric(fleet, ERRORS)
     lose(flaky, first=1)
     claim = fleet.claim("linux", tenant="acme", command=gate.job(), wait="30s")
-    assert (claim["state"], claim["protected"], claim["attempts"]) == ("active", True, 1), fleet.said()
+    assert (claim["state"], claim["protected"], claim["attempts"]) == ("active", True, 1), fleet.last_log()
     assert marks(fleet.pod(claim["worker"])) == busy_marks(claim)
     assert [stamped(call) for call in stamps(flaky)] == [stamped_as(claim)] * 2, "the same pod, claim and fence again"
     assert metric(fleet, ERRORS) == errors + 1
@@ -55,7 +55,7 @@ def _told_that_it_may_be_missing_though_it_is_there(fleet: KubeFleet, flaky: Fla
     fleet.warm(3, within=90)
     lose(flaky, first=TRIES)
     claim = fleet.claim("linux", tenant="acme", command=gate.job(), wait="30s")
-    assert (claim["state"], claim["protected"]) == ("active", False), fleet.said()
+    assert (claim["state"], claim["protected"]) == ("active", False), fleet.last_log()
     assert marks(fleet.pod(claim["worker"])) == busy_marks(claim)
     eventually(lambda: gate.ran == 2, 30, "its command runs, once")
     seen = "SELECT 1 FROM holdfast.worker WHERE id = $1 AND protected"
@@ -70,7 +70,7 @@ def _taken_off_where_protection_is_required(fleet: KubeFleet, flaky: FlakyApi) -
     lose(flaky, first=TRIES)
     with nobody_looks(fleet):
         refused = fleet.claim("strict", tenant="acme", command=["true"], wait="30s")
-        assert (refused["state"], refused["outcome"]) == ("ended", "refused"), fleet.said()
+        assert (refused["state"], refused["outcome"]) == ("ended", "refused"), fleet.last_log()
         warm_again(fleet, free, uid)
     assert [stamped(call) for call in stamps(flaky)] == [(free, refused["id"])] * TRIES
     as_good_as_new(fleet, free)
@@ -92,7 +92,7 @@ def _taken_off_where_the_claim_was_cancelled_meanwhile(fleet: KubeFleet, flaky: 
     flaky.fault = cancelled
     with nobody_looks(fleet):
         claim = fleet.claim("strict", command=["true"], wait="30s")
-        assert (claim["state"], claim["outcome"]) == ("ended", "cancelled"), fleet.said()
+        assert (claim["state"], claim["outcome"]) == ("ended", "cancelled"), fleet.last_log()
         eventually(lambda: len(stamps(flaky)) == TRIES, AT_ONCE, "the third try is written")
         warm_again(fleet, free, uid)
     as_good_as_new(fleet, free)
@@ -138,4 +138,4 @@ def warm_again(fleet: KubeFleet, free: str, uid: str) -> None:
 
 def as_good_as_new(fleet: KubeFleet, free: str) -> None:
     ended = fleet.see(fleet.claim("strict", tenant="globex", command=["true"], wait="30s")["id"], wait="60s")
-    assert (ended["worker"], ended["outcome"], ended["protected"]) == (free, "completed", True), fleet.said()
+    assert (ended["worker"], ended["outcome"], ended["protected"]) == (free, "completed", True), fleet.last_log()

@@ -55,7 +55,7 @@ def _finishes(fleet: KubeFleet, busy: dict[str, Any], code: int) -> None:
     assert fleet.see(busy["id"])["state"] == "active", "it was not touched"
     busy["gate"].open()
     ended = fleet.see(busy["id"], wait="30s")
-    assert (ended["outcome"], ended["exit_code"], ended["attempts"]) == ("failed", code, 1), fleet.said()
+    assert (ended["outcome"], ended["exit_code"], ended["attempts"]) == ("failed", code, 1), fleet.last_log()
     assert busy["gate"].ran == 1
 
 
@@ -103,18 +103,18 @@ def test_what_a_node_kills_is_lost_or_with_retry_served_again(
         eventually(lambda: once.ran == again.ran == 1, 30, "both run")
         kubelet.pause()  # acknowledged, and yet its container is never started
         begun = fleet.claim("linux", command=never.job(2), wait="30s")
-        assert begun["state"] == "active", fleet.said()
+        assert begun["state"] == "active", fleet.last_log()
         kubelet.kill()
         kubelet.start()  # the nodes come back, and say what became of their containers
         ended = fleet.see(lost["id"], wait="60s")
-        assert (ended["outcome"], ended["exit_code"]) == ("lost", None), fleet.said()
+        assert (ended["outcome"], ended["exit_code"]) == ("lost", None), fleet.last_log()
         eventually(lambda: again.ran == 2 and never.ran == 1, 60, "served again")
         for gate in (again, never):
             gate.open()
         second = fleet.see(retried["id"], wait="30s")
-        assert (second["outcome"], second["exit_code"], second["attempts"]) == ("failed", 3, 2), fleet.said()
+        assert (second["outcome"], second["exit_code"], second["attempts"]) == ("failed", 3, 2), fleet.last_log()
         first = fleet.see(begun["id"], wait="30s")
-        assert (first["outcome"], first["exit_code"]) == ("failed", 2), fleet.said()
+        assert (first["outcome"], first["exit_code"]) == ("failed", 2), fleet.last_log()
         assert (once.ran, again.ran, never.ran) == (1, 2, 1)
         fleet.warm(3, within=90)
 
@@ -134,7 +134,7 @@ def test_what_the_scheduler_preempts_is_lost_and_not_a_result(
             spec = {"priorityClassName": urgent, "containers": [container], "restartPolicy": "Never"}
             control_plane.ask("POST", fleet.pods_path, {"metadata": {"name": "urgent"}, "spec": spec})
             ended = fleet.see(claim["id"], wait="60s")
-            assert (ended["outcome"], ended["exit_code"]) == ("lost", None), fleet.said()
+            assert (ended["outcome"], ended["exit_code"]) == ("lost", None), fleet.last_log()
             assert gate.ran == 1
             quiet(fleet)
     finally:
@@ -155,6 +155,6 @@ def test_a_job_that_began_unseen_is_not_run_again_after_a_forced_deletion(
         force_delete(fleet, claim["worker"])
         try:
             after = judged(fleet, claim["id"])
-            assert (after["outcome"], after["attempts"], gate.ran) == ("lost", 1, 1), fleet.said()
+            assert (after["outcome"], after["attempts"], gate.ran) == ("lost", 1, 1), fleet.last_log()
         finally:
             kubelet.resume()

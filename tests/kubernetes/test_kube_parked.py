@@ -53,7 +53,7 @@ def _not_renewed_by_polls(fleet: KubeFleet) -> None:
 def _slow_activation_is_left_alone(fleet: KubeFleet, claim: str) -> None:
     """Its agent says that it goes on: so nobody takes it for stuck, though it lasts longer than a hand-over may stand still."""
     active = fleet.see(claim, wait="60s", until="active")
-    assert (active["state"], active["attempts"]) == ("active", 1), fleet.said()
+    assert (active["state"], active["attempts"]) == ("active", 1), fleet.last_log()
 
 
 def _ended_though_its_replica_died(fleet: KubeFleet) -> None:
@@ -130,7 +130,7 @@ def _the_parked_are_no_demand(fleet: KubeFleet) -> None:
 
 def park(fleet: KubeFleet, pool: str, tenant: str, replica: int = 0) -> dict[str, Any]:
     claim = fleet.claim(pool, tenant=tenant, wait="60s", replica=replica)
-    assert claim["state"] == "active", fleet.said()
+    assert claim["state"] == "active", fleet.last_log()
     release(fleet, claim, replica)
     assert worker(fleet, claim["worker"], replica)["state"] == "parked"
     return claim
@@ -149,7 +149,7 @@ def retired(fleet: KubeFleet, worker_: str) -> dict[str, Any]:
 def ttl_of(fleet: KubeFleet, tenant: str, **asked: Any) -> float:
     """In minutes, of the worker that this claim leaves parked."""
     claim = fleet.claim("chain", tenant=tenant, wait="60s", **asked)
-    assert claim["state"] == "active", fleet.said()
+    assert claim["state"] == "active", fleet.last_log()
     release(fleet, claim)
     row = fleet.sql("SELECT state, park_ttl FROM holdfast.worker WHERE id = $1", claim["worker"])[0]
     assert row["state"] == "parked"

@@ -104,7 +104,7 @@ def test_a_renamed_pool_lets_free_workers_go_and_busy_ones_finish(fleet_of: Made
     assert marks(fleet.pod(held["worker"])) == busy_marks(held), "and protected as before"
     gate.open()
     ended = fleet.see(held["id"], wait="60s")
-    assert (ended["outcome"], ended["exit_code"], gate.ran) == ("failed", 7, 1), fleet.said()
+    assert (ended["outcome"], ended["exit_code"], gate.ran) == ("failed", 7, 1), fleet.last_log()
     eventually(lambda: not [each for each in fleet.workers() if each["pool"] == "old"], 60, "and then nothing of the old is left")
 
 

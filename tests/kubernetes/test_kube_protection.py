@@ -38,7 +38,7 @@ def _one_write_for_each_claim(plane: ControlPlane, fleet: KubeFleet, gate: Gate)
     before = pod_patches(plane)
     held = [fleet.claim("linux", tenant="acme", command=gate.job(), wait="30s", replica=n % 2) for n in range(3)]
     for claim in held:
-        assert (claim["state"], claim["protected"]) == ("active", True), fleet.said()
+        assert (claim["state"], claim["protected"]) == ("active", True), fleet.last_log()
         pod = fleet.pod(claim["worker"])
         assert marks(pod) == busy_marks(claim)
         assert pod is not None
@@ -56,7 +56,7 @@ def _told_when_it_could_not_be_protected(plane: ControlPlane, fleet: KubeFleet, 
         deadline = Deadline(A_FEW_SECONDS)
         claim = fleet.claim("linux", command=gate.job(), wait="30s")
         assert not deadline.over()
-        assert (claim["state"], claim["protected"]) == ("active", False), fleet.said()
+        assert (claim["state"], claim["protected"]) == ("active", False), fleet.last_log()
         said = fleet.api("GET", f"/v1/events?claim={claim['id']}").json["items"]
         assert "claim.unprotected" in [event["kind"] for event in said]
         assert metric(fleet, 'holdfast_handover_unprotected_total{pool="linux"}') == unprotected + 1
@@ -74,10 +74,10 @@ def _refused_where_protection_is_required(plane: ControlPlane, fleet: KubeFleet)
         deadline = Deadline(A_FEW_SECONDS)
         refused = fleet.claim("strict", command=["true"], wait="30s")
         assert not deadline.over()
-        assert (refused["state"], refused["outcome"]) == ("ended", "refused"), fleet.said()
+        assert (refused["state"], refused["outcome"]) == ("ended", "refused"), fleet.last_log()
         assert "protection" in refused["reason"]
         assert (worker(fleet, free)["state"], worker(fleet, free)["claim"]) == ("warm", None), "nothing was delivered to it"
     finally:
         plane.start_apiserver()
     ended = fleet.see(fleet.claim("strict", command=["true"])["id"], wait="60s")
-    assert (ended["outcome"], ended["protected"], ended["worker"]) == ("completed", True, free), fleet.said()
+    assert (ended["outcome"], ended["protected"], ended["worker"]) == ("completed", True, free), fleet.last_log()

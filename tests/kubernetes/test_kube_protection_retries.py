@@ -36,7 +36,7 @@ def _the_second_try_succeeds(fleet: KubeFleet, flaky: FlakyApi, gate: Gate) -> N
     flaky.calls.clear()
     flaky.fault = lambda call: 503 if call.patches(names.BUSY) and len(tries(flaky)) == 1 else None
     claim = fleet.claim("linux", tenant="acme", command=gate.job(), wait="30s")
-    assert (claim["state"], claim["protected"]) == ("active", True), fleet.said()
+    assert (claim["state"], claim["protected"]) == ("active", True), fleet.last_log()
     assert marks(fleet.pod(claim["worker"])) == busy_marks(claim)
     assert len(tries(flaky)) == 2, "one that failed, one that did not"
     assert metric(fleet, ERRORS) == errors + 1
@@ -49,7 +49,7 @@ def _after_the_third_it_is_told_and_repaired(fleet: KubeFleet, flaky: FlakyApi, 
     flaky.calls.clear()
     flaky.fault = lambda call: 503 if call.patches(names.BUSY) else None
     claim = fleet.claim("linux", tenant="acme", command=gate.job(), wait="30s")
-    assert (claim["state"], claim["protected"]) == ("active", False), fleet.said()
+    assert (claim["state"], claim["protected"]) == ("active", False), fleet.last_log()
     assert metric(fleet, ERRORS) == errors + 3, "exactly three tries, not one more"
     first, second, third = tries(flaky)[:3]
     assert min(second.at - first.at, third.at - second.at) >= 0.1, "100 ms apart"

@@ -35,7 +35,7 @@ def test_a_stamp_without_a_claim_is_taken_off_caps_come_from_the_database_and_no
 def _unstamped_and_warm_again(fleet: KubeFleet) -> None:
     """A replica stamped it and died; its claim was served by another and has ended."""
     past = fleet.see(fleet.claim("one", tenant="acme", command=["true"])["id"], wait="60s")
-    assert past["outcome"] == "completed", fleet.said()
+    assert past["outcome"] == "completed", fleet.last_log()
     fleet.warm(4, within=90)
     free = next(each["id"] for each in fleet.workers("warm") if each["pool"] == "one")
     uid = worker(fleet, free)["uid"]
@@ -67,7 +67,7 @@ def _nothing_beside_the_pods(fleet: KubeFleet) -> None:
     before = _beside(fleet)
     for n in range(6):
         ended = fleet.see(fleet.claim("linux", tenant=f"t{n}", command=["true"], replica=n % 2)["id"], wait="60s")
-        assert ended["outcome"] == "completed", fleet.said()
+        assert ended["outcome"] == "completed", fleet.last_log()
     fleet.warm(4, within=90)
     assert _beside(fleet) == before
 
@@ -99,7 +99,7 @@ def test_a_stamped_worker_whose_agent_holds_what_we_do_not_know_is_not_ended(
     with KubeFleet(control_plane, namespace, make_nodes(control_plane, namespace), pools={"notebook": sessions()}) as fleet:
         fleet.warm(1, within=90)
         held = fleet.claim("notebook", tenant="acme", wait="30s")
-        assert held["state"] == "active", fleet.said()
+        assert held["state"] == "active", fleet.last_log()
         says = "SELECT 1 FROM holdfast.pulse WHERE worker_id = $1 AND claim_id IS NOT NULL"
         eventually(lambda: fleet.sql(says, held["worker"]), 20, "its agent's word is stored")
         # The claim is closed under the working session, as production saw it: row and claim say free, stamp and agent do not.

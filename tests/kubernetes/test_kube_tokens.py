@@ -26,7 +26,7 @@ def test_an_agents_token_is_reviewed_once_however_often_it_asks_and_whichever_re
 
 def _a_job_and_many_sessions(fleet: KubeFleet) -> None:
     done = fleet.see(fleet.claim("linux", command=["true"], wait="30s")["id"], wait="60s")
-    assert done["outcome"] == "completed", fleet.said()
+    assert done["outcome"] == "completed", fleet.last_log()
     before, served = metric(fleet, POLLS), set[str]()
     for n in range(5):
         held = fleet.claim("notebook", tenant="acme", wait="60s", replica=n % 2)
@@ -61,7 +61,7 @@ def one_review_each(fleet: KubeFleet, access: Access, agents: int) -> None:
     fleet.warm(3, within=90)
     eventually(lambda: not fleet.workers("spawning"), 60, "nobody starts")
     assert fleet.sql("SELECT count(*) AS n FROM holdfast.worker")[0]["n"] == agents
-    assert reviews(access) == agents, fleet.said()
+    assert reviews(access) == agents, fleet.last_log()
 
 
 def reviews(access: Access) -> float:

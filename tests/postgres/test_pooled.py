@@ -19,7 +19,8 @@ from holdfast.postgres.database import SETTINGS, Database
 from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
 from holdfast.postgres.notices import PolledNotices
 from holdfast.postgres.store import PostgresStore
-from store.makes import JOB, ask, assigned, broken, end, make_pool, make_warm, match, state_of
+from postgres.store_steps import JOB, ask, assigned, end, make_pool, make_warm, match
+from postgres.store_tables import broken, state_of
 from waiting import Deadline, becomes
 
 pytestmark = needs_pgbouncer

@@ -9,7 +9,7 @@ from bouncer import PgBouncer, needs_pgbouncer
 from holdfast.postgres.database import Database
 from holdfast.postgres.embedded import EmbeddedPostgres
 from holdfast.postgres.store import PostgresStore
-from store import test_store_agents, test_store_machine, test_store_queue, test_store_racing
+from postgres import test_store_agents, test_store_machine, test_store_queue, test_store_racing
 
 pytestmark = needs_pgbouncer
 for _module in (test_store_agents, test_store_machine, test_store_queue, test_store_racing):

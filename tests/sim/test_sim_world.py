@@ -23,22 +23,22 @@ def node_of(pod: WorldPod) -> Node:
 
 @on_virtual_time
 async def test_pods_of_others_are_neither_listed_nor_touched(stage: SimStage, cluster: SimCluster) -> None:
-    theirs = stage.world.create_foreign("w-1")
+    foreign = stage.world.create_foreign("w-1")
     await running(stage, cluster, stage.order("w-0"))
     await running(stage, cluster, stage.order("w-2"))
     assert [pod.name for pod in await cluster.pods()] == ["w-0", "w-2"]
     assert isinstance(await cluster.create(stage.order("w-1")), Refused)
     assert await cluster.read("w-1") is None
-    assert await cluster.protect("w-1", theirs.uid, stamp()) is None
-    assert not await cluster.clear("w-1", theirs.uid, str(theirs.version))
-    await cluster.delete("w-1", theirs.uid, 0)
-    await cluster.forget("w-1", theirs.uid)
+    assert await cluster.protect("w-1", foreign.uid, stamp()) is None
+    assert not await cluster.clear("w-1", foreign.uid, str(foreign.version))
+    await cluster.delete("w-1", foreign.uid, 0)
+    await cluster.forget("w-1", foreign.uid)
     for node in stage.world.nodes.values():
         stage.world.die(node)
     await asyncio.sleep(100)
     assert list(stage.world.pods) == ["w-1"]
     assert stage.world.foreign_touched() == []
-    stage.world.kill(theirs)
+    stage.world.kill(foreign)
     assert stage.world.foreign_touched() == ["w-1"]
 
 

@@ -21,23 +21,10 @@ from holdfast.model.pod import Stamp
 from holdfast.model.pool import ProtectionSpec
 from holdfast.ports.store import Adoption
 from holdfast.postgres.store import PostgresStore
-from store.makes import (
-    BARE,
-    DAY,
-    JOB,
-    SESSION,
-    Clock,
-    ask,
-    end,
-    kinds,
-    lone_active,
-    make_pool,
-    make_warm,
-    match,
-    state_of,
-    word,
-)
-from store.shelf import Shelf, applier, passed, planned, pod_of
+from postgres.recorded_cluster import RecordedCluster, applier, passed, planned, pod_of
+from postgres.store_clock import DAY, Clock
+from postgres.store_steps import BARE, JOB, SESSION, agent_report, ask, end, lone_active, make_pool, make_warm, match
+from postgres.store_tables import kinds, state_of
 
 ENDINGS = (Condemn, DeletePod)
 
@@ -56,24 +43,24 @@ async def test_of_an_agentless_pool_the_stamped_are_adopted_and_the_unstamped_ar
     clock = await Clock.of(store)
     pool = await make_pool(store, BARE)
     [busy, free] = await make_warm(store, pool, 2)
-    shelf = Shelf(pool, [busy, free, "w-busy", "w-free"])
+    cluster = RecordedCluster(pool, [busy, free, "w-busy", "w-free"])
     # In the lost commits two claims were given out, one of them on a worker that was made since.
     last = (await store.fleet.state()).last_fence
     for n, worker in enumerate((busy, "w-busy"), 1):
-        await shelf.protect(worker, f"uid-{worker}", Stamp("acme", f"c-lost-{n}", last + n))
+        await cluster.protect(worker, f"uid-{worker}", Stamp("acme", f"c-lost-{n}", last + n))
     await store.fleet.begin_recovery("restored", 0)
     await clock.live(6)
-    first = await passed(Converge(), store, shelf)
+    first = await passed(Converge(), store, cluster)
     assert outcomes(Adopt, first) == [Done(), Done()]
     assert outcomes(EndRecovery, first) == [], "the next pass shows whether it took"
     await clock.live(int(LISTEN))
-    assert outcomes(EndRecovery, await passed(Converge(), store, shelf)) == [Done()]
+    assert outcomes(EndRecovery, await passed(Converge(), store, cluster)) == [Done()]
     for n, worker in enumerate((busy, "w-busy"), 1):
         [claim] = await store.claims.get([f"c-lost-{n}"])
         assert (claim.state, claim.worker, claim.fence, claim.tenant) == ("active", worker, last + n, "acme")
     given = await match(store, pool, *(ask("b") for _ in range(4)))
     assert [pair.worker for pair in given] == [free], "it carries no stamp: nobody was told of it"
-    later = await passed(Converge(), store, shelf)
+    later = await passed(Converge(), store, cluster)
     assert [action.name for action, _ in later if isinstance(action, Quarantine)] == ["w-free"], "no row, and no word"
     assert not any(isinstance(action, ENDINGS) for action, _ in later)
 
@@ -85,13 +72,13 @@ async def test_agentless_workers_that_no_stamp_speaks_for_are_not_given_out_befo
     clock = await Clock.of(store)
     pool = await make_pool(store, msgspec.structs.replace(BARE, protection=ProtectionSpec(mode=mode)))
     workers = await make_warm(store, pool, 2)
-    shelf = Shelf(pool, workers)
+    cluster = RecordedCluster(pool, workers)
     await store.fleet.begin_recovery("restored", 0)
     await clock.live(6)
-    assert outcomes(EndRecovery, await passed(Converge(), store, shelf)) == [Done()]
+    assert outcomes(EndRecovery, await passed(Converge(), store, cluster)) == [Done()]
     assert await match(store, pool, ask("b")) == [], "either may serve somebody of whom only the lost commits knew"
     await clock.live(90)
-    assert not any(isinstance(action, ENDINGS) for action, _ in await passed(Converge(), store, shelf))
+    assert not any(isinstance(action, ENDINGS) for action, _ in await passed(Converge(), store, cluster))
     for worker in workers:
         plan = store.workers.condemn(worker, await version_of(store, worker), "too many", counted=True)
         assert await plan == Stale(), "nor is it ended, for the same reason"
@@ -105,21 +92,21 @@ async def test_a_worker_that_died_is_condemned_right_after_recovery_with_proof_a
     clock = await Clock.of(store)
     pool = await make_pool(store, JOB)
     [dead, silent] = await make_warm(store, pool, 2)
-    shelf, converge = Shelf(pool, [silent]), Converge()
+    cluster, converge = RecordedCluster(pool, [silent]), Converge()
     await store.fleet.begin_recovery("restored", 0)
     await clock.live(int(LISTEN) + 1)
-    assert outcomes(EndRecovery, await passed(converge, store, shelf)) == [Done()]
+    assert outcomes(EndRecovery, await passed(converge, store, cluster)) == [Done()]
     assert await match(store, pool, ask()) == [], "neither has spoken since"
     seen = await version_of(store, dead)
     assert await store.workers.condemn(dead, seen, "its pod is gone", counted=False) == Stale()
 
-    [gone] = [action for action in await planned(converge, store, shelf) if isinstance(action, Condemn)]
+    [gone] = [action for action in await planned(converge, store, cluster) if isinstance(action, Condemn)]
     assert gone.worker == dead
-    shelf.kept[dead] = pod_of(dead, pool)
-    assert await applier(store, shelf)(gone) == Skipped("unsure"), "a direct read shows it alive"
+    cluster.kept[dead] = pod_of(dead, pool)
+    assert await applier(store, cluster)(gone) == Skipped("unsure"), "a direct read shows it alive"
     assert await state_of(store, "worker", dead) == "warm"
-    del shelf.kept[dead]
-    assert await applier(store, shelf)(gone) == Done()
+    del cluster.kept[dead]
+    assert await applier(store, cluster)(gone) == Done()
     assert await state_of(store, "worker", dead) == "retiring"
     assert await state_of(store, "worker", silent) == "warm", "its pod lives, and silence proves nothing"
 
@@ -131,10 +118,10 @@ async def test_an_agent_that_was_resetting_when_commits_were_lost_is_retired_and
     clock = await Clock.of(store)
     pool = await make_pool(store, SESSION)
     worker = "w-lost" if spoke == "without a row" else (await make_warm(store, pool))[0]
-    shelf = Shelf(pool, [worker])
+    cluster = RecordedCluster(pool, [worker])
     # The backup shows it warm, or not at all. In the lost commits it served tenant a, whose claim has ended.
     fence = (await store.fleet.state()).last_fence + 7
-    resetting = word(worker, doing="resetting", reset_fence=fence)
+    resetting = agent_report(worker, doing="resetting", reset_fence=fence)
     await store.fleet.begin_recovery("restored", 0)
     await clock.live(1)
     if spoke != "after it":
@@ -142,7 +129,7 @@ async def test_an_agent_that_was_resetting_when_commits_were_lost_is_retired_and
         await store.workers.beat([resetting])
     await clock.live(int(LISTEN))
     for _ in range(2):
-        await passed(Converge(), store, shelf)
+        await passed(Converge(), store, cluster)
         if spoke == "without a row":
             assert await state_of(store, "worker", worker) == "retiring", "also while recovery goes on"
     assert not (await store.fleet.state()).recovering
@@ -150,7 +137,7 @@ async def test_an_agent_that_was_resetting_when_commits_were_lost_is_retired_and
     if spoke == "after it":
         await store.workers.report(resetting)
     assert await state_of(store, "worker", worker) == "retiring"
-    told = await store.workers.report(word(worker, reset_fence=fence))
+    told = await store.workers.report(agent_report(worker, reset_fence=fence))
     assert told.do == "exit", "reset by now, it is told to go"
     assert await match(store, pool) == []
     assert (await kinds(store, worker=worker))[-1] in ("worker.retiring", "worker.adopted")
@@ -161,17 +148,17 @@ async def test_pruning_takes_nothing_that_lost_commits_may_have_known_of(store: 
     pair = await lone_active(store, JOB)
     assert await end(store, pair.claim, "result") == Done()
     [row] = await store.workers.rows([pair.worker])
-    shelf, prune = Shelf(), Prune()
-    shelf.outputs = {pair.claim, "c-lost"}  # of the second, only the lost commits knew
+    cluster, prune = RecordedCluster(), Prune()
+    cluster.outputs = {pair.claim, "c-lost"}  # of the second, only the lost commits knew
     before = PruneOutputs(frozenset(await store.history.live_outputs()))
     await clock.jump(DAY + 60)  # as old as the backup is
     await store.fleet.begin_recovery("restored", 0)
-    await store.workers.beat([word("w-lost", doing="running", claim="c-lost", fence=pair.fence + 1, tenant="acme")])
+    await store.workers.beat([agent_report("w-lost", doing="running", claim="c-lost", fence=pair.fence + 1, tenant="acme")])
 
-    assert await applier(store, shelf)(before) == Skipped("recovering"), "planned before anybody noticed"
+    assert await applier(store, cluster)(before) == Skipped("recovering"), "planned before anybody noticed"
     for _ in range(2):
-        assert [type(action) for action, _ in await passed(prune, store, shelf)] == [PruneHistory]
-        assert shelf.outputs == {pair.claim, "c-lost"}
+        assert [type(action) for action, _ in await passed(prune, store, cluster)] == [PruneHistory]
+        assert cluster.outputs == {pair.claim, "c-lost"}
     assert [heartbeat.claim for heartbeat in await store.workers.heartbeats(["w-lost"])] == ["c-lost"], "its agent's word is kept"
     assert (await kinds(store, claim=pair.claim))[-2:] == ["claim.ended", "worker.retiring"]
     left_over = Adoption(
@@ -188,8 +175,8 @@ async def test_pruning_takes_nothing_that_lost_commits_may_have_known_of(store: 
 
     assert await store.fleet.end_recovery() == Done()
     await clock.jump(DAY - 60)
-    assert [type(action) for action, _ in await passed(prune, store, shelf)] == [PruneHistory]
-    assert shelf.outputs == {pair.claim, "c-lost"}, "its claim may have ended just before it was lost: 24 h from then"
+    assert [type(action) for action, _ in await passed(prune, store, cluster)] == [PruneHistory]
+    assert cluster.outputs == {pair.claim, "c-lost"}, "its claim may have ended just before it was lost: 24 h from then"
     await clock.jump(120)
-    await passed(prune, store, shelf)
-    assert shelf.outputs == set()
+    await passed(prune, store, cluster)
+    assert cluster.outputs == set()

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.postgres.report import CHECKS
 from holdfast.postgres.store import PostgresStore
-from store.makes import ask, make_pool, make_warm
+from postgres.store_steps import ask, make_pool, make_warm
 
 HOUR = "interval '1 hour'"
 

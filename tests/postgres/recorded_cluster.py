@@ -37,7 +37,7 @@ def pod_of(worker: str, pool: Pool) -> Pod:
     )
 
 
-class Shelf:
+class RecordedCluster:
     """Every write is a new version, and a clear must carry the one it has seen."""
 
     install = "i-test"
@@ -107,21 +107,21 @@ class Shelf:
         return self.kept[name]
 
 
-def applier(store: PostgresStore, shelf: Shelf) -> Apply:
+def applier(store: PostgresStore, cluster: RecordedCluster) -> Apply:
     metrics = Metrics()
-    hand_overs = HandOvers(store, shelf, metrics)
-    return Apply(store, shelf, Desk(store, hand_overs, Wakes(), metrics), Ids(), metrics)
+    hand_overs = HandOvers(store, cluster, metrics)
+    return Apply(store, cluster, Desk(store, hand_overs, Wakes(), metrics), Ids(), metrics)
 
 
-async def planned(duty: Duty, store: PostgresStore, shelf: Shelf) -> list[Action]:
+async def planned(duty: Duty, store: PostgresStore, cluster: RecordedCluster) -> list[Action]:
     """What a duty would do now."""
-    return duty.plan(await duty.observe(Ports(store, shelf)))
+    return duty.plan(await duty.observe(Ports(store, cluster)))
 
 
-async def passed(duty: Duty, store: PostgresStore, shelf: Shelf) -> list[tuple[Action, Outcome]]:
+async def passed(duty: Duty, store: PostgresStore, cluster: RecordedCluster) -> list[tuple[Action, Outcome]]:
     """One pass of a duty: what it decided, and what came of it."""
-    apply = applier(store, shelf)
-    return [(action, await apply(action)) for action in await planned(duty, store, shelf)]
+    apply = applier(store, cluster)
+    return [(action, await apply(action)) for action in await planned(duty, store, cluster)]
 
 
 def replica_on(store: PostgresStore, cluster: object) -> Replica:

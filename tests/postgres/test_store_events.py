@@ -5,7 +5,10 @@ import asyncio
 import pytest
 
 from holdfast.postgres.store import PostgresStore
-from store.makes import DAY, JOB, Clock, active, another, ask, column, end, make_pool, make_warm, replicas
+from postgres.store_clock import DAY, Clock
+from postgres.store_locks import another, replicas
+from postgres.store_steps import JOB, active, ask, end, make_pool, make_warm
+from postgres.store_tables import column
 
 INSERT = "INSERT INTO holdfast.event (at, kind, reason) VALUES (holdfast.now(), 'test.slow', $1)"
 

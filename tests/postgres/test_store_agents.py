@@ -6,22 +6,11 @@ from holdfast.duties.actions import AdoptFree
 from holdfast.duties.recover import compare
 from holdfast.model.outcome import Done
 from holdfast.postgres.store import PostgresStore
-from store.makes import (
-    DIRECT,
-    JOB,
-    SESSION,
-    Clock,
-    active,
-    ask,
-    end,
-    make_pool,
-    make_warm,
-    match,
-    replicas,
-    state_of,
-    word,
-)
-from store.shelf import Shelf, pod_of, replica_on
+from postgres.recorded_cluster import RecordedCluster, pod_of, replica_on
+from postgres.store_clock import Clock
+from postgres.store_locks import replicas
+from postgres.store_steps import DIRECT, JOB, SESSION, active, agent_report, ask, end, make_pool, make_warm, match
+from postgres.store_tables import state_of
 
 
 async def test_an_agent_that_knows_more_than_the_database_says_so(store: PostgresStore) -> None:
@@ -29,8 +18,8 @@ async def test_an_agent_that_knows_more_than_the_database_says_so(store: Postgre
     [worker] = await make_warm(store, pool)
     last = (await active(store, pool)).fence
     for who in (worker, "w-nobody"):
-        assert (await store.workers.report(word(who, claim="c-1", fence=last + 1, doing="running"))).do == "ahead"
-    assert (await store.workers.report(word(worker, claim="c-1", fence=last, doing="running"))).do != "ahead"
+        assert (await store.workers.report(agent_report(who, claim="c-1", fence=last + 1, doing="running"))).do == "ahead"
+    assert (await store.workers.report(agent_report(worker, claim="c-1", fence=last, doing="running"))).do != "ahead"
 
 
 async def test_an_agent_with_a_claim_that_has_no_row_is_left_alone(store: PostgresStore) -> None:
@@ -42,7 +31,7 @@ async def test_an_agent_with_a_claim_that_has_no_row_is_left_alone(store: Postgr
         for recovering in (False, True):
             if recovering:
                 await store.fleet.begin_recovery("restored", 0)
-            told = await store.workers.report(word(worker, doing="running", claim="c-lost", fence=1, tenant="acme"))
+            told = await store.workers.report(agent_report(worker, doing="running", claim="c-lost", fence=1, tenant="acme"))
             assert told.do in ("nothing", "unknown"), await state_of(store, "worker", worker)
             await store.fleet.end_recovery()
 
@@ -54,7 +43,7 @@ async def test_an_agent_that_turns_out_to_be_spent_gives_its_claim_back(store: P
     [worker] = await make_warm(store, pool)
     [pair] = await match(store, pool, ask("acme", lease=60.0))
     assert pair.worker == worker
-    spent = word(worker, reset_fence=pair.fence - 1)
+    spent = agent_report(worker, reset_fence=pair.fence - 1)
     assert (await store.workers.report(spent)).do in ("nothing", "exit")
     assert await state_of(store, "claim", pair.claim) == "waiting"
     assert await state_of(store, "worker", worker) == "retiring"
@@ -66,18 +55,18 @@ async def test_while_recovering_no_agent_is_told_to_end_or_exit(store: PostgresS
     await make_warm(store, pool, 2)
     pair = await active(store, pool)
     assert await end(store, pair.claim) == Done()
-    busy = word(pair.worker, doing="running", claim=pair.claim, fence=pair.fence)
+    busy = agent_report(pair.worker, doing="running", claim=pair.claim, fence=pair.fence)
     assert (await store.workers.report(busy)).do == "end"
-    assert (await store.workers.report(word(pair.worker))).do == "exit"
+    assert (await store.workers.report(agent_report(pair.worker))).do == "exit"
     await store.fleet.begin_recovery("restored", 0)
     assert (await store.workers.report(busy)).do == "nothing"
-    assert (await store.workers.report(word(pair.worker))).do == "nothing"
+    assert (await store.workers.report(agent_report(pair.worker))).do == "nothing"
 
 
 async def test_another_pod_under_the_name_is_not_this_worker(store: PostgresStore) -> None:
     pool = await make_pool(store, JOB)
     [worker] = await make_warm(store, pool)
-    assert (await store.workers.report(word(worker, uid="another"))).do == "unknown"
+    assert (await store.workers.report(agent_report(worker, uid="another"))).do == "unknown"
     pair = await active(store, pool)
     assert await store.claims.deliver(pair.worker, "another") is None
 
@@ -92,7 +81,7 @@ async def test_a_worker_whose_past_tenant_the_database_forgot_serves_nobody_else
     elif obstacle == "the pool is frozen":
         await store.pools.freeze("linux", "an incident")
     # The backup shows it warm. In the lost commits it served tenant a, was reset and parked; its agent remembers.
-    forgotten = word(worker, reset_fence=(await store.fleet.state()).last_fence + 7)
+    forgotten = agent_report(worker, reset_fence=(await store.fleet.state()).last_fence + 7)
     await store.fleet.begin_recovery("restored", 0)
     await clock.live(1)
     await store.workers.report(forgotten)
@@ -110,7 +99,7 @@ async def test_a_pod_without_a_row_whose_agent_was_reset_is_not_taken_for_new(st
     pool = await make_pool(store, SESSION)
     await store.fleet.begin_recovery("restored", 0)
     await clock.live(1)
-    forgotten = word("w-lost", reset_fence=7)
+    forgotten = agent_report("w-lost", reset_fence=7)
     await store.workers.report(forgotten)
     await store.workers.beat([forgotten])
     # Parked: its stamp was cleared when its claim ended, as from every free worker.
@@ -124,7 +113,7 @@ async def test_a_pod_without_a_row_whose_agent_was_reset_is_not_taken_for_new(st
 
 
 async def test_a_restore_to_before_an_earlier_recovery_gives_no_fence_twice(store: PostgresStore) -> None:
-    cluster = Shelf()
+    cluster = RecordedCluster()
     pool = await make_pool(store, DIRECT)
     await make_warm(store, pool)
     backup = await store.db.row(

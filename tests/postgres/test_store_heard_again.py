@@ -8,8 +8,9 @@ from holdfast.duties.converge import Converge
 from holdfast.model.outcome import Done
 from holdfast.model.pod import Stamp
 from holdfast.postgres.store import PostgresStore
-from store.makes import JOB, Clock, active, make_pool, make_warm, word
-from store.shelf import Shelf, passed, planned
+from postgres.recorded_cluster import RecordedCluster, passed, planned
+from postgres.store_clock import Clock
+from postgres.store_steps import JOB, active, agent_report, make_pool, make_warm
 
 SUSPECTS = "SELECT count(*) FROM holdfast.worker WHERE suspect_since IS NOT NULL"
 
@@ -18,14 +19,14 @@ async def test_a_worker_that_has_just_spoken_again_is_not_taken_for_silent(store
     clock = await Clock.of(store)
     pool = await make_pool(store, JOB)
     [worker] = await make_warm(store, pool)
-    shelf = Shelf(pool, [worker])
-    await store.workers.beat([word(worker)])
+    cluster = RecordedCluster(pool, [worker])
+    await store.workers.beat([agent_report(worker)])
     await clock.live(int(SILENT) + 1)
-    [(suspect, outcome)] = await passed(Converge(), store, shelf)
+    [(suspect, outcome)] = await passed(Converge(), store, cluster)
     assert (type(suspect), outcome) == (Suspect, Done())
-    await store.workers.report(word(worker), fresh=True)  # what its poll does; its heartbeat is stored within a second
+    await store.workers.report(agent_report(worker), fresh=True)  # what its poll does; its heartbeat is stored within a second
     assert await store.db.value(SUSPECTS) == 0
-    assert await planned(Converge(), store, shelf) == [], "it has just spoken"
+    assert await planned(Converge(), store, cluster) == [], "it has just spoken"
 
 
 async def test_a_job_whose_agent_has_left_is_not_suspect_after_recovery(store: PostgresStore) -> None:
@@ -35,12 +36,12 @@ async def test_a_job_whose_agent_has_left_is_not_suspect_after_recovery(store: P
     pool = await make_pool(store, JOB)
     await make_warm(store, pool)
     pair = await active(store, pool)
-    shelf = Shelf(pool, [pair.worker])
-    await shelf.protect(pair.worker, f"uid-{pair.worker}", Stamp("acme", pair.claim, pair.fence))
-    shelf.kept[pair.worker] = msgspec.structs.replace(shelf.kept[pair.worker], left_to=pair.fence)
+    cluster = RecordedCluster(pool, [pair.worker])
+    await cluster.protect(pair.worker, f"uid-{pair.worker}", Stamp("acme", pair.claim, pair.fence))
+    cluster.kept[pair.worker] = msgspec.structs.replace(cluster.kept[pair.worker], left_to=pair.fence)
     await store.fleet.begin_recovery("restored", 0)
     await clock.live(31)
-    await passed(Converge(), store, shelf)
+    await passed(Converge(), store, cluster)
     assert not (await store.fleet.state()).recovering
-    await passed(Converge(), store, shelf)
+    await passed(Converge(), store, cluster)
     assert await store.db.value(SUSPECTS) == 0

@@ -10,27 +10,22 @@ from holdfast.model.pool import PoolSpec, revision_of
 from holdfast.postgres.claims import MATCH
 from holdfast.postgres.pools import PUT
 from holdfast.postgres.store import PostgresStore
-from store.makes import (
+from postgres.store_locks import another, replicas, waiting
+from postgres.store_steps import (
     BARE,
     DIRECT,
     JOB,
     SESSION,
     active,
-    another,
+    agent_report,
     ask,
-    broken,
-    clear_away,
-    column,
     end,
     lone_active,
     make_pool,
     make_tenant,
     make_warm,
-    replicas,
-    state_of,
-    waiting,
-    word,
 )
+from postgres.store_tables import broken, clear_away, column, state_of
 
 
 def encode(value: object) -> str:
@@ -129,9 +124,9 @@ async def test_a_parked_worker_serves_its_own_tenant_only(store: PostgresStore) 
             await make_warm(store, pool, 3)
             for pair in [await active(store, pool, ask("a", lease=60.0)) for _ in range(3)]:
                 assert await end(store, pair.claim) == Done()
-                told = await store.workers.report(word(pair.worker, claim=pair.claim, fence=pair.fence, doing="running"))
+                told = await store.workers.report(agent_report(pair.worker, claim=pair.claim, fence=pair.fence, doing="running"))
                 assert (told.do, told.park) == ("end", True)
-                await store.workers.report(word(pair.worker, reset_fence=pair.fence))
+                await store.workers.report(agent_report(pair.worker, reset_fence=pair.fence))
             asked = [ask("ab"[n % 2], lease=60.0) for n in range(10)]
             batches = await asyncio.gather(*(doors[n % 3].claims.match(pool.id, [new], 9) for n, new in enumerate(asked)))
             assert [pair.tenant for batch in batches for pair in batch.pairs] == ["a"] * 3

@@ -6,25 +6,25 @@ from holdfast.engine.handover import MOMENT, TRIES, TRY_SECONDS, TURNS, HandOver
 from holdfast.engine.metrics import Metrics
 from holdfast.ports.store import Pair
 from holdfast.postgres.store import PostgresStore
-from store.makes import BARE, ask, make_pool, make_warm, match
-from store.shelf import Shelf
+from postgres.recorded_cluster import RecordedCluster
+from postgres.store_steps import BARE, ask, make_pool, make_warm, match
 
 BURST = 3 * TURNS
 ERRORS = "holdfast_protect_errors_total"
 
 
-async def handed(store: PostgresStore, shelf_of: type[Shelf]) -> tuple[Shelf, Metrics, float]:
+async def handed(store: PostgresStore, kind: type[RecordedCluster]) -> tuple[RecordedCluster, Metrics, float]:
     """A burst on a cluster, and how long it took."""
     pool = await make_pool(store, BARE)
-    shelf, metrics = shelf_of(pool, await make_warm(store, pool, BURST)), Metrics()
+    cluster, metrics = kind(pool, await make_warm(store, pool, BURST)), Metrics()
     pairs: list[Pair] = await match(store, pool, *(ask() for _ in range(BURST)))
-    handovers = HandOvers(store, shelf, metrics)
+    handovers = HandOvers(store, cluster, metrics)
     began = asyncio.get_running_loop().time()
     await asyncio.gather(*(handovers.hand_over(pool, pair) for pair in pairs))
-    return shelf, metrics, asyncio.get_running_loop().time() - began
+    return cluster, metrics, asyncio.get_running_loop().time() - began
 
 
-class Slow(Shelf):
+class Slow(RecordedCluster):
     """Each write takes so long that a burst is not written within the second of one try."""
 
     at_once = most = 0
@@ -38,15 +38,15 @@ class Slow(Shelf):
 
 
 async def test_a_burst_takes_turns_and_nobody_is_given_up_for_waiting(store: PostgresStore) -> None:
-    shelf, metrics, _ = await handed(store, Slow)
-    assert isinstance(shelf, Slow)
-    assert shelf.most == TURNS
+    cluster, metrics, _ = await handed(store, Slow)
+    assert isinstance(cluster, Slow)
+    assert cluster.most == TURNS
     assert metrics.registry.get_sample_value(ERRORS) == 0
     told = await store.db.rows("SELECT protected FROM holdfast.claim WHERE state = 'active'")
     assert [row["protected"] for row in told] == [True] * BURST
 
 
-class Hanging(Shelf):
+class Hanging(RecordedCluster):
     async def protect(self, *_: object) -> object:  # type: ignore[override]
         await asyncio.Event().wait()
         raise AssertionError("unreachable")
@@ -61,9 +61,9 @@ async def test_in_a_burst_nobody_waits_longer_for_a_cluster_that_hangs_than_alon
 
 async def test_who_can_wait_lets_hand_overs_go_first_but_not_for_ever(store: PostgresStore) -> None:
     pool = await make_pool(store, BARE)
-    shelf = Hanging(pool, await make_warm(store, pool))
+    cluster = Hanging(pool, await make_warm(store, pool))
     [pair] = await match(store, pool, ask())
-    handovers = HandOvers(store, shelf, Metrics())
+    handovers = HandOvers(store, cluster, Metrics())
     await asyncio.wait_for(handovers.calm(), MOMENT / 2)  # nothing is under way
     handing = asyncio.create_task(handovers.hand_over(pool, pair))
     await asyncio.sleep(0)

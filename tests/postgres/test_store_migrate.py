@@ -14,22 +14,9 @@ from holdfast.ports.store import WrongInstallation
 from holdfast.postgres import database, migrate
 from holdfast.postgres.embedded import EmbeddedPostgres, PostgresMissing, find_binaries
 from holdfast.postgres.store import PostgresStore
-from store.makes import (
-    DIRECT,
-    JOB,
-    SESSION,
-    Clock,
-    active,
-    ask,
-    broken,
-    clear_away,
-    due,
-    end,
-    make_pool,
-    make_warm,
-    match,
-    word,
-)
+from postgres.store_clock import Clock
+from postgres.store_steps import DIRECT, JOB, SESSION, active, agent_report, ask, end, make_pool, make_warm, match
+from postgres.store_tables import broken, clear_away, due
 
 OLDEST = 15  # what the docs promise
 # Where Debian, Red Hat and Homebrew put the programs of one major version.
@@ -135,7 +122,7 @@ async def test_the_oldest_postgres_does_the_core_of_it(oldest: EmbeddedPostgres)
             assert await due(store) == [pair.claim]
             assert await end(store, pair.claim, "lease") == Done()
         [parked] = (await store.workers.find(pool="c", state="parked", limit=9, cursor=None))[0]
-        await store.workers.report(word(parked.id, reset_fence=parked.fence))
+        await store.workers.report(agent_report(parked.id, reset_fence=parked.fence))
         assert [pair.worker for pair in await match(store, pools[2], ask())] == [parked.id]
         assert await broken(store) == []
         events, _ = await store.history.events(after=None, limit=1000)

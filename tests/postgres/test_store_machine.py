@@ -12,7 +12,8 @@ from holdfast.model.pool import Pool
 from holdfast.model.worker import WORKER
 from holdfast.ports.store import Adoption
 from holdfast.postgres.store import PostgresStore
-from store.makes import BARE, JOB, SESSION, ask, broken, make_pool, match, name, word
+from postgres.store_steps import BARE, JOB, SESSION, agent_report, ask, make_pool, match, name
+from postgres.store_tables import broken
 
 FENCE = 1 << 40
 
@@ -91,7 +92,7 @@ async def warm(store: PostgresStore, pool: Pool, worker: str) -> bool:
 
 async def hear(store: PostgresStore, pool: Pool, worker: str) -> bool:
     before = await store.db.value("SELECT state FROM holdfast.worker WHERE id = $1", worker)
-    await store.workers.report(word(worker))
+    await store.workers.report(agent_report(worker))
     return await store.db.value("SELECT state FROM holdfast.worker WHERE id = $1", worker) != before
 
 

@@ -13,8 +13,10 @@ from holdfast.engine.wakes import Wakes
 from holdfast.model.claim import Claim
 from holdfast.ports.store import Facts, StoreUnavailable
 from holdfast.postgres.store import PostgresStore
-from store.makes import BARE, ask, assigned, broken, make_pool, make_warm, match, queued, row_lock
-from store.shelf import Shelf
+from postgres.recorded_cluster import RecordedCluster
+from postgres.store_locks import queued, row_lock
+from postgres.store_steps import BARE, ask, assigned, make_pool, make_warm, match
+from postgres.store_tables import broken
 
 RUSH = 24
 
@@ -48,7 +50,7 @@ async def test_a_rush_shares_its_offers_and_each_caller_hears_of_its_own_claim(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = await make_pool(store, BARE)
-    desk_ = desk(store, Shelf(pool, await make_warm(store, pool, RUSH)))
+    desk_ = desk(store, RecordedCluster(pool, await make_warm(store, pool, RUSH)))
     calls = counted(store, monkeypatch)
     new = [ask() for _ in range(RUSH)]
     served = await asyncio.gather(*(desk_.serve(pool, one, ("active", "ended"), 20.0) for one in new))
@@ -65,8 +67,8 @@ async def test_an_offer_that_failed_fails_for_all_that_shared_it_and_the_next_is
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = await make_pool(store, BARE)
-    shelf = Shelf(pool, await make_warm(store, pool, RUSH))
-    hand_overs = HandOvers(store, shelf, Metrics())
+    cluster = RecordedCluster(pool, await make_warm(store, pool, RUSH))
+    hand_overs = HandOvers(store, cluster, Metrics())
     calls = counted(store, monkeypatch, fail=1)
     pairs = (await store.claims.match(pool.id, [ask() for _ in range(RUSH)], 128, direct=False)).pairs
     first = await asyncio.gather(*(hand_overs.hand_over(pool, pair) for pair in pairs), return_exceptions=True)
@@ -81,7 +83,7 @@ async def test_an_offer_of_an_old_fence_in_the_same_batch_is_nobodys_answer(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = await make_pool(store, BARE)
-    hand_overs = HandOvers(store, Shelf(pool, await make_warm(store, pool, 2)), Metrics())
+    hand_overs = HandOvers(store, RecordedCluster(pool, await make_warm(store, pool, 2)), Metrics())
     old = await assigned(store, pool)
     await store.claims.requeue(old.claim, old.fence, reason="its pod was gone")
     [new] = await match(store, pool)
@@ -110,6 +112,6 @@ async def test_offers_and_what_is_seen_of_their_workers_never_wait_for_each_othe
     assert await broken(store) == []
 
 
-def desk(store: PostgresStore, shelf: Shelf) -> Desk:
+def desk(store: PostgresStore, cluster: RecordedCluster) -> Desk:
     metrics = Metrics()
-    return Desk(store, HandOvers(store, shelf, metrics), Wakes(), metrics)
+    return Desk(store, HandOvers(store, cluster, metrics), Wakes(), metrics)

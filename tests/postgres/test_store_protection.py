@@ -14,32 +14,19 @@ from holdfast.model.outcome import Done, Stale
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import Pool, PoolSpec, ProtectionSpec
 from holdfast.postgres.store import PostgresStore
-from store.makes import (
-    BARE,
-    JOB,
-    PATIENCE,
-    SESSION,
-    ask,
-    assigned,
-    broken,
-    end,
-    lone_active,
-    make_pool,
-    make_warm,
-    match,
-    state_of,
-    word,
-)
-from store.shelf import Shelf, applier
+from postgres.recorded_cluster import RecordedCluster, applier
+from postgres.store_locks import PATIENCE
+from postgres.store_steps import BARE, JOB, SESSION, agent_report, ask, assigned, end, lone_active, make_pool, make_warm, match
+from postgres.store_tables import broken, state_of
 
 
-async def left_over(store: PostgresStore, pool: Pool, shelf: Shelf) -> Clear:
+async def left_over(store: PostgresStore, pool: Pool, cluster: RecordedCluster) -> Clear:
     """A claim was cancelled after its worker was protected: a plan to clear it, as `converge` makes it."""
     pair = await assigned(store, pool)
     assert pair.uid is not None
-    await shelf.protect(pair.worker, pair.uid, Stamp(pair.tenant, pair.claim, pair.fence))
+    await cluster.protect(pair.worker, pair.uid, Stamp(pair.tenant, pair.claim, pair.fence))
     assert await end(store, pair.claim, "cancel") == Done()
-    row, pod = await store.workers.get(pair.worker), await shelf.read(pair.worker)
+    row, pod = await store.workers.get(pair.worker), await cluster.read(pair.worker)
     assert row is not None
     assert row.state == "warm"
     assert pod is not None
@@ -50,10 +37,10 @@ async def left_over(store: PostgresStore, pool: Pool, shelf: Shelf) -> Clear:
 async def test_a_late_clear_never_takes_a_new_claims_protection(store: PostgresStore, moment: str) -> None:
     pool = await make_pool(store, BARE)
     [worker] = await make_warm(store, pool)
-    shelf = Shelf(pool, [worker])
-    apply = applier(store, shelf)
-    hand_overs = HandOvers(store, shelf, Metrics())
-    plan = await left_over(store, pool, shelf)
+    cluster = RecordedCluster(pool, [worker])
+    apply = applier(store, cluster)
+    hand_overs = HandOvers(store, cluster, Metrics())
+    plan = await left_over(store, pool, cluster)
 
     async def claim() -> int:
         pair = await assigned(store, pool)
@@ -66,17 +53,17 @@ async def test_a_late_clear_never_takes_a_new_claims_protection(store: PostgresS
         fence = await claim()
         assert await apply(plan) == Stale()
     elif moment == "between guard and write":
-        shelf.may_clear.clear()
+        cluster.may_clear.clear()
         clearing = asyncio.create_task(apply(plan))
-        await shelf.clearing.wait()
+        await cluster.clearing.wait()
         fence = await claim()
-        shelf.may_clear.set()
+        cluster.may_clear.set()
         assert await clearing == Stale()
     else:
         assert await apply(plan) == Done()
-        assert not shelf.kept[worker].protected
+        assert not cluster.kept[worker].protected
         fence = await claim()
-    pod = shelf.kept[worker]
+    pod = cluster.kept[worker]
     assert pod.protected
     assert pod.stamp is not None
     assert pod.stamp.fence == fence
@@ -85,11 +72,11 @@ async def test_a_late_clear_never_takes_a_new_claims_protection(store: PostgresS
 async def test_clears_racing_claims_leave_every_holder_protected(store: PostgresStore) -> None:
     pool = await make_pool(store, BARE)
     workers = await make_warm(store, pool, 15)
-    shelf = Shelf(pool, workers)
-    apply = applier(store, shelf)
-    hand_overs = HandOvers(store, shelf, Metrics())
+    cluster = RecordedCluster(pool, workers)
+    apply = applier(store, cluster)
+    hand_overs = HandOvers(store, cluster, Metrics())
     for turn in range(15):
-        plan = await left_over(store, pool, shelf)
+        plan = await left_over(store, pool, cluster)
 
         async def claim() -> None:
             # A worker whose row is being written is passed over; the duty `match` looks again.
@@ -104,7 +91,7 @@ async def test_clears_racing_claims_leave_every_holder_protected(store: Postgres
     held = await store.db.rows("SELECT worker_id, fence FROM holdfast.claim WHERE state = 'active'")
     assert len(held) == 15
     for row in held:
-        stamp = shelf.kept[row["worker_id"]].stamp
+        stamp = cluster.kept[row["worker_id"]].stamp
         assert stamp is not None
         assert stamp.fence == row["fence"]
     assert await broken(store) == []
@@ -121,7 +108,7 @@ async def test_only_a_free_worker_that_is_as_seen_is_unprotected(store: Postgres
     assert await store.workers.unprotect(pair.worker, await version()) == Stale(), "held"
     assert await end(store, pair.claim) == Done()
     seen = await version()
-    await store.workers.report(word(pair.worker, reset_fence=pair.fence))
+    await store.workers.report(agent_report(pair.worker, reset_fence=pair.fence))
     assert await store.workers.unprotect(pair.worker, seen) == Stale(), "changed since"
     await store.fleet.begin_recovery("restored", 0)
     assert await store.workers.unprotect(pair.worker, await version()) == Stale(), "its stamp may be all that is left to know"
@@ -146,10 +133,10 @@ async def test_a_pool_that_requires_protection_refuses_a_claim_without_it(store:
     spec = msgspec.structs.replace(JOB, protection=ProtectionSpec(required=True))
     pool = await make_pool(store, spec)
     [worker] = await make_warm(store, pool)
-    shelf = Shelf(pool, [worker])
-    shelf.down = True
+    cluster = RecordedCluster(pool, [worker])
+    cluster.down = True
     pair = await assigned(store, pool, ask(deadline=600.0))
-    await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
+    await HandOvers(store, cluster, Metrics()).hand_over(pool, pair)
     [claim] = await store.claims.get([pair.claim])
     assert (claim.state, claim.outcome) == ("ended", "refused"), "not left assigned until its deadline"
     assert await state_of(store, "worker", worker) == "warm", "nothing was delivered"
@@ -159,10 +146,10 @@ async def test_a_pool_that_requires_protection_refuses_a_claim_without_it(store:
 async def test_a_pool_that_does_not_require_it_says_that_protection_is_missing(store: PostgresStore) -> None:
     pool = await make_pool(store, BARE)
     [worker] = await make_warm(store, pool)
-    shelf = Shelf(pool, [worker])
-    shelf.down = True
+    cluster = RecordedCluster(pool, [worker])
+    cluster.down = True
     pair = await assigned(store, pool)
-    await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
+    await HandOvers(store, cluster, Metrics()).hand_over(pool, pair)
     [claim] = await store.claims.get([pair.claim])
     assert (claim.state, claim.protected) == ("active", False)
 
@@ -170,15 +157,15 @@ async def test_a_pool_that_does_not_require_it_says_that_protection_is_missing(s
 async def test_what_a_webhook_takes_off_again_is_not_called_protected(store: PostgresStore) -> None:
     pool = await make_pool(store, BARE)
     [worker] = await make_warm(store, pool)
-    shelf = Stripping(pool, [worker])
+    cluster = Stripping(pool, [worker])
     pair = await assigned(store, pool)
-    await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
+    await HandOvers(store, cluster, Metrics()).hand_over(pool, pair)
     [claim] = await store.claims.get([pair.claim])
     assert (claim.state, claim.protected) == ("active", False)
     assert not await noted(store, worker), "so that somebody sees to it soon"
 
 
-class Stripping(Shelf):
+class Stripping(RecordedCluster):
     async def protect(self, name: str, uid: str, stamp: Stamp) -> Pod | None:
         return self._write(name, stamp, False)
 
@@ -192,11 +179,11 @@ async def noted(store: PostgresStore, worker: str) -> bool:
 async def test_only_a_protection_that_was_seen_is_noted_of_the_pod(store: PostgresStore, seen: bool) -> None:
     pool = await make_pool(store, BARE if seen else with_mode("always"))
     [worker] = await make_warm(store, pool)
-    shelf = Shelf(pool, [worker])
-    shelf.down = not seen  # in `always` it is given out blindly: it has been protected since its birth, most likely
+    cluster = RecordedCluster(pool, [worker])
+    cluster.down = not seen  # in `always` it is given out blindly: it has been protected since its birth, most likely
     [pair] = (await store.claims.match(pool.id, [ask()], 1, direct=False)).pairs
     assert not await noted(store, worker)
-    await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
+    await HandOvers(store, cluster, Metrics()).hand_over(pool, pair)
     assert await state_of(store, "claim", pair.claim) == "active"
     assert await noted(store, worker) is seen
 
@@ -204,11 +191,11 @@ async def test_only_a_protection_that_was_seen_is_noted_of_the_pod(store: Postgr
 async def test_a_worker_whose_claim_ended_during_its_hand_over_is_looked_at_soon(store: PostgresStore) -> None:
     pool = await make_pool(store, BARE)
     [worker] = await make_warm(store, pool)
-    shelf, hinted = Shelf(pool, [worker]), list[set[str]]()
-    hand_overs = HandOvers(store, shelf, Metrics())
+    cluster, hinted = RecordedCluster(pool, [worker]), list[set[str]]()
+    hand_overs = HandOvers(store, cluster, Metrics())
     hand_overs.hint = hinted.append
     pair = await assigned(store, pool)
-    shelf.on_protect = lambda: end(store, pair.claim, "cancel")
+    cluster.on_protect = lambda: end(store, pair.claim, "cancel")
     await hand_overs.hand_over(pool, pair)
     assert hinted == [{worker}]
 
@@ -223,9 +210,9 @@ async def test_where_others_may_end_pods_no_claim_is_active_before_its_pod_was_l
 ) -> None:
     pool = await make_pool(store, with_mode(mode))
     leaving, staying = await make_warm(store, pool, 2)
-    shelf = Shelf(pool, [leaving, staying])
-    shelf.kept[leaving] = msgspec.structs.replace(shelf.kept[leaving], terminating=True)
-    hand_overs, new = HandOvers(store, shelf, Metrics()), ask()
+    cluster = RecordedCluster(pool, [leaving, staying])
+    cluster.kept[leaving] = msgspec.structs.replace(cluster.kept[leaving], terminating=True)
+    hand_overs, new = HandOvers(store, cluster, Metrics()), ask()
     batch = await store.claims.match(pool.id, [new], 1, direct=hand_overs.direct)
     seen = set()
     while batch.pairs:
@@ -244,10 +231,10 @@ async def test_where_others_may_end_pods_no_claim_is_active_before_its_pod_was_l
 async def test_a_worker_older_than_the_mode_always_is_protected_before_its_holder_hears_of_it(store: PostgresStore) -> None:
     pool = await make_pool(store, with_mode("always"))
     [worker] = await make_warm(store, pool)
-    shelf = Shelf(pool, [worker])
+    cluster = RecordedCluster(pool, [worker])
     [pair] = (await store.claims.match(pool.id, [ask()], 1, direct=False)).pairs
-    await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
-    assert shelf.kept[worker].protected
+    await HandOvers(store, cluster, Metrics()).hand_over(pool, pair)
+    assert cluster.kept[worker].protected
     [claim] = await store.claims.get([pair.claim])
     assert (claim.state, claim.protected) == ("active", True)
 
@@ -256,7 +243,7 @@ async def test_a_pool_without_protection_does_not_speak_of_it(store: PostgresSto
     pool = await make_pool(store, with_mode("off"))
     [worker] = await make_warm(store, pool)
     [pair] = (await store.claims.match(pool.id, [ask()], 1, direct=False)).pairs
-    await HandOvers(store, Shelf(pool, [worker]), Metrics()).hand_over(pool, pair)
+    await HandOvers(store, RecordedCluster(pool, [worker]), Metrics()).hand_over(pool, pair)
     said = await store.db.rows("SELECT kind, reason FROM holdfast.event WHERE claim_id = $1", pair.claim)
     assert [row["reason"] for row in said if row["kind"] == "claim.active"] == [""]
     assert "claim.unprotected" not in {row["kind"] for row in said}
@@ -268,14 +255,14 @@ async def test_a_worker_to_which_nothing_was_delivered_is_warm_again_without_a_s
 
     pool = await make_pool(store, msgspec.structs.replace(JOB, protection=ProtectionSpec(required=True)))
     [worker] = await make_warm(store, pool)
-    shelf = Shelf(pool, [worker])
+    cluster = RecordedCluster(pool, [worker])
     pair = await assigned(store, pool)
     if moment.startswith("cancelled"):
-        shelf.on_protect = lambda: end(store, pair.claim, "cancel")
+        cluster.on_protect = lambda: end(store, pair.claim, "cancel")
     else:
-        shelf.answers_lost = True
-    await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
-    pod = shelf.kept[worker]
+        cluster.answers_lost = True
+    await HandOvers(store, cluster, Metrics()).hand_over(pool, pair)
+    pod = cluster.kept[worker]
     assert (pod.stamp, pod.protected) == (None, False)
     assert int(pod.version) > 2, "it was stamped in between"
     assert await state_of(store, "worker", worker) == "warm"
@@ -285,8 +272,8 @@ async def test_a_worker_to_which_nothing_was_delivered_is_warm_again_without_a_s
 async def test_a_hand_over_done_twice_takes_nothing_off(store: PostgresStore) -> None:
     pool = await make_pool(store, JOB)
     [worker] = await make_warm(store, pool)
-    shelf = Shelf(pool, [worker])
+    cluster = RecordedCluster(pool, [worker])
     pair = await assigned(store, pool)
     for _ in range(2):
-        await HandOvers(store, shelf, Metrics()).hand_over(pool, pair)
-    assert shelf.kept[worker].protected
+        await HandOvers(store, cluster, Metrics()).hand_over(pool, pair)
+    assert cluster.kept[worker].protected

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.postgres.embedded import EmbeddedPostgres
 from holdfast.postgres.store import PostgresStore
-from store.makes import PATIENCE
+from postgres.store_locks import PATIENCE
 from waiting import Deadline, eventually
 
 CHECK = "an acknowledged commit survives"

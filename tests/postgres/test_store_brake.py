@@ -5,20 +5,10 @@ import asyncio
 from holdfast.model.outcome import Done, Skipped, Stale
 from holdfast.model.pool import Pool
 from holdfast.postgres.store import PostgresStore
-from store.makes import (
-    DIRECT,
-    JOB,
-    Clock,
-    active,
-    ask,
-    column,
-    end,
-    kinds,
-    make_pool,
-    make_warm,
-    match,
-    replicas,
-)
+from postgres.store_clock import Clock
+from postgres.store_locks import replicas
+from postgres.store_steps import DIRECT, JOB, active, ask, end, make_pool, make_warm, match
+from postgres.store_tables import column, kinds
 
 BRAKED = Skipped("braked")
 

@@ -6,30 +6,25 @@ from holdfast.model.outcome import Done, Stale
 from holdfast.model.pool import PoolSpec
 from holdfast.ports.store import Batch
 from holdfast.postgres.store import PostgresStore
-from store.makes import (
+from postgres.store_clock import Clock
+from postgres.store_locks import in_order, queued, replicas, row_lock
+from postgres.store_steps import (
     BARE,
     JOB,
     SESSION,
-    Clock,
     active,
     ask,
     assigned,
-    broken,
+    deliver,
     end,
     hand_over,
-    in_order,
-    kinds,
     lone_active,
     lone_assigned,
     make_pool,
     make_warm,
     match,
-    queued,
-    replicas,
-    row_lock,
-    state_of,
-    tell,
 )
+from postgres.store_tables import broken, kinds, state_of
 
 both_orders = pytest.mark.parametrize("first", [True, False], ids=["first", "second"])
 
@@ -97,7 +92,7 @@ async def test_cancel_and_assign(store: PostgresStore, first: bool) -> None:
 @both_orders
 async def test_acknowledge_and_requeue(store: PostgresStore, first: bool) -> None:
     pair = await lone_assigned(store, JOB)
-    await tell(store, pair)
+    await deliver(store, pair)
     accept = store.claims.acknowledge(pair.worker, pair.fence, None)
     requeue = store.claims.requeue(pair.claim, pair.fence, reason="stalled")
     answers = await in_order(store, pair.claim, first, accept, requeue)
@@ -122,7 +117,7 @@ async def test_deliver_and_cancel(store: PostgresStore, first: bool) -> None:
 
 async def test_an_acknowledgement_sent_twice_at_once_is_accepted_twice(store: PostgresStore) -> None:
     pair = await lone_assigned(store, JOB)
-    await tell(store, pair)
+    await deliver(store, pair)
     async with replicas(store, 1) as (other,):
         # The agent's first call timed out and is still under way when it asks again, elsewhere.
         calls = [door.claims.acknowledge(pair.worker, pair.fence, None) for door in (store, other)]
@@ -134,7 +129,7 @@ async def test_an_acknowledgement_sent_twice_at_once_is_accepted_twice(store: Po
 async def test_a_late_offer_takes_nothing_back_from_a_worker_that_was_told(store: PostgresStore) -> None:
     pair = await lone_assigned(store, JOB)
     # A slow hand-over was taken up by another replica, which offered and delivered; then the slow one offers as well.
-    await tell(store, pair)
+    await deliver(store, pair)
     await store.claims.offer([(pair.claim, pair.fence, True)])
     assert await store.db.value("SELECT delivered FROM holdfast.claim WHERE id = $1", pair.claim)
     assert await store.claims.acknowledge(pair.worker, pair.fence, None) == pair.claim

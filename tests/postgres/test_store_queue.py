@@ -4,27 +4,23 @@ import pytest
 
 from holdfast.model.outcome import Done, Stale
 from holdfast.postgres.store import PostgresStore
-from store.makes import (
-    DAY,
+from postgres.store_clock import DAY, Clock
+from postgres.store_steps import (
     DIRECT,
     JOB,
     SESSION,
-    Clock,
     active,
+    agent_report,
     ask,
     assigned,
-    broken,
-    column,
+    deliver,
     end,
-    kinds,
     make_pool,
     make_tenant,
     make_warm,
     match,
-    state_of,
-    tell,
-    word,
 )
+from postgres.store_tables import broken, column, kinds, state_of
 
 HOUR = 3600.0
 
@@ -61,7 +57,7 @@ async def test_secrets_are_erased_as_soon_as_nobody_needs_them(store: PostgresSt
     elif how != "cancel":
         await make_warm(store, pool)
         [pair] = await match(store, pool)
-        told = await tell(store, pair)
+        told = await deliver(store, pair)
         again = await store.claims.deliver(pair.worker, f"uid-{pair.worker}")  # the answer may be lost: told again
         assert again == told
         assert told.secrets == {"token": "hunter2"}
@@ -79,7 +75,7 @@ async def test_a_requeued_claims_secrets_reach_its_next_worker(store: PostgresSt
     pair = await assigned(store, pool, ask(secrets={"token": "hunter2"}))
     await store.claims.requeue(pair.claim, pair.fence, reason="its pod was gone")
     [again] = await match(store, pool)
-    assert (await tell(store, again)).secrets == {"token": "hunter2"}
+    assert (await deliver(store, again)).secrets == {"token": "hunter2"}
 
 
 async def test_a_key_names_its_claim_while_it_lives_and_24_hours_after(store: PostgresStore) -> None:
@@ -111,7 +107,7 @@ async def test_pruning_takes_only_what_is_old_and_over(store: PostgresStore) -> 
     await match(store, pool, waiting)
     await end(store, ended.claim, "death")
     assert await store.workers.bury(ended.worker, "its pod is gone") == Done()
-    await store.workers.beat([word(live.worker)])
+    await store.workers.beat([agent_report(live.worker)])
     await clock.jump(8 * DAY)
     await store.history.prune(7)
     await store.history.prune(7)
@@ -123,7 +119,7 @@ async def test_pruning_takes_only_what_is_old_and_over(store: PostgresStore) -> 
 
 async def test_pruning_forgets_no_agent_that_speaks_without_a_row(store: PostgresStore) -> None:
     clock = await Clock.of(store)
-    stranger = word("w-stranger", doing="running", claim="c-9", fence=1 << 40, tenant="acme")
+    stranger = agent_report("w-stranger", doing="running", claim="c-9", fence=1 << 40, tenant="acme")
     await store.workers.beat([stranger])
     await clock.live(2)
     await store.history.prune(7)
@@ -187,7 +183,7 @@ async def test_a_tenant_at_its_cap_keeps_its_parked_workers_and_gets_no_more(sto
     held = [await active(store, pool, ask("a", lease=60.0)) for _ in range(2)]
     for pair in held:
         assert await end(store, pair.claim) == Done()
-        await store.workers.report(word(pair.worker, reset_fence=pair.fence))
+        await store.workers.report(agent_report(pair.worker, reset_fence=pair.fence))
     await make_tenant(store, "a", max_claims=1)
     pairs = await match(store, pool, *(ask("a", lease=60.0) for _ in range(3)))
     assert len(pairs) == 1
@@ -200,11 +196,11 @@ async def test_nobody_is_given_a_worker_that_was_not_reset(store: PostgresStore)
     first = await active(store, pool, ask("a", lease=60.0))
     assert await end(store, first.claim) == Done()
     assert await match(store, pool, ask("a", lease=60.0)) == [], "its agent has not said that it was reset"
-    await store.workers.report(word(first.worker, reset_fence=first.fence - 1))
-    await store.workers.report(word(first.worker))
+    await store.workers.report(agent_report(first.worker, reset_fence=first.fence - 1))
+    await store.workers.report(agent_report(first.worker))
     assert await match(store, pool) == [], "an old reset is not this one"
     await store.db.rows("UPDATE holdfast.worker SET suspect_since = holdfast.now() WHERE id = $1", first.worker)
-    await store.workers.report(word(first.worker))
+    await store.workers.report(agent_report(first.worker))
     assert await match(store, pool) == [], "nor is it one to have been silent"
-    await store.workers.report(word(first.worker, reset_fence=first.fence))
+    await store.workers.report(agent_report(first.worker, reset_fence=first.fence))
     assert [pair.worker for pair in await match(store, pool)] == [first.worker]

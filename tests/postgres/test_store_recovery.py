@@ -7,27 +7,24 @@ from holdfast.model.outcome import Done, Skipped, Stale
 from holdfast.model.pool import Pool
 from holdfast.ports.store import Adoption
 from holdfast.postgres.store import PostgresStore
-from store.makes import (
+from postgres.store_clock import Clock
+from postgres.store_locks import queued
+from postgres.store_steps import (
     DIRECT,
     JOB,
     SESSION,
-    Clock,
     active,
+    agent_report,
     ask,
     assigned,
-    broken,
-    due,
     end,
-    kinds,
     lone_active,
     make_pool,
     make_warm,
     match,
     name,
-    queued,
-    state_of,
-    word,
 )
+from postgres.store_tables import broken, due, kinds, state_of
 
 RECOVERING = Skipped("recovering")
 
@@ -85,13 +82,13 @@ async def test_while_recovering_nothing_is_given_out_ended_or_made(store: Postgr
     for counted in (True, False):
         assert await store.workers.condemn(free, None, "not wanted", counted=counted) == RECOVERING
     assert await store.workers.spawn(pool.id, [name("w")], 10, 10) == []
-    assert (await store.workers.report(word(free))).do == "nothing"
+    assert (await store.workers.report(agent_report(free))).do == "nothing"
     [claim] = await store.claims.get([new.id])
     assert "lost commits" in claim.reason, "a waiting claim says why"
     assert await end(store, leased.claim, "release") == Done(), "its holder may always"
     assert await store.fleet.end_recovery() == Done()
     assert await match(store, pool) == [], "a worker that has not spoken since gets nothing"
-    await store.workers.report(word(free))
+    await store.workers.report(agent_report(free))
     assert [pair.worker for pair in await match(store, pool)] == [free]
 
 

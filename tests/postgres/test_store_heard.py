@@ -4,22 +4,22 @@ import pytest
 
 from holdfast.model.outcome import Done, Stale
 from holdfast.postgres.store import PostgresStore
-from store.makes import (
+from postgres.store_clock import Clock
+from postgres.store_steps import (
     DIRECT,
     JOB,
     SESSION,
-    Clock,
     active,
+    agent_report,
     ask,
-    due,
     end,
     hand_over,
     lone_active,
     make_pool,
     make_warm,
     match,
-    word,
 )
+from postgres.store_tables import due
 
 HOUR = 3600.0
 
@@ -130,7 +130,7 @@ async def test_silence_while_nobody_listened_is_no_silence(store: PostgresStore)
     clock = await Clock.of(store)
     pool = await make_pool(store, JOB)
     [worker] = await make_warm(store, pool)
-    await store.workers.beat([word(worker)])
+    await store.workers.beat([agent_report(worker)])
 
     async def age() -> float:
         [row] = await store.workers.rows([worker])
@@ -148,7 +148,7 @@ async def test_silence_while_nobody_listened_is_no_silence(store: PostgresStore)
     assert 10 <= await age() <= 17
     await clock.live(50)
     assert await age() > 60, "who is truly silent is found out"
-    await store.workers.beat([word(worker)])
+    await store.workers.beat([agent_report(worker)])
     assert await age() == pytest.approx(0)
 
 

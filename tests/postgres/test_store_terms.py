@@ -4,7 +4,8 @@ import asyncio
 
 from holdfast.ports.store import DutyReport
 from holdfast.postgres.store import PostgresStore
-from store.makes import Clock, another, replicas, until_waiting_or_done, waiting
+from postgres.store_clock import Clock
+from postgres.store_locks import another, replicas, until_waiting_or_done, waiting
 
 
 async def join(store: PostgresStore, replica: str) -> None:

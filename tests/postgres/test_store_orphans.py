@@ -4,13 +4,13 @@ import msgspec
 
 from holdfast.duties.converge import Converge
 from holdfast.postgres.store import PostgresStore
-from store.makes import JOB, make_pool
-from store.shelf import Shelf, passed
+from postgres.recorded_cluster import RecordedCluster, passed
+from postgres.store_steps import JOB, make_pool
 
 ENDINGS = "SELECT count(*) FROM holdfast.ending WHERE kind = 'worker'"
 
 
-class Ending(Shelf):
+class Ending(RecordedCluster):
     """Its pods take their time."""
 
     async def delete(self, name: str, uid: str, grace: float) -> None:
@@ -18,10 +18,10 @@ class Ending(Shelf):
 
 
 async def test_an_orphan_that_takes_its_time_to_end_counts_once(store: PostgresStore) -> None:
-    shelf = Ending(await make_pool(store, JOB), ["w-orphan"])
-    shelf.kept["w-orphan"] = msgspec.structs.replace(shelf.kept["w-orphan"], epoch=1)
+    cluster = Ending(await make_pool(store, JOB), ["w-orphan"])
+    cluster.kept["w-orphan"] = msgspec.structs.replace(cluster.kept["w-orphan"], epoch=1)
     converge = Converge()
     for _ in range(3):
-        await passed(converge, store, shelf)
-    assert shelf.kept["w-orphan"].terminating
+        await passed(converge, store, cluster)
+    assert cluster.kept["w-orphan"].terminating
     assert await store.db.value(ENDINGS) == 1

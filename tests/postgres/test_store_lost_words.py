@@ -8,8 +8,9 @@ from holdfast.model.outcome import Done, Stale
 from holdfast.model.pool import Pool
 from holdfast.ports.store import Pair
 from holdfast.postgres.store import PostgresStore
-from store.makes import JOB, Clock, active, ask, assigned, make_pool, make_warm, name, tell
-from store.shelf import Shelf, passed
+from postgres.recorded_cluster import RecordedCluster, passed
+from postgres.store_clock import Clock
+from postgres.store_steps import JOB, active, ask, assigned, deliver, make_pool, make_warm, name
 
 GUARDED = "SELECT count(*) FROM holdfast.worker w, holdfast.installation i WHERE w.suspect_since = i.recovered_at"
 
@@ -20,7 +21,7 @@ async def told_and_silent(store: PostgresStore) -> tuple[Pool, Pair]:
     pool = await make_pool(store, JOB)
     await make_warm(store, pool)
     pair = await assigned(store, pool)
-    await tell(store, pair)
+    await deliver(store, pair)
     await recovered(store)
     await clock.live(20)
     return pool, pair
@@ -40,9 +41,9 @@ async def test_a_claim_whose_acknowledgement_may_be_lost_is_not_run_elsewhere_fo
     [claim] = await store.claims.get([pair.claim])
     assert (claim.state, claim.worker) == ("assigned", pair.worker)
     assert "has not spoken since the database lost commits" in claim.reason
-    shelf = Shelf(pool, [pair.worker])
-    shelf.kept[pair.worker] = msgspec.structs.replace(shelf.kept[pair.worker], left_to=pair.fence)
-    did = await passed(Converge(), store, shelf)
+    cluster = RecordedCluster(pool, [pair.worker])
+    cluster.kept[pair.worker] = msgspec.structs.replace(cluster.kept[pair.worker], left_to=pair.fence)
+    did = await passed(Converge(), store, cluster)
     assert (Acknowledged(pair.worker, pair.fence), Done()) in did, "its agent left, which it does only then"
     [claim] = await store.claims.get([pair.claim])
     assert claim.state == "active"

@@ -25,7 +25,7 @@ class Plane:
         self.acked: int | None = None
         self.ended: dict[int, dict[str, Any]] = {}
         self.exit = False
-        self.words: list[dict[str, Any]] = []
+        self.polls: list[dict[str, Any]] = []
         self.heard: list[tuple[str, dict[str, Any]]] = []
         self.hold_acks = False
         self.now_polling = 0
@@ -74,11 +74,11 @@ class Plane:
     def end(self, fence: int = 7, park: bool = False, reason: str = "released") -> None:
         self.ended[fence] = {"do": "end", "fence": fence, "reason": reason, "park": park}
 
-    def said(self, door: str) -> list[dict[str, Any]]:
+    def received(self, door: str) -> list[dict[str, Any]]:
         return [body for where, body in list(self.heard) if where == door]
 
     def doing(self) -> str:
-        return str(self.words[-1]["doing"]) if self.words else ""
+        return str(self.polls[-1]["doing"]) if self.polls else ""
 
     # What agents meet
 
@@ -126,24 +126,24 @@ class Plane:
 
         return handle
 
-    async def _poll(self, word: dict[str, Any]) -> web.Response:
-        assert set(word) >= {"doing", "claim", "fence", "tenant", "reset_fence", "endpoint", "wait"}
-        assert (word["claim"] is None) == (word["fence"] is None) == (word["tenant"] is None)
-        self.words.append(word)
+    async def _poll(self, poll: dict[str, Any]) -> web.Response:
+        assert set(poll) >= {"doing", "claim", "fence", "tenant", "reset_fence", "endpoint", "wait"}
+        assert (poll["claim"] is None) == (poll["fence"] is None) == (poll["tenant"] is None)
+        self.polls.append(poll)
         self.now_polling += 1
         try:
-            told = await sooner(lambda: self._wants(word), within=word["wait"])
-            return web.json_response({**(told or {"do": "nothing"}), **NOVELTY})
+            order = await sooner(lambda: self._wants(poll), within=poll["wait"])
+            return web.json_response({**(order or {"do": "nothing"}), **NOVELTY})
         finally:
             self.now_polling -= 1
 
-    def _wants(self, word: dict[str, Any]) -> dict[str, Any] | None:
-        if word["claim"] is not None:
-            return self.ended.get(word["fence"])
+    def _wants(self, poll: dict[str, Any]) -> dict[str, Any] | None:
+        if poll["claim"] is not None:
+            return self.ended.get(poll["fence"])
         if self.exit:
             return {"do": "exit", "reason": "condemned"}
         given = self.assignment
-        if given and word["doing"] == "idle" and self.acked != given["fence"]:
+        if given and poll["doing"] == "idle" and self.acked != given["fence"]:
             return {"do": "hold", "assignment": {**given, **NOVELTY}}
         return None
 
