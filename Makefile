@@ -49,11 +49,11 @@ kube: $(READY) ## build a real Kubernetes control plane and Helm into a cache, o
 
 .PHONY: kube-up
 kube-up: kube ## leave such a control plane with three nodes running, with a kubeconfig, to try things
-	cd tests && ../$(BIN)/python -m kube up
+	cd testcluster && ../$(BIN)/python -m holdfast_testcluster up
 
 .PHONY: demo-kube
 demo-kube: $(READY) ## a guided minute on such a control plane: a replica is killed, a node is drained, and nothing is lost
-	cd tests && PYTHONPATH=kubernetes ../$(BIN)/python -m kube_demo
+	cd tests && PYTHONPATH=kubernetes:../testcluster ../$(BIN)/python -m kube_demo
 
 .PHONY: soak
 soak: $(READY) ## five minutes of random faults (HOLDFAST_SOAK_SECONDS, HOLDFAST_SOAK_SEED)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
+from cluster_fixtures import *  # noqa: F403
 from fleet import Fleet
 from holdfast.ports.cluster import Cluster
 from holdfast.postgres.database import Database

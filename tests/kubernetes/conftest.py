@@ -10,9 +10,8 @@ from flaky_api import FlakyApi
 from kube_fleet import KubeFleet, Made, account
 from kube_stage import KubeStage
 
-from kube.access import Access
-from kube.control_plane import ControlPlane
-from kube.fixtures import *  # noqa: F403
+from holdfast_testcluster.access import Access
+from holdfast_testcluster.control_plane import ControlPlane
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import asyncpg
 from kube_fleet import KubeFleet
 from pool_specs import Gate
 
-from kube.control_plane import ControlPlane
+from holdfast_testcluster.control_plane import ControlPlane
 from waiting import eventually
 
 

@@ -5,7 +5,7 @@ import json
 import subprocess
 from typing import Any
 
-from kube.access import Access
+from holdfast_testcluster.access import Access
 
 HALF = 32  # bytes of each of an ES256 signature's two numbers
 

@@ -9,8 +9,8 @@ from holdfast.api.auth import hash_token
 from holdfast.kubernetes import names
 from holdfast.kubernetes.rights import CLUSTER, NAMESPACED, rules
 from holdfast.wiring import Settings, connect
-from kube.access import Access
-from kube.kubelet_process import KubeletProcess
+from holdfast_testcluster.access import Access
+from holdfast_testcluster.kubelet_process import KubeletProcess
 
 IMAGE, AGENT_IMAGE = "work:test", "holdfast:test"
 

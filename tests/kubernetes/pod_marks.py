@@ -5,7 +5,7 @@ from typing import Any
 from kube_fleet import KubeFleet
 
 from holdfast.kubernetes import names
-from kube.access import MERGE, Access
+from holdfast_testcluster.access import MERGE, Access
 
 HELD = (names.BUSY, names.OWNER, names.CLAIM, names.FENCE)
 

@@ -11,7 +11,7 @@ from holdfast.kubernetes.access import find_access
 from holdfast.kubernetes.api import Api
 from holdfast.kubernetes.informer import Informer
 from holdfast.kubernetes.shapes import PodObject
-from kube.control_plane import ControlPlane
+from holdfast_testcluster.control_plane import ControlPlane
 from waiting import sooner
 
 

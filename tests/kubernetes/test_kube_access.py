@@ -19,7 +19,7 @@ from holdfast.kubernetes.api import Api, ApiRefused, Status
 from holdfast.kubernetes.informer import Informer
 from holdfast.kubernetes.nodes import NodeObject
 from holdfast.ports.cluster import ClusterUnavailable, NoCluster
-from kube.access import Access
+from holdfast_testcluster.access import Access
 from waiting import sooner
 
 SECRET = "a-token-that-nobody-may-read"

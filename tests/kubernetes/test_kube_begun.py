@@ -8,10 +8,10 @@ from fleet_probes import begins_unseen, judged
 from kube_fleet import KubeFleet, Made
 from pool_specs import Gate, jobs
 
+from cluster_pods import state
 from holdfast.kubernetes import names
-from kube.access import Access
-from kube.control_plane import ControlPlane
-from kube.pods import state
+from holdfast_testcluster.access import Access
+from holdfast_testcluster.control_plane import ControlPlane
 from waiting import eventually
 
 Make = Callable[..., Any]
@@ -35,7 +35,7 @@ def take_away(fleet: KubeFleet, worker: str) -> None:
     fleet.access.kubectl("delete", "pod", worker, "-n", fleet.namespace, "--wait=false")
 
 
-def told(fleet: KubeFleet, worker: str, container: str) -> dict[str, Any]:
+def container_status(fleet: KubeFleet, worker: str, container: str) -> dict[str, Any]:
     pod = fleet.pod(worker)
     assert pod is not None
     return state(pod, container)
@@ -48,7 +48,7 @@ def test_a_claim_whose_container_provably_never_started_is_served_again(fleet_of
     fleet.kubelet.pause()
     claim = fleet.claim("linux", command=gate.job(3), wait="30s")
     assert claim["state"] == "active", fleet.last_log()
-    assert "running" in told(fleet, claim["worker"], names.AGENT)
+    assert "running" in container_status(fleet, claim["worker"], names.AGENT)
     take_away(fleet, claim["worker"])
     fleet.kubelet.resume()
     eventually(lambda: fleet.see(claim["id"])["worker"] not in (None, claim["worker"]), 60, "it has another worker")
@@ -70,7 +70,9 @@ def test_a_claim_whose_container_cannot_be_proved_unstarted_is_lost_or_retried_i
     claims.append(fleet.claim("linux", command=again.job(3), retry="lost", wait="30s"))
     for claim in claims:
         assert claim["state"] == "active", fleet.last_log()
-        eventually(lambda claim=claim: "terminated" in told(fleet, claim["worker"], names.AGENT), 30, "its agent has left")
+        eventually(
+            lambda claim=claim: "terminated" in container_status(fleet, claim["worker"], names.AGENT), 30, "its agent has left"
+        )
         take_away(fleet, claim["worker"])
     lost = fleet.see(claims[0]["id"], wait="60s")
     assert (lost["outcome"], lost["exit_code"]) == ("lost", None), fleet.last_log()

@@ -15,7 +15,7 @@ from holdfast.kubernetes.api import Api
 from holdfast.kubernetes.template import Setup
 from holdfast.model.pool import HeadroomSpec, NetworkSpec, Pool, PoolSpec
 from holdfast.ports.cluster import ClusterUnavailable
-from kube.access import MERGE, Access
+from holdfast_testcluster.access import MERGE, Access
 from waiting import eventually
 
 Open = Callable[[], KubernetesCluster]

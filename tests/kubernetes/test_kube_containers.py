@@ -12,8 +12,8 @@ from fleet_probes import quiet
 from kube_fleet import KubeFleet, Made, job
 from pool_specs import SERVE, get, sessions
 
+from cluster_pods import STAY, state
 from holdfast.kubernetes import names
-from kube.pods import STAY, state
 from waiting import eventually
 
 BESIDE = {"name": "beside", "image": "db:test", "command": ["sh", "-c", STAY]}

@@ -13,7 +13,7 @@ from pod_marks import FREE_MARKS, busy_marks, marks
 from pool_specs import Gate, jobs
 
 from holdfast.kubernetes import names
-from kube.access import Access
+from holdfast_testcluster.access import Access
 from waiting import eventually
 
 Make = Callable[..., Any]

@@ -19,8 +19,8 @@ from holdfast.kubernetes.template import Setup
 from holdfast.model.outcome import Failed, Outcome
 from holdfast.ports.declared import Condition, PoolStatus
 from holdfast.postgres.store import PostgresStore
-from kube import keys
-from kube.access import Access
+from holdfast_testcluster import keys
+from holdfast_testcluster.access import Access
 from postgres.recorded_cluster import passed
 from postgres.store_steps import make_warm
 from waiting import eventually

@@ -8,7 +8,7 @@ from fleet_probes import ending, metric, release
 from kube_fleet import KubeFleet
 from pool_specs import sessions
 
-from kube.control_plane import ControlPlane
+from holdfast_testcluster.control_plane import ControlPlane
 from waiting import eventually
 
 LAST_SUCCESS = 'holdfast_duty_last_success_timestamp_seconds{duty="converge"}'

@@ -10,7 +10,7 @@ from pod_marks import FREE_MARKS, busy_marks, evict, marks, write
 from pool_specs import Gate, jobs, sessions
 
 from holdfast.kubernetes import names
-from kube.access import Access
+from holdfast_testcluster.access import Access
 from waiting import eventually
 
 Make = Callable[..., Any]

@@ -14,7 +14,7 @@ from pod_marks import busy_marks, marks
 from pool_specs import Gate, get, jobs, sessions
 
 from holdfast.kubernetes import names
-from kube.access import Access
+from holdfast_testcluster.access import Access
 from waiting import always, eventually
 
 SLACK = 25.0  # seconds on top of the failure table's bounds: a pod starts or ends by its kubelet, on a loaded machine

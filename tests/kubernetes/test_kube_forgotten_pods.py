@@ -9,9 +9,9 @@ from kube_fleet import KubeFleet, Made
 from pod_marks import FREE_MARKS, busy_marks, marks, write
 from pool_specs import Gate, get, jobs, sessions
 
+from cluster_pods import container_status
 from holdfast.kubernetes import names
 from holdfast.model.claim import epoch_of
-from kube.pods import told
 from waiting import eventually
 
 SLACK = 25.0  # seconds on top of the failure table's bounds: a pod starts or ends by its kubelet, on a loaded machine
@@ -36,7 +36,9 @@ def test_a_pod_without_a_row_is_deleted_after_its_grace_but_not_if_it_is_busy_or
     fleet.sql("DELETE FROM holdfast.worker WHERE id = $1", known)
     idle, stay = ("w-linux-idle", known), ("w-linux-stamped", "w-linux-old", held["worker"])
     copies = ("w-linux-idle", "w-linux-stamped", "w-linux-old")
-    eventually(lambda: all("running" in told(shown(fleet, name), names.AGENT)["state"] for name in copies), 40, "they run")
+    eventually(
+        lambda: all("running" in container_status(shown(fleet, name), names.AGENT)["state"] for name in copies), 40, "they run"
+    )
     uids = {name: shown(fleet, name)["metadata"]["uid"] for name in stay}
     fleet.kubelet.pause()  # so that what is told to end can be looked at
     eventually(lambda: all_told_to_end(fleet, idle), 60 + SLACK, "those that are idle are told to end")

@@ -11,7 +11,7 @@ from pod_marks import evict
 from pool_specs import SPREAD, Gate, get, jobs, sessions
 
 from holdfast.kubernetes import names
-from kube.access import Access
+from holdfast_testcluster.access import Access
 from waiting import always, eventually
 
 Make = Callable[..., Any]

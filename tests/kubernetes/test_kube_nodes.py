@@ -10,9 +10,9 @@ from kube_fleet import KubeFleet
 from pod_marks import force_delete
 from pool_specs import Gate, jobs
 
-from kube import binaries
-from kube.access import Access
-from kube.control_plane import ControlPlane
+from holdfast_testcluster import binaries
+from holdfast_testcluster.access import Access
+from holdfast_testcluster.control_plane import ControlPlane
 from waiting import always, eventually
 
 Make = Callable[..., Any]

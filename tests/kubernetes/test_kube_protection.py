@@ -11,7 +11,7 @@ from pod_marks import busy_marks, marks, pod_patches
 from pool_specs import Gate, jobs
 
 from holdfast.kubernetes import names
-from kube.control_plane import ControlPlane
+from holdfast_testcluster.control_plane import ControlPlane
 from waiting import Deadline, eventually
 
 Make = Callable[..., Any]

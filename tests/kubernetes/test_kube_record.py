@@ -2,14 +2,14 @@
 
 from kube_stage import AGENT_IMAGE, KubeStage
 
+from cluster_pods import Pods
 from contracts.cluster import reaches
 from holdfast.kubernetes import KubernetesCluster, names
 from holdfast.kubernetes.access import find_access
 from holdfast.kubernetes.api import Api
 from holdfast.kubernetes.template import Setup
 from holdfast.model.pod import Pod
-from kube.access import Access
-from kube.pods import Pods
+from holdfast_testcluster.access import Access
 
 
 async def test_a_pod_that_is_kept_for_its_output_holds_up_no_drain(

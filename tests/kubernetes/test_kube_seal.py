@@ -11,8 +11,8 @@ from typing import Any
 from kube_fleet import KubeFleet, Made
 from pool_specs import Gate, jobs
 
+from cluster_pods import state
 from holdfast.kubernetes import names
-from kube.pods import state
 from waiting import always, eventually
 
 SEALED = {"network": {"seal": True}}

@@ -11,7 +11,7 @@ from pod_marks import FREE_MARKS, busy_marks, force_delete, marks, write
 from pool_specs import Gate, get, jobs, sessions
 
 from holdfast.kubernetes import names
-from kube.access import MERGE, Access
+from holdfast_testcluster.access import MERGE, Access
 from waiting import always, eventually
 
 Make = Callable[..., Any]

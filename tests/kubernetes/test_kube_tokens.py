@@ -4,8 +4,8 @@ from fleet_probes import metric, worker
 from kube_fleet import KubeFleet
 from pool_specs import get, jobs, sessions
 
-from kube.access import Access
-from kube.control_plane import ControlPlane
+from holdfast_testcluster.access import Access
+from holdfast_testcluster.control_plane import ControlPlane
 from waiting import eventually
 
 POLLS = 'holdfast_http_requests_total{route="POST /v1/worker/poll",status="200"}'

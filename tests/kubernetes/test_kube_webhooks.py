@@ -14,7 +14,7 @@ from webhooks import NAME, denying, hooked, unreachable
 from holdfast.kubernetes.access import Access as OurAccess
 from holdfast.kubernetes.api import Api, ApiRefused
 from holdfast.ports.cluster import OutcomeUnknown
-from kube import keys
+from holdfast_testcluster import keys
 from waiting import eventually
 
 

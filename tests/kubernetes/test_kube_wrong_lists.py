@@ -14,7 +14,7 @@ from pool_specs import jobs
 
 from contracts.cluster import running, until
 from holdfast.ports.cluster import Cluster, ClusterUnavailable
-from kube.access import Access
+from holdfast_testcluster.access import Access
 from waiting import eventually
 
 WARM = 3

@@ -9,7 +9,7 @@ from kube_stage import FollowingCluster, FollowingStage
 
 from contracts.cluster import ClusterContract, running, stamp, until
 from holdfast.ports.cluster import Cluster
-from kube.access import Access
+from holdfast_testcluster.access import Access
 
 
 class TestKubernetesCluster(ClusterContract):

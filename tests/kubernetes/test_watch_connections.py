@@ -13,7 +13,7 @@ from contracts.cluster import running
 from holdfast.kubernetes.access import find_access
 from holdfast.kubernetes.api import Api
 from holdfast.model.pod import Stamp
-from kube.access import Access
+from holdfast_testcluster.access import Access
 from waiting import sooner
 
 NODES = "/api/v1/nodes"

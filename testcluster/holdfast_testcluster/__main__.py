@@ -1,4 +1,4 @@
-"""Leave a test cluster running for people to try things: `python -m kube up` (from `make kube-up`)."""
+"""Leave a test cluster running for people to try things: `python -m holdfast_testcluster up` (from `make kube-up`)."""
 
 import argparse
 import json
@@ -10,9 +10,9 @@ import threading
 import time
 from pathlib import Path
 
-from kube import binaries
-from kube.control_plane import ControlPlane
-from kube.kubelet_process import KubeletProcess
+from holdfast_testcluster import binaries
+from holdfast_testcluster.control_plane import ControlPlane
+from holdfast_testcluster.kubelet_process import KubeletProcess
 
 
 def up(nodes: int, hollow: int, images: dict[str, list[str]]) -> None:
@@ -30,7 +30,7 @@ def up(nodes: int, hollow: int, images: dict[str, list[str]]) -> None:
                 kubelets.append(KubeletProcess(plane, folder / "hollow", nodes=hollow, prefix="hollow", hollow=True))
             for each in kubelets:
                 each.start()
-            print(_told(plane, folder, nodes + hollow, time.monotonic() - begun), flush=True)
+            print(_instructions(plane, folder, nodes + hollow, time.monotonic() - begun), flush=True)
             stop.wait()
             print("stopping", flush=True)
             for each in kubelets:
@@ -39,7 +39,7 @@ def up(nodes: int, hollow: int, images: dict[str, list[str]]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _told(plane: ControlPlane, folder: Path, nodes: int, seconds: float) -> str:
+def _instructions(plane: ControlPlane, folder: Path, nodes: int, seconds: float) -> str:
     return f"""\
 Kubernetes {binaries.version()} with {nodes} nodes is up after {seconds:.0f} s. In another terminal:
 
@@ -53,7 +53,7 @@ Containers are processes of this machine: an image is only a name. Logs are in {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m kube")
+    parser = argparse.ArgumentParser(prog="python -m holdfast_testcluster")
     parser.add_argument("command", choices=["up"])
     parser.add_argument("--nodes", type=int, default=3, help="that run pods as processes")
     parser.add_argument("--hollow", type=int, default=0, help="further ones that only say so")

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from kube.api import AGAIN_AFTER, UNREACHABLE, Api, Expired, Object
+from holdfast_testcluster.api import AGAIN_AFTER, UNREACHABLE, Api, Expired, Object
 
 log = logging.getLogger("kubelet")
 

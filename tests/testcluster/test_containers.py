@@ -4,11 +4,11 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from kube import binaries
-from kube.access import Access
-from kube.kubelet_process import KubeletProcess
-from kube.pods import SHARED, SIDECAR, STAY, VOLUME, Pods, condition, container, exit_code, running, state
-from kube.status import Object
+from cluster_pods import SHARED, SIDECAR, STAY, VOLUME, Pods, condition, container, exit_code, running, state
+from holdfast_testcluster import binaries
+from holdfast_testcluster.access import Access
+from holdfast_testcluster.kubelet_process import KubeletProcess
+from holdfast_testcluster.status import Object
 from waiting import eventually
 
 

@@ -8,17 +8,17 @@ import sys
 import time
 from pathlib import Path
 
-from kube.access import Access
-from kube.kubelet import READY
-from kube.processes import end, spawn, tail
-from kube.status import Object
+from holdfast_testcluster.access import Access
+from holdfast_testcluster.kubelet import READY
+from holdfast_testcluster.processes import end, spawn, tail
+from holdfast_testcluster.status import Object
 
 READY_WITHIN = 60.0  # seconds; takes about one
 LOOK_EVERY = 0.02
 
 
 class KubeletProcess:
-    """Nodes named `<prefix>-1…`; with a namespace they serve that one only. `images` as in `kube.images`: image -> argv."""
+    """Nodes named `<prefix>-1…`; with a namespace they serve that one only. `images` as in `images.py`: image -> argv."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class KubeletProcess:
         prefix: str | None = None,
         images: dict[str, list[str]] | None = None,
         hollow: bool = False,
-        options: tuple[str, ...] = (),  # further ones of `python -m kube.kubelet`
+        options: tuple[str, ...] = (),  # further ones of `python -m holdfast_testcluster.kubelet`
     ) -> None:
         self.access, self.folder, self.namespace = access, folder, namespace
         self._prefix = prefix or namespace or "node"
@@ -58,7 +58,7 @@ class KubeletProcess:
         command = ["--kubeconfig", str(self.access.kubeconfig), "--folder", str(self.folder), "--prefix", self._prefix]
         command += ["--nodes", str(len(self.nodes)), "--images", str(self.folder / "images.json"), *self._options]
         env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
-        self.process = spawn([sys.executable, "-m", "kube.kubelet", *command], self.log, env)
+        self.process = spawn([sys.executable, "-m", "holdfast_testcluster.kubelet", *command], self.log, env)
         deadline = time.monotonic() + READY_WITHIN
         while f" {READY}\n" not in self.log.read_text()[begin:]:
             assert self.process.poll() is None, f"the kubelet ended: {tail(self.log)}"

@@ -1,13 +1,12 @@
-"""The fixtures of `kube.fixtures` for the tests here, and a node."""
+"""A node of the test cluster, and the pods on it."""
 
 from collections.abc import Callable
 
 import pytest
 
-from kube.access import Access
-from kube.fixtures import *  # noqa: F403
-from kube.kubelet_process import KubeletProcess
-from kube.pods import Pods
+from cluster_pods import Pods
+from holdfast_testcluster.access import Access
+from holdfast_testcluster.kubelet_process import KubeletProcess
 
 
 @pytest.fixture

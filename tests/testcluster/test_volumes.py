@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kube import volumes
-from kube.api import Answer, Object
+from holdfast_testcluster import volumes
+from holdfast_testcluster.api import Answer, Object
 from waiting import sooner
 
 

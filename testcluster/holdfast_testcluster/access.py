@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from kube import binaries
+from holdfast_testcluster import binaries
 
 JSON = "application/json"
 MERGE = "application/merge-patch+json"

@@ -2,17 +2,17 @@
 
 import time
 
-from kube.container import Container
-from kube.status import Object
+from holdfast_testcluster.container import Container
+from holdfast_testcluster.status import Object
 
 UNSEEN = {"exitCode": 255, "reason": "Unknown"}  # containerd's words for a container whose end it did not see
 
 
-def recall(container: Container, told: Object) -> None:
-    """`told` is its status as the API server has it, which may be older than what the runtime knows."""
+def recall(container: Container, status: Object) -> None:
+    """`status` is its status as the API server has it, which may be older than what the runtime knows."""
     record = container.record
-    record.state, record.restarts = told.get("state", record.state), told.get("restartCount", 0)
-    record.container_id = told.get("containerID", "")
+    record.state, record.restarts = status.get("state", record.state), status.get("restartCount", 0)
+    record.container_id = status.get("containerID", "")
     if "terminated" in record.state or not container.exit_file.exists():
         return
     code, at = container.exit_file.read_text(), container.exit_file.stat().st_mtime

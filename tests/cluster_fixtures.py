@@ -1,7 +1,4 @@
-"""What tests on real Kubernetes share: one control plane a run, a fresh namespace for each test, nodes that serve it alone.
-
-A `conftest.py` elsewhere gets them by `from kube.fixtures import *  # noqa: F403`.
-"""
+"""What tests on real Kubernetes share: one control plane per run, a fresh namespace for each test, nodes that serve it alone."""
 
 import contextlib
 import itertools
@@ -14,17 +11,16 @@ from typing import Any
 
 import pytest
 
-from kube import binaries
-from kube.access import Access
-from kube.control_plane import ControlPlane
-from kube.keeper import shared_control_plane
-from kube.kubelet_process import KubeletProcess
-from kube.node import NAMESPACE_KEY
+from holdfast_testcluster import binaries
+from holdfast_testcluster.access import Access
+from holdfast_testcluster.control_plane import ControlPlane
+from holdfast_testcluster.keeper import shared_control_plane
+from holdfast_testcluster.kubelet_process import KubeletProcess
+from holdfast_testcluster.node import NAMESPACE_KEY
 
 __all__ = ["control_plane", "make_namespace", "make_nodes", "namespace", "own_control_plane", "pytest_collection_modifyitems"]
 OURS = {"control_plane", "own_control_plane"}
 REQUIRED = "HOLDFAST_REQUIRE_KUBE"  # set to 1 where a run without these tests is a failure
-SAID = pytest.StashKey[bool]()
 _numbers = itertools.count(1)
 
 
@@ -32,9 +28,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Without the programs: one loud line, and the tests are skipped; they fail instead where they are required."""
     lacking = binaries.missing()
     ours = [each for each in items if OURS & set(getattr(each, "fixturenames", ()))]
-    if lacking is None or not ours or config.stash.get(SAID, False) or _required():
+    if lacking is None or not ours or _required():
         return
-    config.stash[SAID] = True  # more than one conftest has this hook
     for each in ours:
         each.add_marker(pytest.mark.skip(reason=lacking))
     if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":

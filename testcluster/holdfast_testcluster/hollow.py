@@ -4,8 +4,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 
-from kube.api import STRATEGIC, Api
-from kube.status import Object, PodStatus, Record, now, records_of
+from holdfast_testcluster.api import STRATEGIC, Api
+from holdfast_testcluster.status import Object, PodStatus, Record, now, records_of
 
 log = logging.getLogger("kubelet")
 WAITS_WARM = "holdfast-agent"  # an init container of this name stays running, as in a worker that waits for its claim
@@ -52,7 +52,7 @@ class HollowPods:
             if not _pretend(record):
                 break
         async with self._limit:
-            patch = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status.told()}
+            patch = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status.as_object()}
             answer = await self._api.insist("PATCH", f"{_path(pod)}/status", patch, STRATEGIC)
         if answer.status not in (200, 404, 409, 422):
             log.error("status of %s: %s", _path(pod), answer)

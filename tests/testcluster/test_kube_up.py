@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from cluster_fixtures import REQUIRED, want_binaries
 from demos import left, own_folder, start
-from kube.fixtures import REQUIRED, want_binaries
 from waiting import eventually
 
 TESTS = Path(__file__).parents[1]
 UP = re.compile(r"^Kubernetes \S+ with 1 nodes is up", re.MULTILINE)
-NEEDS_A_CLUSTER = "kube/test_test_containers.py"
+NEEDS_A_CLUSTER = "testcluster/test_containers.py"
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def folder() -> Iterator[Path]:
 
 def test_what_kube_up_tells_people_to_type_works_and_ctrl_c_ends_everything(folder: Path) -> None:
     want_binaries()
-    cluster = start("kube", folder, "up", "--nodes", "1", cwd=TESTS)
+    cluster = start("holdfast_testcluster", folder, "up", "--nodes", "1", cwd=TESTS.parent / "testcluster")
     assert cluster.stdout is not None
     said = ""
     for line in cluster.stdout:

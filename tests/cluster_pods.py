@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kube.access import Access
-from kube.kubelet_process import KubeletProcess
-from kube.status import Object
+from holdfast_testcluster.access import Access
+from holdfast_testcluster.kubelet_process import KubeletProcess
+from holdfast_testcluster.status import Object
 from waiting import eventually
 
 STAY = "trap 'exit 0' TERM; while true; do sleep 0.05; done"  # PID 1 hears only what it has a trap for
@@ -65,7 +65,7 @@ class Pods:
         self.access.ask("DELETE", f"{self.path}/{name}", {} if grace is None else {"gracePeriodSeconds": grace})
 
 
-def told(pod: Object, container: str) -> Object:
+def container_status(pod: Object, container: str) -> Object:
     """The whole status of one container; empty before there is one."""
     every = (pod["status"].get("initContainerStatuses") or []) + (pod["status"].get("containerStatuses") or [])
     return next((each for each in every if each["name"] == container), {})
@@ -73,7 +73,7 @@ def told(pod: Object, container: str) -> Object:
 
 def state(pod: Object, container: str) -> Object:
     """`{"running": …}` and so on."""
-    state: Object = told(pod, container).get("state", {})
+    state: Object = container_status(pod, container).get("state", {})
     return state
 
 

@@ -8,12 +8,12 @@ from typing import Literal
 
 import aiohttp
 
-from kube.status import Object
+from holdfast_testcluster.status import Object
 
-Told = Callable[[bool, bool], None]  # started, ready
+Report = Callable[[bool, bool], None]  # started, ready
 
 
-async def attend(container: Object, address: str, pid_file: Path, told: Told) -> Literal["failed"]:
+async def attend(container: Object, address: str, pid_file: Path, report: Report) -> Literal["failed"]:
     """Tells what changes, until cancelled; returns when the container is to be stopped: its startup or liveness probe failed."""
 
     def asks(kind: str) -> "Probe | None":
@@ -21,17 +21,17 @@ async def attend(container: Object, address: str, pid_file: Path, told: Told) ->
 
     startup, readiness, liveness = asks("startupProbe"), asks("readinessProbe"), asks("livenessProbe")
     if startup:
-        told(False, False)
+        report(False, False)
         if not await startup.turns(True):
             return "failed"
-    told(True, readiness is None)
+    report(True, readiness is None)
 
     async def watch_readiness(probe: Probe) -> None:
         while True:
             await probe.turns(True, forever=True)
-            told(True, True)
+            report(True, True)
             await probe.turns(False, forever=True)
-            told(True, False)
+            report(True, False)
 
     async def watch_life(probe: Probe) -> None:
         await probe.turns(False, forever=True)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from kube.status import Object
+from holdfast_testcluster.status import Object
 
 REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][A-Za-z0-9_.-]*)\)")
 KEYED = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kube.api import Api, Object
-from kube.fields import field_of
+from holdfast_testcluster.api import Api, Object
+from holdfast_testcluster.fields import field_of
 
 REFRESH_AT = 0.8  # of a token's life, as a kubelet does
 

@@ -8,8 +8,8 @@
         plane.pause_apiserver()               # answers nobody and refuses nobody; resume_apiserver()
         plane.expire_watches()                # every older resourceVersion gets 410 from here on
 
-Nodes come from `kube.kubelet`. Tests share one control plane through the fixture `control_plane`, which is the `Access` half of
-this; one that stops pieces takes `own_control_plane`. Nothing outlives the process that started it, even when that is killed.
+Nodes come from `kubelet.py`. Tests share one control plane through the fixture `control_plane`, which is the `Access` half of
+this; a test that stops pieces takes `own_control_plane`. Nothing outlives the process that started it, even when that is killed.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kube import binaries, keys
-from kube.access import Access
-from kube.processes import end, free_ports, spawn, tail
+from holdfast_testcluster import binaries, keys
+from holdfast_testcluster.access import Access
+from holdfast_testcluster.processes import end, free_ports, spawn, tail
 
 READY_WITHIN = 60.0  # seconds: takes about 6 on two quiet cores
 LOOK_EVERY = 0.05

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kube.api import Api
-from kube.fields import FieldProblem, expand, field_of
-from kube.images import ImageMissing, Images
-from kube.probes import attend
-from kube.status import Object, Record, now
-from kube.volumes import VolumeProblem, Volumes, fetch
+from holdfast_testcluster.api import Api
+from holdfast_testcluster.fields import FieldProblem, expand, field_of
+from holdfast_testcluster.images import ImageMissing, Images
+from holdfast_testcluster.probes import attend
+from holdfast_testcluster.status import Object, Record, now
+from holdfast_testcluster.volumes import VolumeProblem, Volumes, fetch
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 PULL_AGAIN_AFTER = 1.0  # seconds; a kubelet takes 10 and more, with nothing to learn from the wait
@@ -235,13 +235,13 @@ class Container:
     # Between and end
 
     async def _probes(self) -> None:
-        def told(started: bool, ready: bool) -> None:
+        def probed(started: bool, ready: bool) -> None:
             self.record.started, self.record.ready = started, ready
             if started:
                 self.up.set()
             self._changed()
 
-        if await attend(self.record.spec, self._place.address, self._pid_file, told) == "failed":
+        if await attend(self.record.spec, self._place.address, self._pid_file, probed) == "failed":
             await self.stop(Deadline(self._place.pod["spec"].get("terminationGracePeriodSeconds", 30)))
 
     @property
@@ -261,15 +261,15 @@ class Container:
         code = process.wait()
         if code < 0:  # the launcher itself was killed, and its container with it
             code = 128 - code
-        told = {**self.end(code), "startedAt": self._started_at, "finishedAt": now()}
+        ended = {**self.end(code), "startedAt": self._started_at, "finishedAt": now()}
         if self._problem:
-            told |= {"exitCode": 128, "reason": "StartError", "message": f"failed to create task for container: {self._problem}"}
-        told["containerID"] = self.record.container_id
-        self.record.state = {"terminated": told}
+            ended |= {"exitCode": 128, "reason": "StartError", "message": f"failed to create task for container: {self._problem}"}
+        ended["containerID"] = self.record.container_id
+        self.record.state = {"terminated": ended}
         self.record.ready = self.record.started = False
         self._changed()
         assert self._ended
-        self._ended.set_result(told["exitCode"])
+        self._ended.set_result(ended["exitCode"])
 
     def end(self, code: int) -> Object:
         """How it ended, in its own words."""

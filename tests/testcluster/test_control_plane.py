@@ -8,17 +8,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kube import binaries
-from kube.access import Access
-from kube.control_plane import ControlPlane
-from kube.keeper import TESTS
-from kube.kubelet_process import KubeletProcess
-from kube.pods import SHARED, STAY, VOLUME, Pods, container, exit_code, lives, running
+from cluster_pods import SHARED, STAY, VOLUME, Pods, container, exit_code, lives, running
+from holdfast_testcluster import binaries
+from holdfast_testcluster.access import Access
+from holdfast_testcluster.control_plane import ControlPlane
+from holdfast_testcluster.keeper import TESTS
+from holdfast_testcluster.kubelet_process import KubeletProcess
 from waiting import eventually
 
 JOINS = """
 import pathlib, sys
-from kube.keeper import shared_control_plane
+from holdfast_testcluster.keeper import shared_control_plane
 with shared_control_plane(pathlib.Path(sys.argv[1])) as access:
     print(access.folder, flush=True)
     sys.stdin.read()

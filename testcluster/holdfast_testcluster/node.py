@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from kube.api import STRATEGIC, UNREACHABLE, Api, Object
+from holdfast_testcluster.api import STRATEGIC, UNREACHABLE, Api, Object
 
 log = logging.getLogger("kubelet")
 NAMESPACE_KEY = "kube.test/namespace"  # label and taint of nodes that serve one namespace only

@@ -3,9 +3,23 @@
 import time
 from pathlib import Path
 
-from kube.access import MERGE
-from kube.kubelet_process import KubeletProcess
-from kube.pods import DEAF, SHARED, SIDECAR, STAY, VOLUME, Pods, condition, container, exit_code, lives, running, state, told
+from cluster_pods import (
+    DEAF,
+    SHARED,
+    SIDECAR,
+    STAY,
+    VOLUME,
+    Pods,
+    condition,
+    container,
+    container_status,
+    exit_code,
+    lives,
+    running,
+    state,
+)
+from holdfast_testcluster.access import MERGE
+from holdfast_testcluster.kubelet_process import KubeletProcess
 from waiting import always, eventually
 
 # Jobs
@@ -76,8 +90,10 @@ def test_a_sidecar_that_ends_is_started_again(pods: Pods) -> None:
     )
     pods.create("job", container("main", STAY), initContainers=[sidecar], **VOLUME)
 
-    pod = pods.until("job", lambda pod: told(pod, "side").get("restartCount") == 1 and "running" in state(pod, "side"))
-    assert told(pod, "side")["lastState"]["terminated"]["exitCode"] == 1
+    pod = pods.until(
+        "job", lambda pod: container_status(pod, "side").get("restartCount") == 1 and "running" in state(pod, "side")
+    )
+    assert container_status(pod, "side")["lastState"]["terminated"]["exitCode"] == 1
     pods.until_phase("job", "Running")
 
 
@@ -192,7 +208,11 @@ def test_a_container_that_never_started_is_told_of_in_one_of_two_ways(pods: Pods
     ended = {name: pods.until_phase(name, "Failed") for name in ("before", "after")}
     for pod in ended.values():
         assert exit_code(pod, "first") == 0
-        assert (told(pod, "main")["imageID"], told(pod, "main").get("containerID"), told(pod, "main")["lastState"]) == (
+        assert (
+            container_status(pod, "main")["imageID"],
+            container_status(pod, "main").get("containerID"),
+            container_status(pod, "main")["lastState"],
+        ) == (
             "",
             None,
             {},

@@ -17,12 +17,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kube.access import Access
-from kube.control_plane import ControlPlane
-from kube.processes import tail
+from holdfast_testcluster.access import Access
+from holdfast_testcluster.control_plane import ControlPlane
+from holdfast_testcluster.processes import tail
 
 READY = b"ready\n"
-TESTS = Path(__file__).parents[1]
+HERE = Path(__file__).parents[1]
 
 
 @contextlib.contextmanager
@@ -70,7 +70,7 @@ def _start_keeper(base: Path, pointer: Path) -> socket.socket:
             [
                 sys.executable,
                 "-m",
-                "kube.keeper",
+                "holdfast_testcluster.keeper",
                 str(listener.fileno()),
                 str(folder),
                 str(base / f"control-plane-{time.time_ns()}"),
@@ -79,7 +79,7 @@ def _start_keeper(base: Path, pointer: Path) -> socket.socket:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            cwd=TESTS,
+            cwd=HERE,
             start_new_session=True,  # Ctrl-C is for the tests: it ends when they have ended
         )
     connection = _connect(pointer)

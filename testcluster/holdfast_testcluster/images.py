@@ -4,7 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 
-from kube.status import Object
+from holdfast_testcluster.status import Object
 
 
 class ImageMissing(Exception):

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 
-from kube.api import Answer, Expired, Object
-from kube.reflector import PodReflector
+from holdfast_testcluster.api import Answer, Expired, Object
+from holdfast_testcluster.reflector import PodReflector
 from waiting import sooner
 
 

@@ -1,9 +1,9 @@
 """A small kubelet for tests: registers nodes and runs the pods bound to them as local processes, or says so (`--hollow`).
 
-    python -m kube.kubelet --kubeconfig K --folder F --nodes 3 [--images images.json] [--namespace N] [--hollow]
+    python -m holdfast_testcluster.kubelet --kubeconfig K --folder F --nodes 3 [--images images.json] [--namespace N] [--hollow]
 
 SIGTERM ends it tidily: its containers are killed, its pods and nodes deleted. SIGKILL is a node's crash: the containers die with
-it, the objects stay. Tests use it through `kube.kubelet_process.KubeletProcess`.
+it, the objects stay. Tests use it through `holdfast_testcluster.kubelet_process.KubeletProcess`.
 What is not there: networks, resource limits, users, exec, lifecycle hooks, events.
 """
 
@@ -18,16 +18,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kube import keys
-from kube.api import UNREACHABLE, Api, Object
-from kube.binaries import version
-from kube.container import Container
-from kube.hollow import HollowPods
-from kube.images import Images
-from kube.logs import LogServer
-from kube.node import Nodes, NodeShape
-from kube.reflector import PodReflector
-from kube.runtime import PodRun
+from holdfast_testcluster import keys
+from holdfast_testcluster.api import UNREACHABLE, Api, Object
+from holdfast_testcluster.binaries import version
+from holdfast_testcluster.container import Container
+from holdfast_testcluster.hollow import HollowPods
+from holdfast_testcluster.images import Images
+from holdfast_testcluster.logs import LogServer
+from holdfast_testcluster.node import Nodes, NodeShape
+from holdfast_testcluster.reflector import PodReflector
+from holdfast_testcluster.runtime import PodRun
 
 log = logging.getLogger("kubelet")
 HOLLOW_AT_ONCE = 16  # requests
@@ -155,7 +155,7 @@ async def _main(settings: Settings) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m kube.kubelet", description="A small kubelet for tests.")
+    parser = argparse.ArgumentParser(prog="python -m holdfast_testcluster.kubelet", description="A small kubelet for tests.")
     parser.add_argument("--kubeconfig", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True, help="for volumes, logs, certificates")
     parser.add_argument("--nodes", type=int, default=1)

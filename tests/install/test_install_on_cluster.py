@@ -27,9 +27,9 @@ from holdfast.model.pod import Stamp
 from holdfast.model.pool import HeadroomSpec, NetworkSpec, Pool, PoolSpec, WorkerSpec, revision_of
 from holdfast.ports.cluster import Order, Remembered
 from holdfast.ports.declared import Condition, PoolStatus
+from holdfast_testcluster.access import MERGE, Access
+from holdfast_testcluster.control_plane import ControlPlane
 from install.helm import CHART, helm, text, want_helm
-from kube.access import MERGE, Access
-from kube.control_plane import ControlPlane
 from waiting import eventually
 
 Json = dict[str, Any]

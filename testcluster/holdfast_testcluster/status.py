@@ -50,7 +50,7 @@ class Record:
     def initialized(self) -> bool:
         return self.started if self.kind == "sidecar" else self.exit_code == 0
 
-    def told(self) -> Object:
+    def as_object(self) -> Object:
         finished_init = self.kind == "init" and self.exit_code == 0  # a kubelet calls it ready
         image = self.spec["image"]
         return {
@@ -122,7 +122,7 @@ class PodStatus:
     message: str | None = None
     _conditions: dict[str, Object] = field(default_factory=dict)
 
-    def told(self) -> Object:
+    def as_object(self) -> Object:
         phase = phase_of(self.records, self.over) if self.reason is None else "Failed"
         return {
             "phase": phase,
@@ -134,14 +134,14 @@ class PodStatus:
             "podIP": self.address,
             "podIPs": [{"ip": self.address}],
             "conditions": [self._condition(kind, phase) for kind in CONDITIONS],
-            "initContainerStatuses": [each.told() for each in self.records if each.kind != "main"],
-            "containerStatuses": [each.told() for each in self.records if each.kind == "main"],
+            "initContainerStatuses": [each.as_object() for each in self.records if each.kind != "main"],
+            "containerStatuses": [each.as_object() for each in self.records if each.kind == "main"],
         }
 
     def _condition(self, kind: str, phase: str) -> Object:
         problem = self._problem(kind, phase)
         status = "False" if problem and not (kind == "Initialized" and phase == "Succeeded") else "True"
-        told = {
+        condition = {
             "type": kind,
             "status": status,
             "reason": problem[0] if problem else None,
@@ -149,9 +149,9 @@ class PodStatus:
         }
         before = self._conditions.get(kind)
         same = before is not None and before["status"] == status
-        told["lastTransitionTime"] = before["lastTransitionTime"] if same and before else now()
-        self._conditions[kind] = told
-        return told
+        condition["lastTransitionTime"] = before["lastTransitionTime"] if same and before else now()
+        self._conditions[kind] = condition
+        return condition
 
     def _problem(self, kind: str, phase: str) -> tuple[str, str] | None:
         """Reason and message of a condition that does not hold."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.install.manifests import custom_resource
 from holdfast.model.pool import Name, PoolSpec, problems
-from kube.access import Access, Answer
+from holdfast_testcluster.access import Access, Answer
 from waiting import eventually
 
 Json = dict[str, Any]

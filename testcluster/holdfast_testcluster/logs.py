@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from kube.container import Container
+from holdfast_testcluster.container import Container
 
 LOOK_EVERY = 0.05  # seconds, when somebody follows
 CHUNK = 1 << 16

@@ -6,13 +6,13 @@ import logging
 import shutil
 from pathlib import Path
 
-from kube.api import STRATEGIC, Api
-from kube.container import PULL_AGAIN_AFTER, Container, Deadline, PodPlace
-from kube.fields import FieldProblem
-from kube.images import Images
-from kube.records import recall
-from kube.status import Object, PodStatus, records_of, settle
-from kube.volumes import VolumeProblem, Volumes
+from holdfast_testcluster.api import STRATEGIC, Api
+from holdfast_testcluster.container import PULL_AGAIN_AFTER, Container, Deadline, PodPlace
+from holdfast_testcluster.fields import FieldProblem
+from holdfast_testcluster.images import Images
+from holdfast_testcluster.records import recall
+from holdfast_testcluster.status import Object, PodStatus, records_of, settle
+from holdfast_testcluster.volumes import VolumeProblem, Volumes
 
 log = logging.getLogger("kubelet")
 SIDECARS_AT_LEAST = 2.0  # seconds that sidecars get to end, though the main containers used up the pod's grace
@@ -85,9 +85,9 @@ class PodRun:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _live_until_told(self) -> None:
-        living, told = asyncio.create_task(self._live()), asyncio.create_task(self._to_end.wait())
-        await asyncio.wait({living, told}, return_when=asyncio.FIRST_COMPLETED)
-        told.cancel()
+        living, asked_to_end = asyncio.create_task(self._live()), asyncio.create_task(self._to_end.wait())
+        await asyncio.wait({living, asked_to_end}, return_when=asyncio.FIRST_COMPLETED)
+        asked_to_end.cancel()
         living.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await living
@@ -179,15 +179,15 @@ class PodRun:
 
     def _has_lived(self) -> bool:
         """Our node was rebooted: nothing of what it ran has survived. What may be restarted is begun anew instead."""
-        told = [each for key in STATUSES for each in self._first_status.get(key) or []]
-        ran = any("waiting" not in each["state"] for each in told)
+        reported = [each for key in STATUSES for each in self._first_status.get(key) or []]
+        ran = any("waiting" not in each["state"] for each in reported)
         return self._was_over or (ran and self.pod["spec"].get("restartPolicy") == "Never")
 
     def _recall(self) -> None:
         """A pod that never begins again is over. (A kubelet leaves it Pending where its last init container had succeeded.)"""
-        told = {each["name"]: each for key in STATUSES for each in self._first_status.get(key) or []}
+        reported = {each["name"]: each for key in STATUSES for each in self._first_status.get(key) or []}
         for each in self.containers:
-            recall(each, told.get(each.record.name, {}))
+            recall(each, reported.get(each.record.name, {}))
         self.status.start_time = self._first_status.get("startTime", self.status.start_time)
 
     # Reports
@@ -203,13 +203,13 @@ class PodRun:
 
     async def _report(self) -> None:
         async with self._reporting:  # an older report must not overtake a newer one
-            told = self.status.told()
-            if told == self._reported or self._gone.is_set():
+            status = self.status.as_object()
+            if status == self._reported or self._gone.is_set():
                 return
-            patch = {"metadata": {"uid": self.uid}, "status": told}
+            patch = {"metadata": {"uid": self.uid}, "status": status}
             answer = await self._api.insist("PATCH", f"{self._path}/status", patch, STRATEGIC)
             if answer.status == 200:
-                self._reported = told
+                self._reported = status
             elif answer.status not in (404, 409):  # gone
                 another = answer.status == 422 and "metadata.uid" in str(answer.body)  # has its name
                 assert another, f"status of {self._path}: {answer}"
