@@ -37,10 +37,17 @@ check: $(READY) ## ruff, mypy strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Processes that tests start would compile every module again and again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: test-quick
+test-quick: $(READY) ## every test that needs no fleet and no cluster: a minute on two cores, while you change things
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "not whole" --ignore tests/e2e --ignore tests/soak
+
 .PHONY: test
-test: $(READY) ## all tests, on real parts
+test: $(READY) ## all tests, on real parts (ARGS='-k word' chooses)
 	@scripts/test_tools.sh
-	$(BIN)/pytest -n 3 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal $(ARGS)
 
 .PHONY: kube
 kube: $(READY) ## build a real Kubernetes control plane and Helm into a cache, once (Go; about fifteen minutes)

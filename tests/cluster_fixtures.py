@@ -18,13 +18,13 @@ from holdfast_testcluster.keeper import shared_control_plane
 from holdfast_testcluster.kubelet_process import KubeletProcess
 from holdfast_testcluster.node import NAMESPACE_KEY
 
-__all__ = ["control_plane", "make_namespace", "make_nodes", "namespace", "own_control_plane", "pytest_collection_modifyitems"]
+__all__ = ["control_plane", "make_namespace", "make_nodes", "namespace", "own_control_plane"]
 OURS = {"control_plane", "own_control_plane"}
 REQUIRED = "HOLDFAST_REQUIRE_KUBE"  # set to 1 where a run without these tests is a failure
 _numbers = itertools.count(1)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def skip_without_binaries(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Without the programs: one loud line, and the tests are skipped; they fail instead where they are required."""
     lacking = binaries.missing()
     ours = [each for each in items if OURS & set(getattr(each, "fixturenames", ()))]

@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from cluster_fixtures import *  # noqa: F403
+from cluster_fixtures import skip_without_binaries
 from fleet import Fleet
 from holdfast.ports.cluster import Cluster
 from holdfast.postgres.database import Database
@@ -24,6 +25,18 @@ if TYPE_CHECKING:
 
 pytest.register_assert_rewrite("contracts.cluster")  # so that its asserts show their values; before its first import
 
+# What starts a whole fleet, real or simulated, or a cluster. `make test-quick` leaves out every test that asks for one of these,
+# and the folders e2e and soak.
+WHOLE = {"make_fleet", "control_plane", "own_control_plane", "simulated"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest applies `-m`
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    skip_without_binaries(config, items)
+    for item in items:
+        if WHOLE & set(getattr(item, "fixturenames", ())):
+            item.add_marker("whole")
+
 
 @pytest.fixture(scope="session")
 def shared_postgres() -> Iterator[EmbeddedPostgres]:
@@ -31,6 +44,9 @@ def shared_postgres() -> Iterator[EmbeddedPostgres]:
     folder.chmod(0o755)  # as root, Postgres runs as another account
     server = EmbeddedPostgres(folder / "postgres", find_binaries())
     server.start()
+    # Its databases are thrown away, so nothing is lost by a crash. With fsync a test's database costs six times as much.
+    asyncio.run(_admin(server.dsn, *(f"ALTER SYSTEM SET {name} = off" for name in ("fsync", "full_page_writes"))))
+    asyncio.run(_admin(server.dsn, "SELECT pg_reload_conf()"))
     yield server
     server.stop()
     shutil.rmtree(folder, ignore_errors=True)
@@ -52,7 +68,7 @@ def template(shared_postgres: EmbeddedPostgres) -> str:
 def dsn(shared_postgres: EmbeddedPostgres, template: str, request: pytest.FixtureRequest) -> Iterator[str]:
     """A fresh, migrated database."""
     name = f"t{abs(hash(request.node.nodeid)) % 10**12}"
-    asyncio.run(_admin(shared_postgres.dsn, f"CREATE DATABASE {name} TEMPLATE {template}"))
+    asyncio.run(_admin(shared_postgres.dsn, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY"))
     yield _named(shared_postgres.dsn, name)
     asyncio.run(_admin(shared_postgres.dsn, f"DROP DATABASE {name} WITH (FORCE)"))
 
@@ -99,9 +115,10 @@ def _named(dsn: str, database: str) -> str:
     return dsn.replace("@/holdfast?", f"@/{database}?")
 
 
-async def _admin(dsn: str, statement: str) -> None:
+async def _admin(dsn: str, *statements: str) -> None:
     connection = await asyncpg.connect(dsn, timeout=60)
     try:
-        await connection.execute(statement)
+        for statement in statements:
+            await connection.execute(statement)
     finally:
         await connection.close()

@@ -6,6 +6,8 @@ from holdfast.postgres.report import CHECKS
 from holdfast.postgres.store import PostgresStore
 from postgres.store_steps import ask, make_pool, make_warm
 
+pytestmark = pytest.mark.usefixtures("durable")
+
 HOUR = "interval '1 hour'"
 
 # What to break, by SQL that no code of ours would send; the check that must see it.

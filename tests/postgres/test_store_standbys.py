@@ -14,6 +14,8 @@ from holdfast.postgres.store import PostgresStore
 from postgres.store_locks import PATIENCE
 from waiting import Deadline, eventually
 
+pytestmark = pytest.mark.usefixtures("durable")
+
 CHECK = "an acknowledged commit survives"
 PLAIN = "plain_reader"  # may read our tables, and nothing of the server
 MAKE_PLAIN = [

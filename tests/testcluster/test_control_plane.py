@@ -12,7 +12,7 @@ from cluster_pods import SHARED, STAY, VOLUME, Pods, container, exit_code, lives
 from holdfast_testcluster import binaries
 from holdfast_testcluster.access import Access
 from holdfast_testcluster.control_plane import ControlPlane
-from holdfast_testcluster.keeper import TESTS
+from holdfast_testcluster.keeper import HERE
 from holdfast_testcluster.kubelet_process import KubeletProcess
 from waiting import eventually
 
@@ -106,7 +106,7 @@ def _answers(plane: ControlPlane) -> bool:
 
 def _join(base: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-c", JOINS, str(base)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=TESTS
+        [sys.executable, "-c", JOINS, str(base)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE
     )
 
 
