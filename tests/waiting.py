@@ -2,9 +2,9 @@
 
 import asyncio
 import http.client
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from time import monotonic, sleep
 from typing import TypeVar
 
 import asyncpg
@@ -26,13 +26,13 @@ class Deadline:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._begun, self._starved = time.monotonic(), _starved_seconds()
+        self._begun, self._starved = monotonic(), _starved_seconds()
 
     def over(self) -> bool:
         return self.left() <= 0
 
     def left(self) -> float:
-        elapsed = time.monotonic() - self._begun
+        elapsed = monotonic() - self._begun
         starved = min(_starved_seconds() - self._starved, elapsed)
         return self.seconds - (elapsed - starved) - starved / STRETCH
 
@@ -58,7 +58,7 @@ def eventually(check: Callable[[], T], within: float = 20, what: str = "the cond
         except NOT_YET as error:
             last = error
         assert not deadline.over(), f"{what} did not hold within {within} s; last: {last!r}"
-        time.sleep(LOOK_EVERY)
+        sleep(LOOK_EVERY)
 
 
 async def becomes(check: Callable[[], Awaitable[T]], within: float = 20, what: str = "the condition") -> T:
@@ -72,12 +72,12 @@ async def becomes(check: Callable[[], Awaitable[T]], within: float = 20, what: s
 
 def always(check: Callable[[], object], during: float, what: str = "the condition") -> None:
     """Fails unless the condition holds now and at every look until the time is up: for what must *not* happen."""
-    deadline = time.monotonic() + during
+    deadline = monotonic() + during
     while True:
         assert check(), f"{what} did not hold for {during} s"
-        if time.monotonic() >= deadline:
+        if monotonic() >= deadline:
             return
-        time.sleep(LOOK_EVERY)
+        sleep(LOOK_EVERY)
 
 
 async def sooner(check: Callable[[], T], within: float = 20) -> T | None:
