@@ -37,14 +37,17 @@ check: $(READY) ## ruff, mypy strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-.PHONY: test
-test: $(READY) ## all tests, on real parts
-	@scripts/test_tools.sh
-	$(BIN)/pytest -n 3 --dist worksteal
+# Processes that tests start would compile every module again and again.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test-again
-test-again: $(READY) ## those of the last `make test` that failed, alone on the machine: a slow machine, or a defect?
-	$(BIN)/pytest --last-failed --last-failed-no-failures none
+.PHONY: test-quick
+test-quick: $(READY) ## every test that needs no fleet and no cluster: a minute on two cores, while you change things
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "not whole" --ignore tests/e2e --ignore tests/soak
+
+.PHONY: test
+test: $(READY) ## all tests, on real parts (ARGS='-k word' chooses)
+	@scripts/test_tools.sh
+	$(BIN)/pytest -n 3 --dist worksteal $(ARGS)
 
 .PHONY: kube
 kube: $(READY) ## build a real Kubernetes control plane and Helm into a cache, once (Go; about fifteen minutes)
@@ -53,11 +56,11 @@ kube: $(READY) ## build a real Kubernetes control plane and Helm into a cache, o
 
 .PHONY: kube-up
 kube-up: kube ## leave such a control plane with three nodes running, with a kubeconfig, to try things
-	cd tests && ../$(BIN)/python -m kube up
+	cd testcluster && ../$(BIN)/python -m holdfast_testcluster up
 
 .PHONY: demo-kube
 demo-kube: $(READY) ## a guided minute on such a control plane: a replica is killed, a node is drained, and nothing is lost
-	cd tests && PYTHONPATH=kubernetes ../$(BIN)/python -m kube_demo
+	cd tests && PYTHONPATH=kubernetes:../testcluster ../$(BIN)/python -m kube_demo
 
 .PHONY: soak
 soak: $(READY) ## five minutes of random faults (HOLDFAST_SOAK_SECONDS, HOLDFAST_SOAK_SEED)

@@ -16,14 +16,14 @@ from typing import Any
 import aiohttp
 
 TESTS = Path(__file__).parent.parent / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "kubernetes")]
+sys.path[:0] = [str(TESTS), str(TESTS / "kubernetes"), str(TESTS.parent / "testcluster")]
 
 from kube_fleet import KubeFleet  # noqa: E402
 
 from holdfast.kubernetes.access import find_access  # noqa: E402
 from holdfast.kubernetes.api import Api  # noqa: E402
-from kube.control_plane import ControlPlane  # noqa: E402
-from kube.kubelet_process import KubeletProcess  # noqa: E402
+from holdfast_testcluster.control_plane import ControlPlane  # noqa: E402
+from holdfast_testcluster.kubelet_process import KubeletProcess  # noqa: E402
 
 from .figure import Figure  # noqa: E402
 from .spread import Spread  # noqa: E402

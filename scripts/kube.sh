@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fill the cache with the programs of a Kubernetes control plane, built once by Go: what the tests under tests/kube run.
-# $KUBEBUILDER_ASSETS, when it holds all of them, is used instead. tests/kube/binaries.py looks in the same places.
+# Fill the cache with the programs of a Kubernetes control plane, built once by Go: what testcluster/ runs.
+# $KUBEBUILDER_ASSETS, when it holds all of them, is used instead. testcluster/holdfast_testcluster/binaries.py looks in the same places.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -4,18 +4,38 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
 
+from cluster_fixtures import *  # noqa: F403
+from cluster_fixtures import skip_without_binaries
 from fleet import Fleet
+from holdfast.ports.cluster import Cluster
 from holdfast.postgres.database import Database
 from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
 from holdfast.postgres.migrate import migrate
 from holdfast.postgres.store import PostgresStore
+
+if TYPE_CHECKING:
+    from contracts.cluster import Stage
+
+pytest.register_assert_rewrite("contracts.cluster")  # so that its asserts show their values; before its first import
+
+# What starts a whole fleet, real or simulated, or a cluster. `make test-quick` leaves out every test that asks for one of these,
+# and the folders e2e and soak.
+WHOLE = {"make_fleet", "control_plane", "own_control_plane", "simulated"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest applies `-m`
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    skip_without_binaries(config, items)
+    for item in items:
+        if WHOLE & set(getattr(item, "fixturenames", ())):
+            item.add_marker("whole")
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +44,9 @@ def shared_postgres() -> Iterator[EmbeddedPostgres]:
     folder.chmod(0o755)  # as root, Postgres runs as another account
     server = EmbeddedPostgres(folder / "postgres", find_binaries())
     server.start()
+    # Its databases are thrown away, so nothing is lost by a crash. With fsync a test's database costs six times as much.
+    asyncio.run(_admin(server.dsn, *(f"ALTER SYSTEM SET {name} = off" for name in ("fsync", "full_page_writes"))))
+    asyncio.run(_admin(server.dsn, "SELECT pg_reload_conf()"))
     yield server
     server.stop()
     shutil.rmtree(folder, ignore_errors=True)
@@ -45,29 +68,36 @@ def template(shared_postgres: EmbeddedPostgres) -> str:
 def dsn(shared_postgres: EmbeddedPostgres, template: str, request: pytest.FixtureRequest) -> Iterator[str]:
     """A fresh, migrated database."""
     name = f"t{abs(hash(request.node.nodeid)) % 10**12}"
-    asyncio.run(_admin(shared_postgres.dsn, f"CREATE DATABASE {name} TEMPLATE {template}"))
+    asyncio.run(_admin(shared_postgres.dsn, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY"))
     yield _named(shared_postgres.dsn, name)
     asyncio.run(_admin(shared_postgres.dsn, f"DROP DATABASE {name} WITH (FORCE)"))
 
 
-Story = Callable[[PostgresStore], Coroutine[Any, Any, None]]
+@pytest.fixture
+async def store(dsn: str) -> AsyncIterator[PostgresStore]:
+    """The real store on a fresh database."""
+    made = PostgresStore(await Database.connect(dsn, size=16))
+    try:
+        yield made
+    finally:
+        await made.close()
 
 
 @pytest.fixture
-def on_store(dsn: str) -> Callable[[Story], None]:
-    """Run a test's story against the real store."""
+async def cluster(stage: "Stage") -> AsyncIterator[Cluster]:
+    """A connection to the cluster of the test's stage."""
+    opened = stage.open()
+    try:
+        yield opened
+    finally:
+        await opened.close()
 
-    def run(story: Story) -> None:
-        async def main() -> None:
-            store = PostgresStore(await Database.connect(dsn, size=16))
-            try:
-                await story(store)
-            finally:
-                await store.close()
 
-        asyncio.run(main())
-
-    return run
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A folder with a short path, because sockets lie in it."""
+    with tempfile.TemporaryDirectory(prefix="hf-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -85,9 +115,10 @@ def _named(dsn: str, database: str) -> str:
     return dsn.replace("@/holdfast?", f"@/{database}?")
 
 
-async def _admin(dsn: str, statement: str) -> None:
-    connection = await asyncpg.connect(dsn, timeout=10)
+async def _admin(dsn: str, *statements: str) -> None:
+    connection = await asyncpg.connect(dsn, timeout=60)
     try:
-        await connection.execute(statement)
+        for statement in statements:
+            await connection.execute(statement)
     finally:
         await connection.close()

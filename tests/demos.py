@@ -45,14 +45,14 @@ def left(folder: Path) -> list[object]:
 
 
 def counts_nothing_wrong(demo: subprocess.Popen[str], folder: Path, steps: int, within: float) -> str:
-    """All that it said."""
-    said, _ = demo.communicate(timeout=within)
-    counted = [tuple(map(int, found)) for found in COUNTER.findall(said)]
-    assert counted == [(0, 0, 0)] * steps, said
-    assert demo.returncode == 0, said
-    assert "\033" not in said, "colours are for terminals"
+    """All that it output."""
+    output, _ = demo.communicate(timeout=within)
+    counted = [tuple(map(int, found)) for found in COUNTER.findall(output)]
+    assert counted == [(0, 0, 0)] * steps, output
+    assert demo.returncode == 0, output
+    assert "\033" not in output, "colours are for terminals"
     assert not left(folder)
-    return said
+    return output
 
 
 def leaves_nothing_when_interrupted(demo: subprocess.Popen[str], folder: Path, step: str) -> None:
@@ -63,6 +63,6 @@ def leaves_nothing_when_interrupted(demo: subprocess.Popen[str], folder: Path, s
     if step.startswith("1"):
         eventually(lambda: len(machine.processes(folder)) > 1, 30, "something that it starts runs")
     demo.send_signal(signal.SIGINT)
-    said = demo.stdout.read()
-    assert demo.wait(60) == 130, said
+    output = demo.stdout.read()
+    assert demo.wait(60) == 130, output
     assert not left(folder)

@@ -24,7 +24,7 @@ from holdfast.postgres.database import SETTINGS
 from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
 from holdfast.up import Plan, prepare
 from holdfast.wiring import Settings, connect
-from waiting import eventually
+from waiting import Deadline, eventually
 
 JOB: dict[str, Any] = {"mode": "job", "warm": 1, "max": 6}
 SERVE = ["sh", "-c", 'exec python3 -u -m http.server --bind 127.0.0.1 "$PORT"']
@@ -119,10 +119,10 @@ class Fleet:
         await store.close()
 
     def _end_workers(self) -> None:
-        deadline = time.monotonic() + 20
+        deadline = Deadline(20)
         quiet = 0
         while quiet < 2:
-            assert time.monotonic() < deadline, "some worker of a test will not end"
+            assert not deadline.over(), "some worker of a test will not end"
             left = self.processes()
             quiet = 0 if left else quiet + 1
             for process in left:
@@ -174,11 +174,24 @@ class Fleet:
             connection.close()
 
     def claim(self, pool: str, *, replica: int = 0, **request: Any) -> dict[str, Any]:
+        """Returns the claim as soon as it is active or over, at the latest after `wait` of a calm machine."""
+        deadline = Deadline(_seconds(request.get("wait", "0s")))
         answer = self.api("POST", "/v1/claims", {"pool": pool, **request}, replica=replica)
         assert answer.status in (200, 201, 202), answer.raw
-        return dict(answer.json)
+        claim = dict(answer.json)
+        return claim if claim["state"] in ("active", "ended") else self._wait(claim, deadline, "active", replica)
 
     def see(self, claim: str, *, wait: str = "0s", until: str = "ended", replica: int = 0) -> dict[str, Any]:
+        """Returns the claim as soon as it has come so far, at the latest after `wait` of a calm machine."""
+        deadline = Deadline(_seconds(wait))
+        return self._wait(self._look(claim, wait, until, replica), deadline, until, replica)
+
+    def _wait(self, claim: dict[str, Any], deadline: Deadline, until: str, replica: int) -> dict[str, Any]:
+        while claim["state"] not in (until, "ended") and (left := deadline.left()) > 0.05:
+            claim = self._look(claim["id"], f"{left:.2f}s", until, replica)
+        return claim
+
+    def _look(self, claim: str, wait: str, until: str, replica: int) -> dict[str, Any]:
         answer = self.api("GET", f"/v1/claims/{claim}?wait={wait}&until={until}", replica=replica)
         assert answer.status == 200, answer.raw
         return dict(answer.json)
@@ -202,7 +215,7 @@ class Fleet:
 
     def sql(self, statement: str, *args: object) -> list[dict[str, Any]]:
         async def ask() -> list[dict[str, Any]]:
-            connection = await asyncpg.connect(self.postgres.dsn, timeout=10)
+            connection = await asyncpg.connect(self.postgres.dsn, timeout=60)
             try:
                 return [dict(row) for row in await connection.fetch(statement, *args)]
             finally:
@@ -242,6 +255,10 @@ class Fleet:
 
     def alive(self) -> int:
         return next(n for n, process in self.replicas.items() if process.poll() is None)
+
+
+def _seconds(wait: str) -> float:
+    return float(wait.removesuffix("s"))
 
 
 def _process(path: Path) -> Process | None:

@@ -2,21 +2,53 @@
 
 import asyncio
 import http.client
-import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from time import monotonic, sleep
 from typing import TypeVar
 
 import asyncpg
 
 T = TypeVar("T")
 LOOK_EVERY = 0.05  # seconds: a look may cost a request and a statement
-GLANCE_EVERY = 0.01  # at what lies in memory
-NOT_YET = (OSError, http.client.HTTPException, asyncpg.PostgresError, AssertionError)  # what asking too early raises
+GLANCE_EVERY = 0.01  # seconds, for a look at what lies in memory
+NOT_YET = (OSError, http.client.HTTPException, asyncpg.PostgresError, AssertionError)  # what a look that comes too early raises
+STRETCH = 4  # a bound is never stretched to more than this many times its length
+CPU_PRESSURE = Path("/proc/pressure/cpu")
+
+
+class Deadline:
+    """A bound in seconds of a calm machine.
+
+    While some process waits for a processor, four seconds of the clock count as one. So a bound is exact on a quiet machine,
+    and a machine that is busy with other work does not fail a test by its own slowness.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._begun, self._starved = monotonic(), _starved_seconds()
+
+    def over(self) -> bool:
+        return self.left() <= 0
+
+    def left(self) -> float:
+        elapsed = monotonic() - self._begun
+        starved = min(_starved_seconds() - self._starved, elapsed)
+        return self.seconds - (elapsed - starved) - starved / STRETCH
+
+
+def _starved_seconds() -> float:
+    """Returns for how long since boot some process has waited for a processor; 0 where the kernel does not count it."""
+    try:
+        some = CPU_PRESSURE.read_text().splitlines()[0]
+    except OSError:
+        return 0.0
+    return int(some.rpartition("total=")[2]) / 1e6
 
 
 def eventually(check: Callable[[], T], within: float = 20, what: str = "the condition") -> T:
-    """The first true answer of `check`; fails with the last one when time is up."""
-    deadline = time.monotonic() + within
+    """Returns the first true answer of `check`; fails with the last one when time is up."""
+    deadline = Deadline(within)
     last: object = None
     while True:
         try:
@@ -25,25 +57,34 @@ def eventually(check: Callable[[], T], within: float = 20, what: str = "the cond
                 return last  # type: ignore[return-value]
         except NOT_YET as error:
             last = error
-        assert time.monotonic() < deadline, f"{what} did not hold within {within} s; last: {last!r}"
-        time.sleep(LOOK_EVERY)
+        assert not deadline.over(), f"{what} did not hold within {within} s; last: {last!r}"
+        sleep(LOOK_EVERY)
+
+
+async def becomes(check: Callable[[], Awaitable[T]], within: float = 20, what: str = "the condition") -> T:
+    """Returns the first true answer of an asynchronous `check`; fails with the last one when time is up."""
+    deadline = Deadline(within)
+    while not (last := await check()):
+        assert not deadline.over(), f"{what} did not hold within {within} s; last: {last!r}"
+        await asyncio.sleep(GLANCE_EVERY)
+    return last
 
 
 def always(check: Callable[[], object], during: float, what: str = "the condition") -> None:
-    """It holds now, and at every look until the time is up: for what must *not* happen."""
-    deadline = time.monotonic() + during
+    """Fails unless the condition holds now and at every look until the time is up: for what must *not* happen."""
+    deadline = monotonic() + during
     while True:
         assert check(), f"{what} did not hold for {during} s"
-        if time.monotonic() >= deadline:
+        if monotonic() >= deadline:
             return
-        time.sleep(LOOK_EVERY)
+        sleep(LOOK_EVERY)
 
 
 async def sooner(check: Callable[[], T], within: float = 20) -> T | None:
-    """For fakes on an event loop: the first true answer of `check`, or None when time is up."""
-    deadline = time.monotonic() + within
+    """Returns the first true answer of `check`, or None when time is up. For fakes on an event loop."""
+    deadline = Deadline(within)
     while not (found := check()):
-        if time.monotonic() >= deadline:
+        if deadline.over():
             return None
         await asyncio.sleep(GLANCE_EVERY)
     return found

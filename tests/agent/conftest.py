@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_plane import Plane
-from agent_stage import Running
+from agent_control_plane import Plane
+from running_agent import Running
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from agent_plane import Plane
-from agent_stage import Running, waits_for
+from agent_control_plane import Plane
+from running_agent import Running, waits_for
 
 from waiting import always, eventually
 
@@ -31,7 +31,7 @@ def test_a_command_runs_and_its_exit_code_and_output_are_kept(planes: Planes, ag
     plane.assign(command=shell("echo out; echo err >&2; exit 3"))
     running = agent(plane)
     assert running.exit_code() == 0
-    assert plane.said("result") == [{"fence": 7, "exit_code": 3, "reason": ""}]
+    assert plane.received("result") == [{"fence": 7, "exit_code": 3, "reason": ""}]
     assert running.output() == b"out\nerr\n"
     kept = json.loads((running.work / "result.json").read_text())
     assert kept == {"claim": "c-1", "fence": 7, "exit_code": 3}
@@ -45,9 +45,9 @@ def test_it_says_what_it_does(planes: Planes, agent: Agents) -> None:
     gate = running.folder / "gate"
     plane.assign(command=shell(waits_for(gate)))
     eventually(lambda: plane.doing() == "running")
-    word = plane.words[-1]
+    word = plane.polls[-1]
     assert (word["claim"], word["fence"], word["tenant"]) == ("c-1", 7, "acme")
-    assert plane.words[0]["claim"] is None
+    assert plane.polls[0]["claim"] is None
     gate.touch()
     assert running.exit_code() == 0
 
@@ -58,7 +58,7 @@ def test_the_command_waits_for_the_acknowledgement_to_be_accepted(planes: Planes
     running = agent(plane)
     mark = running.folder / "started"
     plane.assign(command=shell(f"touch {mark}"))
-    eventually(lambda: plane.said("ack"))
+    eventually(lambda: plane.received("ack"))
     eventually(lambda: plane.doing() == "activating")  # it goes on polling while it waits
     assert not mark.exists()
     assert not (running.work / "groups").exists()
@@ -75,8 +75,8 @@ def test_a_stale_acknowledgement_starts_nothing_and_whoever_knows_of_a_tenant_is
     running = agent(plane)
     plane.assign(command=shell("touch started"))
     assert running.exit_code() == 1
-    assert "no longer its own" in plane.said("failed")[0]["reason"]
-    assert len(plane.said("ack")) == 1
+    assert "no longer its own" in plane.received("failed")[0]["reason"]
+    assert len(plane.received("ack")) == 1
     assert not list((running.work / "work").iterdir())
 
 
@@ -94,7 +94,7 @@ def test_a_result_outlives_an_outage_and_is_told_to_the_second_server(planes: Pl
     assert running.popen.poll() is None
     running.servers_file.write_text(f"{first.url}\n{second.url}\n")
     assert running.exit_code() == 0
-    assert second.said("result") == [{"fence": 7, "exit_code": 5, "reason": ""}]
+    assert second.received("result") == [{"fence": 7, "exit_code": 5, "reason": ""}]
 
 
 def test_a_busy_agent_does_not_end_itself_for_lack_of_a_server(planes: Planes, agent: Agents) -> None:
@@ -111,7 +111,7 @@ def test_a_busy_agent_does_not_end_itself_for_lack_of_a_server(planes: Planes, a
     eventually(lambda: (running.work / "result.json").exists())
     plane.up(port)
     assert running.exit_code() == 0
-    assert plane.said("result")
+    assert plane.received("result")
 
 
 def test_a_lonely_free_agent_ends_itself(planes: Planes, agent: Agents) -> None:
@@ -128,7 +128,7 @@ def test_output_beyond_the_bound_is_swallowed_and_marked(planes: Planes, agent: 
     plane.assign(command=shell("head -c 3000000 /dev/zero; exit 4"))
     running = agent(plane)
     assert running.exit_code() == 0
-    assert plane.said("result")[0]["exit_code"] == 4
+    assert plane.received("result")[0]["exit_code"] == 4
     assert running.output() == bytes(1000)
     assert (running.outputs / "c-1.truncated").exists()
 
@@ -150,11 +150,11 @@ def test_a_busy_agent_drains_on_sigterm(planes: Planes, agent: Agents) -> None:
     eventually(lambda: plane.doing() == "running")
     running.term()
     eventually(lambda: plane.doing() == "draining")
-    assert (plane.words[-1]["claim"], plane.words[-1]["fence"]) == ("c-1", 7)
+    assert (plane.polls[-1]["claim"], plane.polls[-1]["fence"]) == ("c-1", 7)
     assert running.popen.poll() is None
     gate.touch()
     assert running.exit_code() == 0
-    assert plane.said("result")[0]["exit_code"] == 6
+    assert plane.received("result")[0]["exit_code"] == 6
 
 
 def test_grace_that_runs_out_stops_the_command_and_tells(planes: Planes, agent: Agents) -> None:
@@ -164,8 +164,8 @@ def test_grace_that_runs_out_stops_the_command_and_tells(planes: Planes, agent: 
     eventually(lambda: plane.doing() == "running")
     running.term()
     assert running.exit_code() == 0
-    assert plane.said("result")[0]["exit_code"] == 128 + 15
-    assert "grace" in plane.said("result")[0]["reason"]
+    assert plane.received("result")[0]["exit_code"] == 128 + 15
+    assert "grace" in plane.received("result")[0]["reason"]
 
 
 def test_the_end_of_a_claim_stops_the_whole_group(planes: Planes, agent: Agents) -> None:
@@ -176,7 +176,7 @@ def test_the_end_of_a_claim_stops_the_whole_group(planes: Planes, agent: Agents)
     eventually(lambda: all(path.exists() and path.read_text().strip() for path in pids))
     plane.end(7, reason="cancelled by its tenant")
     assert running.exit_code() == 0
-    assert plane.said("result")[0]["exit_code"] == 128 + 15
+    assert plane.received("result")[0]["exit_code"] == 128 + 15
     assert not any(alive(int(path.read_text())) for path in pids)
 
 
@@ -185,7 +185,7 @@ def test_what_the_command_leaves_behind_is_killed(planes: Planes, agent: Agents)
     plane.assign(command=shell("sleep 600 & echo $!"))
     running = agent(plane)
     assert running.exit_code() == 0
-    assert plane.said("result")[0]["exit_code"] == 0
+    assert plane.received("result")[0]["exit_code"] == 0
     assert not alive(int(running.output()))
 
 
@@ -224,7 +224,7 @@ def test_a_command_that_cannot_start_says_why(planes: Planes, agent: Agents) -> 
         plane = planes()
         plane.assign(command=command)
         assert agent(plane).exit_code() == 0
-        told = plane.said("result")[0]
+        told = plane.received("result")[0]
         assert told["exit_code"] == code
         assert told["reason"]
 
@@ -246,14 +246,14 @@ def test_a_token_that_was_replaced_is_read_anew(planes: Planes, agent: Agents) -
     running.token_file.write_text("bootstrap-2")
     plane.assign(command=["true"])  # the open poll brings it; the acknowledgement meets 401
     assert running.exit_code() == 0
-    assert len(plane.said("register")) == 2
-    assert plane.said("result")[0]["exit_code"] == 0
+    assert len(plane.received("register")) == 2
+    assert plane.received("result")[0]["exit_code"] == 0
 
 
 def test_a_token_is_renewed_before_it_expires(planes: Planes, agent: Agents) -> None:
     plane = planes(expires_in=0.5, poll_seconds=0.1)
     agent(plane)
-    eventually(lambda: len(plane.said("register")) >= 3)
+    eventually(lambda: len(plane.received("register")) >= 3)
 
 
 def test_a_condemned_agent_exits(planes: Planes, agent: Agents) -> None:
@@ -269,8 +269,8 @@ def test_a_failing_activation_refuses_the_claim(planes: Planes, agent: Agents) -
     plane.assign(command=shell("touch started"))
     running = agent(plane)
     assert running.exit_code() == 1
-    assert plane.said("refuse") == [{"fence": 7, "reason": "activate exited with 9"}]
-    assert not plane.said("ack")
+    assert plane.received("refuse") == [{"fence": 7, "reason": "activate exited with 9"}]
+    assert not plane.received("ack")
 
 
 def test_wrong_settings_are_named(planes: Planes, agent: Agents) -> None:

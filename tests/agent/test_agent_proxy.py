@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
-from agent_plane import Plane
-from agent_stage import Running
+from agent_control_plane import Plane
+from running_agent import Running
 
 from holdfast.agent import proxy
 from waiting import eventually
 
-SERVED = str(Path(__file__).with_name("agent_served.py"))
+SERVED = str(Path(__file__).with_name("session_server.py"))
 KEY = "open-sesame"
 AUTH = {"Authorization": f"Bearer {KEY}"}
 
@@ -25,11 +25,11 @@ AUTH = {"Authorization": f"Bearer {KEY}"}
 class Session:
     def __init__(self, plane: Plane, running: Running) -> None:
         self.plane, self.running = plane, running
-        self.url: str = plane.words[-1]["endpoint"]
+        self.url: str = plane.polls[-1]["endpoint"]
 
     def dial(self) -> socket.socket:
         address = urlsplit(self.url)
-        return socket.create_connection((address.hostname or "", address.port or 0), timeout=10)
+        return socket.create_connection((address.hostname or "", address.port or 0), timeout=60)
 
 
 @pytest.fixture
@@ -130,49 +130,43 @@ def test_hop_by_hop_headers_end_here(held: Callable[..., Session]) -> None:
     assert not names & {"x-hop", "te", "keep-alive", "proxy-authorization", "upgrade", "authorization"}
 
 
-def test_large_bodies_stream_both_ways(held: Callable[..., Session]) -> None:
+async def test_large_bodies_stream_both_ways(held: Callable[..., Session]) -> None:
     session = held()
     piece, pieces = b"x" * 1_000_000, 64
 
-    async def story() -> None:
-        async def upload() -> "asyncio.AsyncIterator[bytes]":  # type: ignore[name-defined]
-            for _ in range(pieces):
-                yield piece
+    async def upload() -> "asyncio.AsyncIterator[bytes]":  # type: ignore[name-defined]
+        for _ in range(pieces):
+            yield piece
 
-        async with aiohttp.ClientSession(headers=AUTH) as client:
-            async with client.post(session.url + "/count", data=upload()) as answer:
-                assert (await answer.json())["size"] == len(piece) * pieces
-            async with client.post(session.url + "/count", data=piece) as answer:  # with a Content-Length
-                assert (await answer.json())["size"] == len(piece)
-            got = 0
-            async with client.post(session.url + "/echo", data=upload()) as answer:
-                async for part in answer.content.iter_any():
-                    got += len(part)
-            assert got == len(piece) * pieces
-
-    asyncio.run(story())
+    async with aiohttp.ClientSession(headers=AUTH) as client:
+        async with client.post(session.url + "/count", data=upload()) as answer:
+            assert (await answer.json())["size"] == len(piece) * pieces
+        async with client.post(session.url + "/count", data=piece) as answer:  # with a Content-Length
+            assert (await answer.json())["size"] == len(piece)
+        got = 0
+        async with client.post(session.url + "/echo", data=upload()) as answer:
+            async for part in answer.content.iter_any():
+                got += len(part)
+        assert got == len(piece) * pieces
     told = Path(f"/proc/{session.running.popen.pid}/status").read_text()
     peak = re.search(r"VmHWM:\s+(\d+) kB", told)
     assert peak
     assert int(peak[1]) < 60_000  # of 64 MB nothing was kept
 
 
-def test_websockets_pass(held: Callable[..., Session]) -> None:
+async def test_websockets_pass(held: Callable[..., Session]) -> None:
     session = held()
 
-    async def story() -> None:
-        async with aiohttp.ClientSession() as client:
-            async with client.ws_connect(session.url + "/ws", headers=AUTH) as talk:
-                await talk.send_str("hello")
-                assert await talk.receive_str(timeout=10) == "olleh"
-            async with client.ws_connect(f"{session.url}/ws?holdfast_credential={KEY}") as talk:
-                await talk.send_str("again")
-                assert await talk.receive_str(timeout=10) == "niaga"
-            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-                await client.ws_connect(session.url + "/ws")
-            assert refused.value.status == 401
-
-    asyncio.run(story())
+    async with aiohttp.ClientSession() as client:
+        async with client.ws_connect(session.url + "/ws", headers=AUTH) as talk:
+            await talk.send_str("hello")
+            assert await talk.receive_str(timeout=60) == "olleh"
+        async with client.ws_connect(f"{session.url}/ws?holdfast_credential={KEY}") as talk:
+            await talk.send_str("again")
+            assert await talk.receive_str(timeout=60) == "niaga"
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await client.ws_connect(session.url + "/ws")
+        assert refused.value.status == 401
 
 
 def test_other_tcp_passes_through_a_tunnel(held: Callable[..., Session]) -> None:
@@ -209,7 +203,7 @@ def test_the_end_of_a_claim_cuts_what_is_under_way(held: Callable[..., Session])
         with pytest.raises(ConnectionResetError):  # a reset, which nobody takes for a complete answer
             read_all(sock)
         sock.close()
-    eventually(lambda: session.plane.words[-1]["reset_fence"] == 7)
+    eventually(lambda: session.plane.polls[-1]["reset_fence"] == 7)
     assert status(raw(session, "GET / HTTP/1.1", "Host: h", f"Authorization: Bearer {KEY}")) == 401
 
 
@@ -224,33 +218,30 @@ def test_a_client_that_leaves_ends_what_it_asked_for(held: Callable[..., Session
     eventually(lambda: len(list(descriptors.iterdir())) == before)
 
 
-def test_while_nobody_answered_its_acknowledgement_a_holder_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_nobody_answered_its_acknowledgement_a_holder_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy, "DECIDED_SECONDS", 0.1)
 
-    async def story() -> None:
-        async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")
-            writer.close()
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")
+        writer.close()
 
-        served = await asyncio.start_server(serve, "127.0.0.1", 0)
-        front = proxy.Proxy(served.sockets[0].getsockname()[:2])
-        port = await front.listen("127.0.0.1", 0)
+    served = await asyncio.start_server(serve, "127.0.0.1", 0)
+    front = proxy.Proxy(served.sockets[0].getsockname()[:2])
+    port = await front.listen("127.0.0.1", 0)
 
-        async def ask(client: aiohttp.ClientSession, credential: str) -> tuple[int, str | None]:
-            headers = {"Authorization": f"Bearer {credential}"}
-            async with client.get(f"http://127.0.0.1:{port}/", headers=headers) as answer:
-                return answer.status, answer.headers.get("Retry-After")
+    async def ask(client: aiohttp.ClientSession, credential: str) -> tuple[int, str | None]:
+        headers = {"Authorization": f"Bearer {credential}"}
+        async with client.get(f"http://127.0.0.1:{port}/", headers=headers) as answer:
+            return answer.status, answer.headers.get("Retry-After")
 
-        async with aiohttp.ClientSession() as client:
-            assert await ask(client, KEY) == (401, None), "nobody expects it"
-            front.expect(KEY)
-            assert await ask(client, "another") == (401, None), "that one is wrong whatever is decided"
-            assert await ask(client, KEY) == (503, "5"), "this one may be right: nobody knows yet"
-            front.open(KEY)
-            assert await ask(client, KEY) == (200, None)
-            front.close()
-            assert await ask(client, KEY) == (401, None), "and now it is wrong"
-        front.stop()
-        served.close()
-
-    asyncio.run(story())
+    async with aiohttp.ClientSession() as client:
+        assert await ask(client, KEY) == (401, None), "nobody expects it"
+        front.expect(KEY)
+        assert await ask(client, "another") == (401, None), "that one is wrong whatever is decided"
+        assert await ask(client, KEY) == (503, "5"), "this one may be right: nobody knows yet"
+        front.open(KEY)
+        assert await ask(client, KEY) == (200, None)
+        front.close()
+        assert await ask(client, KEY) == (401, None), "and now it is wrong"
+    front.stop()
+    served.close()

@@ -10,19 +10,19 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from agent_plane import Plane
-from agent_stage import Running, waits_for
+from agent_control_plane import Plane
+from running_agent import Running, waits_for
 
 from waiting import eventually
 
 Planes = Callable[..., Plane]
 Agents = Callable[..., Running]
-SERVE = [sys.executable, str(Path(__file__).with_name("agent_served.py"))]
+SERVE = [sys.executable, str(Path(__file__).with_name("session_server.py"))]
 
 
 def get(plane: Plane, path: str, credential: str | None) -> tuple[int, Any]:
-    address = urlsplit(plane.words[-1]["endpoint"])
-    connection = HTTPConnection(address.hostname or "", address.port or 0, timeout=10)
+    address = urlsplit(plane.polls[-1]["endpoint"])
+    connection = HTTPConnection(address.hostname or "", address.port or 0, timeout=60)
     headers = {"Authorization": f"Bearer {credential}"} if credential else {}
     connection.request("GET", path, headers=headers)
     answer = connection.getresponse()
@@ -39,7 +39,7 @@ def test_it_is_idle_only_once_the_port_answers_and_open_only_for_its_holder(plan
     plane = session(planes)
     running = agent(plane)
     eventually(lambda: plane.doing() == "idle")
-    assert plane.words[0]["endpoint"].startswith("http://127.0.0.1:")
+    assert plane.polls[0]["endpoint"].startswith("http://127.0.0.1:")
     assert get(plane, "/", None)[0] == 401
     assert get(plane, "/", "open-sesame")[0] == 401  # there is no claim yet
     plane.assign(credential="open-sesame")
@@ -49,7 +49,7 @@ def test_it_is_idle_only_once_the_port_answers_and_open_only_for_its_holder(plan
     status, shown = get(plane, "/some?x=1&x=%202", "open-sesame")
     assert status == 200
     assert shown["target"] == "/some?x=1&x=%202"
-    assert plane.said("ack")[0]["endpoint"] == plane.words[0]["endpoint"]
+    assert plane.received("ack")[0]["endpoint"] == plane.polls[0]["endpoint"]
     assert "open-sesame" not in running.log
     assert "open-sesame" not in json.dumps(shown)
 
@@ -59,7 +59,7 @@ def test_nothing_is_open_before_the_acknowledgement(planes: Planes, agent: Agent
     plane.hold_acks = True
     plane.assign(credential="open-sesame")
     agent(plane)
-    eventually(lambda: plane.said("ack"))
+    eventually(lambda: plane.received("ack"))
     eventually(lambda: plane.doing() == "activating")
     assert get(plane, "/", "another")[0] == 401
     # Its own holder may have heard of it before the agent heard that it was accepted: it waits, and is not let in before.
@@ -79,8 +79,8 @@ def test_parked_it_is_reset_and_serves_its_tenant_again(planes: Planes, agent: A
     eventually(lambda: plane.doing() == "running")
     pid = get(plane, "/", "first")[1]["pid"]
     plane.end(7, park=True)
-    eventually(lambda: (plane.words[-1]["reset_fence"], plane.words[-1]["doing"]) == (7, "idle"))
-    assert plane.words[-1]["claim"] is None
+    eventually(lambda: (plane.polls[-1]["reset_fence"], plane.polls[-1]["doing"]) == (7, "idle"))
+    assert plane.polls[-1]["claim"] is None
     assert get(plane, "/", "first")[0] == 401
     assert (running.work / "work" / "resets").read_text().startswith("reset for acme on ")
     plane.assign(fence=9, claim="c-2", credential="second")
@@ -95,10 +95,10 @@ def test_an_old_fence_is_ignored(planes: Planes, agent: Agents) -> None:
     plane.assign(fence=7, credential="first")
     eventually(lambda: plane.doing() == "running")
     plane.end(7, park=True)
-    eventually(lambda: plane.doing() == "idle" and plane.words[-1]["reset_fence"] == 7)
+    eventually(lambda: plane.doing() == "idle" and plane.polls[-1]["reset_fence"] == 7)
     plane.assign(fence=6, claim="c-0", credential="old")
     eventually(lambda: "ignored" in running.log)
-    assert [body["fence"] for body in plane.said("ack")] == [7]
+    assert [body["fence"] for body in plane.received("ack")] == [7]
     assert get(plane, "/", "old")[0] == 401
 
 
@@ -109,8 +109,8 @@ def test_a_reset_that_fails_retires_the_worker(planes: Planes, agent: Agents) ->
     eventually(lambda: plane.doing() == "running")
     plane.end(7, park=True)
     assert running.exit_code() == 1
-    assert plane.said("failed") == [{"reason": "reset exited with 4"}]
-    assert (7, "idle") not in [(word["reset_fence"], word["doing"]) for word in plane.words]
+    assert plane.received("failed") == [{"reason": "reset exited with 4"}]
+    assert (7, "idle") not in [(word["reset_fence"], word["doing"]) for word in plane.polls]
 
 
 def test_without_park_it_exits(planes: Planes, agent: Agents) -> None:
@@ -127,8 +127,8 @@ def test_activation_sees_its_tenant_and_shows_progress(planes: Planes, agent: Ag
     plane = session(planes, activate=["sh", "-c", script])
     running = agent(plane)
     plane.assign(credential="first", env={"COLOUR": "green"}, secrets={"KEY": "s3cret"}, payload="hello")
-    eventually(lambda: len(plane.said("progress")) >= 2)
-    assert not plane.said("ack")
+    eventually(lambda: len(plane.received("progress")) >= 2)
+    assert not plane.received("ack")
     assert plane.doing() == "activating"
     (running.work / "work" / "go").touch()
     eventually(lambda: plane.doing() == "running")
@@ -147,7 +147,7 @@ def test_told_about_a_claim_that_went_elsewhere_it_goes(planes: Planes, agent: A
     plane.assign(credential="first")
     running = agent(plane)
     assert running.exit_code() == 1
-    assert "no longer its own" in plane.said("failed")[0]["reason"]
+    assert "no longer its own" in plane.received("failed")[0]["reason"]
 
 
 def test_a_claim_that_ends_while_it_is_activated_is_never_open(planes: Planes, agent: Agents) -> None:
@@ -156,16 +156,16 @@ def test_a_claim_that_ends_while_it_is_activated_is_never_open(planes: Planes, a
     plane.assign(credential="first")
     eventually(lambda: plane.doing() == "activating")
     plane.end(7, park=True)
-    eventually(lambda: plane.words[-1]["reset_fence"] == 7)
-    assert not plane.said("ack")
+    eventually(lambda: plane.polls[-1]["reset_fence"] == 7)
+    assert not plane.received("ack")
 
 
 def test_serve_dying_while_free_is_a_failure(planes: Planes, agent: Agents) -> None:
     plane = session(planes, serve=["sh", "-c", "exit 3"])
     running = agent(plane)
     assert running.exit_code() == 1
-    assert plane.said("failed") == [{"reason": "serve exited with 3"}]
-    assert not plane.words
+    assert plane.received("failed") == [{"reason": "serve exited with 3"}]
+    assert not plane.polls
 
 
 def test_serve_dying_while_held_ends_the_agent_with_its_code(planes: Planes, agent: Agents) -> None:
@@ -175,7 +175,7 @@ def test_serve_dying_while_held_ends_the_agent_with_its_code(planes: Planes, age
     eventually(lambda: plane.doing() == "running")
     assert get(plane, "/die", "first")[0] == 502
     assert running.exit_code() == 9
-    assert not plane.said("failed")
+    assert not plane.received("failed")
 
 
 def test_sigterm_while_free_stops_serve_and_leaves(planes: Planes, agent: Agents) -> None:

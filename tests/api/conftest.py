@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from door_stage import Stage, staged
+from served_api import Stage, staged
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from door_stage import DIRECT, Stage
 from prometheus_client.parser import text_string_to_metric_families
+from served_api import DIRECT, Stage
 from starlette.routing import Route
 
 from fleet import eventually

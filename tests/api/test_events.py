@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from door_stage import Stage
+from served_api import Stage
 
 from fleet import eventually
 
@@ -17,7 +17,7 @@ ACCEPT = {"Accept": "text/event-stream"}
 @contextmanager
 def stream(stage: Stage, query: str = "", *, token: str = "admin", last: str | None = None) -> Iterator[Iterator[dict[str, Any]]]:
     """The events of a live stream, each with its id; a stream that the server ends is a StopIteration."""
-    connection = http.client.HTTPConnection("127.0.0.1", stage.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", stage.port, timeout=60)
     headers = {"Authorization": f"Bearer {token}", **ACCEPT, **({"Last-Event-ID": last} if last else {})}
     connection.request("GET", f"/v1/events{query}", headers=headers)
     answer = connection.getresponse()
@@ -91,13 +91,13 @@ def test_a_stream_that_waits_hears_what_happens_while_it_was_away_and_now(stage:
 
 
 def test_a_tenant_sees_its_own_events_only(stage: Stage) -> None:
-    mine, theirs = stage.claim("acme"), stage.claim("rival")
-    eventually(lambda: history(stage, f"&claim={theirs['id']}"), 5)
+    mine, rivals = stage.claim("acme"), stage.claim("rival")
+    eventually(lambda: history(stage, f"&claim={rivals['id']}"), 5)
     seen = history(stage, token="acme")
     assert {event["tenant"] for event in seen} == {"acme"}
     assert mine["id"] in {event["claim"] for event in seen}
-    assert theirs["id"] not in json.dumps(seen)
-    for query in (f"&claim={theirs['id']}", f"&worker={theirs['worker']}"):
+    assert rivals["id"] not in json.dumps(seen)
+    for query in (f"&claim={rivals['id']}", f"&worker={rivals['worker']}"):
         assert history(stage, query, token="acme") == []
     with stream(stage, token="acme") as events:
         assert [next(events)["id"] for _ in seen] == [event["id"] for event in seen]
@@ -107,13 +107,13 @@ def test_a_tenant_sees_its_own_events_only(stage: Stage) -> None:
 
 
 def test_what_is_another_tenants_does_not_exist(stage: Stage) -> None:
-    theirs = stage.claim("rival")
+    rivals = stage.claim("rival")
     for path in ("claims/{}", "claims/{}/output", "explain/claim/{}"):
-        answer = stage.ask("GET", "/v1/" + path.format(theirs["id"]), token="acme")
+        answer = stage.ask("GET", "/v1/" + path.format(rivals["id"]), token="acme")
         unknown = stage.ask("GET", "/v1/" + path.format("c-0000000000000000"), token="acme")
         assert answer.status == unknown.status == 404
-        assert answer.json["detail"].replace(theirs["id"], "?") == unknown.json["detail"].replace("c-0000000000000000", "?")
-    assert theirs["id"] not in stage.ask("GET", "/v1/claims", token="acme").raw.decode()
+        assert answer.json["detail"].replace(rivals["id"], "?") == unknown.json["detail"].replace("c-0000000000000000", "?")
+    assert rivals["id"] not in stage.ask("GET", "/v1/claims", token="acme").raw.decode()
 
 
 def test_a_stream_ends_when_its_token_is_revoked(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from door_stage import DIRECT, Stage
+from served_api import DIRECT, Stage
 
 from fleet import Answer
 from holdfast.model.outcome import Done

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from door_stage import Stage
+from served_api import Stage
 
 from holdfast.api import probes
 from holdfast.api.probes import Probes
@@ -22,7 +22,7 @@ def listening(stage: Stage) -> Iterator[int]:
 
 
 def ask(port: int, method: str, path: str) -> tuple[int, bytes, dict[str, str]]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path)
         answer = connection.getresponse()
@@ -61,7 +61,7 @@ def test_what_is_not_http_or_never_ends_is_cut_off(stage: Stage, monkeypatch: py
             (b"GET /healthz HTTP/1.1\r\nX: " + b"a" * 100_000, b"HTTP/1.1 400 "),
             (b"GET /healthz HTTP/1.1\r\n", b""),  # and then nothing more
         ):
-            with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
                 connection.sendall(said)
                 try:
                     answer = connection.recv(100)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from door_stage import Stage
+from served_api import Stage
 
 from fleet import Answer
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import schemathesis
-from door_stage import Stage
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import load_all_checks
 from schemathesis.config import SchemathesisConfig
+from served_api import Stage
 
 from holdfast import __version__
 from holdfast.api.app import ROUTES

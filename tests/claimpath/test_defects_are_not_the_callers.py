@@ -11,7 +11,7 @@ import pytest
 import structlog.testing
 from starlette.requests import Request
 
-from api.door_stage import Stage, staged
+from api.served_api import Stage, staged
 
 WAITS = {"pool": "agents", "command": ["true"], "wait": "0s"}
 

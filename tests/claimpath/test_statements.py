@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from api.door_stage import Stage, staged
+from api.served_api import Stage, staged
 from fleet import eventually
 from holdfast.postgres.database import Database
 

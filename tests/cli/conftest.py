@@ -8,10 +8,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "client"))
 
-from cli_said import Cli, Said
+from cli_results import Cli, Result
 from fake_holdfast import TOKEN, FakeHoldfast
 
-from holdfast.cli import session
+from holdfast.cli import connection
 from holdfast.cli.main import main
 
 
@@ -31,15 +31,15 @@ def cli(server: FakeHoldfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str) -> Said:
-        session._hidden.clear()
+    def run(*arguments: str) -> Result:
+        connection._hidden.clear()
         code: object = 0
         try:
             main(list(arguments))
         except SystemExit as ended:
             code = ended.code
         sys.stdout.flush()
-        told = capfd.readouterr()
-        return Said(code if isinstance(code, int) else 0, told.out, told.err)
+        printed = capfd.readouterr()
+        return Result(code if isinstance(code, int) else 0, printed.out, printed.err)
 
     return run

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from cli_said import Cli
+from cli_results import Cli
 from fake_holdfast import FakeHoldfast
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

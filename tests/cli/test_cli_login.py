@@ -4,7 +4,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from cli_said import Cli
+from cli_results import Cli
 from fake_holdfast import TOKEN, FakeHoldfast
 
 from holdfast.client import NotConfigured

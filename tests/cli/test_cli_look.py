@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cli_said import Cli
+from cli_results import Cli
 from fake_holdfast import TOKEN, FakeHoldfast, problem
 
 NOUNS = ("pools", "workers", "claims", "tenants", "duties", "replicas", "events")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_said import Cli
+from cli_results import Cli
 from fake_holdfast import TOKEN, FakeHoldfast, problem, unavailable
 
 SLEEPY = ["-m", "holdfast.cli.main", "run", "--pool", "linux", "--", "sleep", "1000"]

@@ -11,11 +11,11 @@ import structlog
 
 from holdfast.serve import configure_logging
 
-Said = Callable[[Callable[[], None]], list[dict[str, Any]]]
+Result = Callable[[Callable[[], None]], list[dict[str, Any]]]
 
 
 @pytest.fixture
-def logged(capfd: pytest.CaptureFixture[str]) -> Iterator[Said]:
+def logged(capfd: pytest.CaptureFixture[str]) -> Iterator[Result]:
     """What a replica logs while something happens."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
@@ -50,7 +50,7 @@ def failing(error: Exception) -> Callable[[], None]:
         FileNotFoundError("secret"),
     ],
 )
-def test_that_the_store_is_away_is_one_line_without_a_traceback(logged: Said, error: Exception) -> None:
+def test_that_the_store_is_away_is_one_line_without_a_traceback(logged: Result, error: Exception) -> None:
     (line,) = logged(failing(error))
     assert (line["event"], line["level"]) == ("Failed to restore the pool connection floor; retrying", "warning")
     assert (line["logger"], line["error"]) == ("asyncpg.pool", type(error).__name__)
@@ -58,13 +58,13 @@ def test_that_the_store_is_away_is_one_line_without_a_traceback(logged: Said, er
     assert "secret" not in json.dumps(line)
 
 
-def test_what_nobody_expects_keeps_its_traceback_in_the_same_line(logged: Said) -> None:
+def test_what_nobody_expects_keeps_its_traceback_in_the_same_line(logged: Result) -> None:
     (line,) = logged(failing(KeyError("x")))
     assert "Traceback" in line["exception"]
     assert line["error"] == "KeyError"
 
 
-def test_what_a_library_only_mentions_is_not_told(logged: Said) -> None:
+def test_what_a_library_only_mentions_is_not_told(logged: Result) -> None:
     def happening() -> None:
         logging.getLogger("asyncio").info("using selector")
         logging.getLogger("aiohttp.access").warning("Invalid %s received", "HTTP request")

@@ -1,17 +1,14 @@
 """The client's claims: keys, fail-over, what is asked again and what is not."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from aiohttp import web
 from fake_holdfast import TOKEN, FakeHoldfast, lose_answer, unavailable
 
-from holdfast.client import Client, Conflict, Denied, NotConfigured, NotFound, Unavailable, Unreachable
+from holdfast.client import ClaimRequest, Client, Conflict, Denied, NotConfigured, NotFound, Unavailable, Unreachable
 from holdfast.client.transport import Transport
-
-T = TypeVar("T")
 
 
 class Sleeps:
@@ -30,14 +27,16 @@ class Sleeps:
         await asyncio.sleep(0)
 
 
-def talk(urls: str | list[str], story: Callable[[Client], Awaitable[T]], token: str = TOKEN) -> tuple[T, Sleeps]:
-    sleeps = Sleeps()
+@pytest.fixture
+def sleeps() -> Sleeps:
+    return Sleeps()
 
-    async def run() -> T:
-        async with Client.over(Transport(urls, token, clock=sleeps.clock, sleep=sleeps.sleep)) as client:
-            return await story(client)
 
-    return asyncio.run(run()), sleeps
+@pytest.fixture
+async def client(server: FakeHoldfast, sleeps: Sleeps) -> AsyncIterator[Client]:
+    """A client of both replicas, whose pauses take no time."""
+    async with Client.over(Transport(server.urls, TOKEN, clock=sleeps.clock, sleep=sleeps.sleep)) as client:
+        yield client
 
 
 def after_doing(server: FakeHoldfast) -> Callable[[web.Request], Awaitable[web.StreamResponse | None]]:
@@ -52,104 +51,89 @@ def after_doing(server: FakeHoldfast) -> Callable[[web.Request], Awaitable[web.S
     return fault
 
 
-def test_a_key_is_made_and_used_again_when_the_answer_is_lost(server: FakeHoldfast) -> None:
+async def test_a_key_is_made_and_used_again_when_the_answer_is_lost(server: FakeHoldfast, client: Client) -> None:
     server.fail_next("POST", "/claims", after_doing(server))
-    claim, _ = talk(server.urls, lambda client: client.claim("linux", command=["true"]))
+    claim = await client.claim("linux", command=["true"])
     assert len(server.asked("POST", "/claims")) == 2
     assert list(server.claims) == [claim.id]
     assert claim.key is not None
     assert claim.key.startswith("made-")
 
 
-def test_two_claims_without_a_key_are_two_claims(server: FakeHoldfast) -> None:
-    async def twice(client: Client) -> None:
-        await client.claim("linux")
-        await client.claim("linux")
-
-    talk(server.urls, twice)
+async def test_two_claims_without_a_key_are_two_claims(server: FakeHoldfast, client: Client) -> None:
+    await client.claim("linux")
+    await client.claim("linux")
     assert len(server.claims) == 2
 
 
-def test_a_key_of_ones_own_is_kept_and_another_request_under_it_conflicts(server: FakeHoldfast) -> None:
-    async def twice(client: Client) -> None:
-        assert (await client.claim("linux", key="mine")).key == "mine"
-        with pytest.raises(Conflict) as caught:
-            await client.claim("linux", key="mine", priority=3)
-        assert (caught.value.code, caught.value.status) == ("key-conflict", 409)
-
-    talk(server.urls, twice)
+async def test_a_key_of_ones_own_is_kept_and_another_request_under_it_conflicts(client: Client) -> None:
+    assert (await client.claim("linux", key="mine")).key == "mine"
+    with pytest.raises(Conflict) as caught:
+        await client.claim("linux", key="mine", priority=3)
+    assert (caught.value.code, caught.value.status) == ("key-conflict", 409)
 
 
-def test_a_dead_replica_is_left_for_the_next(server: FakeHoldfast) -> None:
+async def test_a_dead_replica_is_left_for_the_next(server: FakeHoldfast, client: Client, sleeps: Sleeps) -> None:
     server.kill(0)
-
-    async def story(client: Client) -> None:
-        await client.list_pools()
-        await client.put_pool("linux", {"warm": 1})  # not safe to repeat, but it never left
-
-    _, sleeps = talk(server.urls, story)
+    await client.list_pools()
+    await client.put_pool("linux", {"warm": 1})  # not safe to repeat, but it never left
     assert {replica for replica, _, _ in server.log} == {1}
     assert sleeps.slept == []
 
 
-def test_when_no_replica_answers_the_error_names_them_all(server: FakeHoldfast) -> None:
+async def test_when_no_replica_answers_the_error_names_them_all(server: FakeHoldfast, client: Client) -> None:
     server.kill(0)
     server.kill(1)
     with pytest.raises(Unreachable) as caught:
-        talk(server.urls, lambda client: client.list_pools())
+        await client.list_pools()
     assert all(url in str(caught.value) for url in server.urls)
     assert not caught.value.sent
 
 
-def test_what_is_not_safe_is_not_sent_twice(server: FakeHoldfast) -> None:
+async def test_what_is_not_safe_is_not_sent_twice(server: FakeHoldfast, client: Client) -> None:
     server.fail_next("POST", "/freeze", lose_answer)
     with pytest.raises(Unreachable) as caught:
-        talk(server.urls, lambda client: client.freeze("linux", reason="x"))
+        await client.freeze("linux", reason="x")
     assert caught.value.sent
     assert len(server.asked("POST", "/freeze")) == 1
 
 
-def test_retry_after_is_honoured(server: FakeHoldfast) -> None:
+async def test_retry_after_is_honoured(server: FakeHoldfast, client: Client, sleeps: Sleeps) -> None:
     server.fail_next("GET", "/pools", unavailable(7), unavailable(7))
-    page, sleeps = talk(server.urls, lambda client: client.list_pools())
+    page = await client.list_pools()
     assert page.items == []
     assert sleeps.slept == [7.0]
 
 
-def test_retry_after_beyond_patience_is_an_error_at_once(server: FakeHoldfast) -> None:
+async def test_retry_after_beyond_patience_is_an_error_at_once(server: FakeHoldfast, client: Client) -> None:
     server.fail_next("GET", "/pools", unavailable(600), unavailable(600))
     with pytest.raises(Unavailable) as caught:
-        talk(server.urls, lambda client: client.list_pools())
+        await client.list_pools()
     assert caught.value.retry_after == 600
 
 
-def test_errors_are_named(server: FakeHoldfast) -> None:
+async def test_errors_are_named(server: FakeHoldfast, client: Client) -> None:
     with pytest.raises(NotFound, match="did you mean 'linux'"):
-        talk(server.url, lambda client: client.claim("linus"))
-    with pytest.raises(Denied, match="not known"):
-        talk(server.url, lambda client: client.list_pools(), token="another")
+        await client.claim("linus")
+    async with Client(server.url, "another") as stranger:
+        with pytest.raises(Denied, match="not known"):
+            await stranger.list_pools()
     with pytest.raises(NotConfigured, match="is not an address"):
         Client("ftp://somewhere", TOKEN)
 
 
-def test_secrets_and_credentials_do_not_show_in_reprs(server: FakeHoldfast) -> None:
-    claim, _ = talk(server.url, lambda client: client.claim("notebook", secrets={"PASSWORD": "hunter2"}))
+async def test_secrets_and_credentials_do_not_show_in_reprs(client: Client) -> None:
+    claim = await client.claim("notebook", secrets={"PASSWORD": "hunter2"})
     assert claim.credential is not None
     assert claim.credential not in repr(claim)
-    from holdfast.client import ClaimRequest
-
     assert "hunter2" not in repr(ClaimRequest(pool="x", secrets={"PASSWORD": "hunter2"}))
 
 
-def test_waiting_goes_on_past_one_poll(server: FakeHoldfast) -> None:
+async def test_waiting_goes_on_past_one_poll(server: FakeHoldfast, client: Client) -> None:
     server.serves = False
-
-    async def story(client: Client) -> str:
-        claim = await client.claim("linux", wait="0s")
-        waiting = asyncio.create_task(client.until(claim, "active", poll="1s"))
-        polls = lambda: len(server.asked("GET", f"/claims/{claim.id}"))  # noqa: E731
-        await asyncio.to_thread(server.until, lambda _: polls() >= 2)
-        server.change(claim.id, **server.active(1, leased=False))
-        return (await waiting).state
-
-    assert talk(server.urls, story)[0] == "active"
+    claim = await client.claim("linux", wait="0s")
+    waiting = asyncio.create_task(client.until(claim, "active", poll="1s"))
+    polls = lambda: len(server.asked("GET", f"/claims/{claim.id}"))  # noqa: E731
+    await asyncio.to_thread(server.until, lambda _: polls() >= 2)
+    server.change(claim.id, **server.active(1, leased=False))
+    assert (await waiting).state == "active"

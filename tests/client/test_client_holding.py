@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from fake_holdfast import TOKEN, FakeHoldfast, lose_answer, unavailable
 
-from holdfast.client import ClaimEnded, Client, HeldWorker, LeaseLost, claim, sync
+from holdfast.client import ClaimEnded, Client, LeaseLost, claim, sync
 
 
 def hold(server: FakeHoldfast, **options: str) -> claim:
@@ -19,181 +19,140 @@ async def ended(server: FakeHoldfast) -> None:
     await asyncio.to_thread(server.change, "c-1", state="ended", outcome="expired", reason="its lease ran out")
 
 
-def test_a_worker_is_held_and_released(server: FakeHoldfast) -> None:
-    async def story() -> None:
-        async with hold(server, tenant="acme") as worker:
-            assert (worker.id, worker.claim_id, worker.fence, worker.protected) == ("w-1", "c-1", 101, True)
-            assert worker.headers == {"Authorization": "Bearer credential-1"}
-            assert "credential-1" not in repr(worker)
-            assert server.claims["c-1"]["state"] == "active"
-
-    asyncio.run(story())
+async def test_a_worker_is_held_and_released(server: FakeHoldfast) -> None:
+    async with hold(server, tenant="acme") as worker:
+        assert (worker.id, worker.claim_id, worker.fence, worker.protected) == ("w-1", "c-1", 101, True)
+        assert worker.headers == {"Authorization": "Bearer credential-1"}
+        assert "credential-1" not in repr(worker)
+        assert server.claims["c-1"]["state"] == "active"
     assert server.claims["c-1"]["outcome"] == "released"
     assert server.bodies["c-1"]["tenant"] == "acme"
 
 
-def test_it_waits_until_it_is_served(server: FakeHoldfast) -> None:
+async def test_it_waits_until_it_is_served(server: FakeHoldfast) -> None:
     server.serves = False
 
-    async def story() -> str:
-        async def serve() -> None:
-            await asyncio.to_thread(server.until, lambda _: server.asked("GET", "/claims/c-1"))
-            server.change("c-1", **server.active(1, leased=True))
+    async def serve() -> None:
+        await asyncio.to_thread(server.until, lambda _: server.asked("GET", "/claims/c-1"))
+        server.change("c-1", **server.active(1, leased=True))
 
-        serving = asyncio.create_task(serve())
-        async with hold(server) as worker:
-            await serving
-            return worker.id
-
-    assert asyncio.run(story()) == "w-1"
+    serving = asyncio.create_task(serve())
+    async with hold(server) as worker:
+        await serving
+        assert worker.id == "w-1"
 
 
-def test_the_lease_is_renewed_through_an_outage(server: FakeHoldfast) -> None:
+async def test_the_lease_is_renewed_through_an_outage(server: FakeHoldfast) -> None:
     server.lease = 1.0
     server.fail_next("POST", "/renew", lose_answer, unavailable(0), lose_answer)
 
-    async def story() -> None:
-        async with hold(server):
-            await asyncio.to_thread(server.until, lambda _: len(server.asked("POST", "/renew")) >= 6)
-
-    asyncio.run(story())
+    async with hold(server):
+        await asyncio.to_thread(server.until, lambda _: len(server.asked("POST", "/renew")) >= 6)
     assert server.claims["c-1"]["outcome"] == "released"
 
 
-def test_a_lost_lease_cancels_the_body_and_raises(server: FakeHoldfast) -> None:
+async def test_a_lost_lease_cancels_the_body_and_raises(server: FakeHoldfast) -> None:
     server.lease = 1.0
     cleaned: list[str] = []
-
-    async def story() -> None:
+    with pytest.raises(LeaseLost, match="c-1 is lost"):  # noqa: PT012
         async with hold(server):
             await ended(server)
             try:
                 await asyncio.Event().wait()
             finally:
                 cleaned.append("the body's own clean-up ran")
-
-    async def outer() -> str:
-        with pytest.raises(LeaseLost, match="c-1 is lost"):
-            await story()
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == 0  # our cancellation was taken back
-        await asyncio.sleep(0)
-        return "alive"
-
-    assert asyncio.run(outer()) == "alive"
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0  # the cancellation of the body was taken back
+    await asyncio.sleep(0)
     assert cleaned
     assert server.asked("POST", "/release") == []
 
 
-def test_a_body_that_swallows_the_cancellation_still_gets_lease_lost(server: FakeHoldfast) -> None:
+async def test_a_body_that_swallows_the_cancellation_still_gets_lease_lost(server: FakeHoldfast) -> None:
     server.lease = 1.0
 
-    async def story() -> None:
+    with pytest.raises(LeaseLost):  # noqa: PT012
         async with hold(server):
             await ended(server)
             with suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
 
-    with pytest.raises(LeaseLost):
-        asyncio.run(story())
 
+async def test_a_cancellation_from_outside_stays_one_and_releases(server: FakeHoldfast) -> None:
+    inside = asyncio.Event()
 
-def test_a_cancellation_from_outside_stays_one_and_releases(server: FakeHoldfast) -> None:
-    async def story() -> None:
-        inside = asyncio.Event()
+    async def body() -> None:
+        async with hold(server):
+            inside.set()
+            await asyncio.Event().wait()
 
-        async def body() -> None:
-            async with hold(server):
-                inside.set()
-                await asyncio.Event().wait()
-
-        task = asyncio.create_task(body())
-        await inside.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(story())
+    task = asyncio.create_task(body())
+    await inside.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert server.claims["c-1"]["outcome"] == "released"
 
 
-def test_a_timeout_around_the_block_works_and_leaves_no_claim(server: FakeHoldfast) -> None:
+async def test_a_timeout_around_the_block_works_and_leaves_no_claim(server: FakeHoldfast) -> None:
     server.serves = False
 
-    async def story() -> None:
-        async with asyncio.timeout(0.3), hold(server):
-            raise AssertionError("it was never served")
+    async def run_out(limit: asyncio.Timeout) -> None:
+        await asyncio.to_thread(server.until, lambda _: server.claims)  # it waits for its worker by now
+        limit.reschedule(asyncio.get_running_loop().time())
 
-    with pytest.raises(TimeoutError):
-        asyncio.run(story())
+    with pytest.raises(TimeoutError):  # noqa: PT012
+        async with asyncio.timeout(60) as limit:
+            running_out = asyncio.create_task(run_out(limit))
+            async with hold(server):
+                raise AssertionError("it was never served")
+    await running_out
     assert server.claims["c-1"]["outcome"] == "cancelled"
 
 
-def test_a_loss_that_comes_to_light_at_the_release_is_told(server: FakeHoldfast) -> None:
-    async def story() -> None:
+async def test_a_loss_that_comes_to_light_at_the_release_is_told(server: FakeHoldfast) -> None:
+    with pytest.raises(LeaseLost, match="ended as expired"):
         async with hold(server):
             await ended(server)
 
-    with pytest.raises(LeaseLost, match="ended as expired"):
-        asyncio.run(story())
 
-
-def test_a_release_that_could_not_be_stored_is_noted_on_the_worker(server: FakeHoldfast) -> None:
+async def test_a_release_that_could_not_be_stored_is_noted_on_the_worker(server: FakeHoldfast) -> None:
     server.lease = 1.0
     server.fail_next("POST", "/release", unavailable(60), unavailable(60))
-
-    async def story() -> HeldWorker:
-        async with hold(server) as worker:
-            first = worker.lease_until
-            await asyncio.to_thread(server.until, lambda _: len(server.asked("POST", "/renew")) >= 2)
-            assert worker.lease_until != first  # the second was asked after the first was answered
-        return worker
-
-    worker = asyncio.run(story())
+    async with hold(server) as worker:
+        first = worker.lease_until
+        await asyncio.to_thread(server.until, lambda _: len(server.asked("POST", "/renew")) >= 2)
+        assert worker.lease_until != first  # the second was asked after the first was answered
     assert worker.unreleased == "the database is away"
     assert worker.outcome is None
     assert worker.lease_until is not None
     assert server.claims["c-1"]["state"] == "active"
-
-    async def again() -> HeldWorker:
-        async with hold(server) as worker:
-            pass
-        return worker
-
-    after = asyncio.run(again())
+    async with hold(server) as after:
+        pass
     assert (after.unreleased, after.outcome) == (None, "released")
 
 
-def test_an_error_of_the_body_is_not_hidden(server: FakeHoldfast) -> None:
-    async def story() -> None:
+async def test_an_error_of_the_body_is_not_hidden(server: FakeHoldfast) -> None:
+    with pytest.raises(KeyError, match="mine"):
         async with hold(server):
             raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        asyncio.run(story())
     assert server.claims["c-1"]["outcome"] == "released"
 
 
-def test_a_refused_claim_says_why(server: FakeHoldfast) -> None:
+async def test_a_refused_claim_says_why(server: FakeHoldfast) -> None:
     server.ends_at_once = {"outcome": "refused", "reason": "no worker within 1h"}
 
-    async def story() -> None:
+    with pytest.raises(ClaimEnded, match="refused: no worker within 1h"):
         async with hold(server):
             raise AssertionError("it was never served")
 
-    with pytest.raises(ClaimEnded, match="refused: no worker within 1h"):
-        asyncio.run(story())
 
-
-def test_a_client_can_be_shared(server: FakeHoldfast) -> None:
-    async def story() -> None:
-        async with Client(server.urls, TOKEN) as client:
-            async with claim("notebook", client=client), claim("notebook", client=client):
-                pass
-            await client.list_pools()
-
-    asyncio.run(story())
+async def test_a_client_can_be_shared(server: FakeHoldfast) -> None:
+    async with Client(server.urls, TOKEN) as client:
+        async with claim("notebook", client=client), claim("notebook", client=client):
+            pass
+        await client.list_pools()
     assert {each["outcome"] for each in server.claims.values()} == {"released"}
 
 
@@ -212,15 +171,15 @@ def test_the_sync_twin_holds_and_releases(server: FakeHoldfast) -> None:
 def test_the_sync_twin_tells_a_lost_lease_in_three_ways(server: FakeHoldfast) -> None:
     server.lease = 1.0
 
-    def story() -> None:
+    def hold_until_lost() -> None:
         with sync.claim("notebook", url=server.urls, token=TOKEN) as worker:
             server.change("c-1", state="ended", outcome="expired", reason="")
-            assert worker.lost.wait(20)
+            assert worker.lost.wait(60)
             with pytest.raises(LeaseLost):
                 worker.check()
 
     with pytest.raises(LeaseLost):
-        story()
+        hold_until_lost()
 
 
 def test_the_sync_client_has_the_same_doors(server: FakeHoldfast) -> None:

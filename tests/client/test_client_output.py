@@ -1,8 +1,10 @@
 """Output and events arrive once and whole, whatever happens to connections."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
+import pytest
 from aiohttp import web
 from fake_holdfast import TOKEN, FakeHoldfast
 
@@ -31,119 +33,92 @@ def cut_after(server: FakeHoldfast, size: int, *, politely: bool) -> Callable[[w
     return fault
 
 
-def read(server: FakeHoldfast, offset: int = 0, follow: bool = True) -> bytes:
-    async def run() -> bytes:
-        async with Client(server.urls, TOKEN) as client:
-            claim = await client.claim("linux")
-            return b"".join([piece async for piece in client.output(claim.id, offset=offset, follow=follow)])
-
-    return asyncio.run(run())
+@pytest.fixture
+async def client(server: FakeHoldfast) -> AsyncIterator[Client]:
+    async with Client(server.urls, TOKEN) as client:
+        yield client
 
 
-def test_a_cut_connection_is_resumed_on_another_replica_without_loss_or_doubling(
-    server: FakeHoldfast,
+async def output_of_a_job(client: Client, offset: int = 0, follow: bool = True) -> bytes:
+    claim = await client.claim("linux")
+    return await whole_output(client, claim.id, offset=offset, follow=follow)
+
+
+async def whole_output(client: Client, claim: str, **options: Any) -> bytes:
+    return b"".join([piece async for piece in client.output(claim, **options)])
+
+
+async def test_a_cut_connection_is_resumed_on_another_replica_without_loss_or_doubling(
+    server: FakeHoldfast, client: Client
 ) -> None:
     server.first_output, server.ends_at_once = WHOLE, JOB
     server.fail_next("GET", "/output", cut_after(server, 100_000, politely=False), cut_after(server, 7, politely=False))
-    assert read(server) == WHOLE
+    assert await output_of_a_job(client) == WHOLE
     served = [replica for replica, _, path in server.log if "/output" in path]
     assert len(set(served[:2])) == 2
 
 
-def test_a_stream_that_a_stopping_replica_ends_in_good_order_is_resumed(server: FakeHoldfast) -> None:
+async def test_a_stream_that_a_stopping_replica_ends_in_good_order_is_resumed(server: FakeHoldfast, client: Client) -> None:
     server.first_output, server.ends_at_once = WHOLE, JOB
     server.fail_next("GET", "/output", cut_after(server, 10, politely=True))
-    assert read(server) == WHOLE
+    assert await output_of_a_job(client) == WHOLE
 
 
-def test_a_polite_end_while_the_job_runs_is_not_its_end(server: FakeHoldfast) -> None:
+async def test_a_polite_end_while_the_job_runs_is_not_its_end(server: FakeHoldfast, client: Client) -> None:
     server.first_output = b"one "
     server.fail_next("GET", "/output", cut_after(server, 4, politely=True))
-
-    async def run() -> bytes:
-        async with Client(server.urls, TOKEN) as client:
-            claim = await client.claim("linux")
-
-            async def everything() -> bytes:
-                return b"".join([piece async for piece in client.output(claim.id)])
-
-            reading = asyncio.create_task(everything())
-            await asyncio.to_thread(server.until, lambda _: len(server.asked("GET", "/output")) >= 2)
-            server.write(claim.id, b"two")
-            server.change(claim.id, state="ended", **JOB)
-            return await reading
-
-    assert asyncio.run(run()) == b"one two"
+    claim = await client.claim("linux")
+    reading = asyncio.create_task(whole_output(client, claim.id))
+    await asyncio.to_thread(server.until, lambda _: len(server.asked("GET", "/output")) >= 2)
+    server.write(claim.id, b"two")
+    server.change(claim.id, state="ended", **JOB)
+    assert await reading == b"one two"
 
 
-def test_a_killed_replica_does_not_lose_a_byte(server: FakeHoldfast) -> None:
+async def test_a_killed_replica_does_not_lose_a_byte(server: FakeHoldfast, client: Client) -> None:
     server.first_output = b"before "
-
-    async def run() -> bytes:
-        got = b""
-        async with Client(server.urls, TOKEN) as client:
-            claim = await client.claim("linux")
-            async for piece in client.output(claim.id):
-                got += piece
-                if got == b"before ":
-                    await asyncio.to_thread(server.kill, 0)
-                    server.write(claim.id, b"after")
-                    server.change(claim.id, state="ended", **JOB)
-        return got
-
-    assert asyncio.run(run()) == b"before after"
+    claim = await client.claim("linux")
+    got = b""
+    async for piece in client.output(claim.id):
+        got += piece
+        if got == b"before ":
+            await asyncio.to_thread(server.kill, 0)
+            server.write(claim.id, b"after")
+            server.change(claim.id, state="ended", **JOB)
+    assert got == b"before after"
 
 
-def test_an_offset_skips_and_without_follow_it_ends(server: FakeHoldfast) -> None:
+async def test_an_offset_skips_and_without_follow_it_ends(server: FakeHoldfast, client: Client) -> None:
     server.first_output = b"0123456789"
-    assert read(server, offset=4, follow=False) == b"456789"
+    assert await output_of_a_job(client, offset=4, follow=False) == b"456789"
 
 
-def test_an_output_that_was_cut_off_is_told_once_however_often_it_is_read(server: FakeHoldfast) -> None:
+async def test_an_output_that_was_cut_off_is_told_once_however_often_it_is_read(server: FakeHoldfast, client: Client) -> None:
     server.first_output, server.keeps = b"0123", 8
     server.fail_next("GET", "/output", cut_after(server, 2, politely=False), cut_after(server, 1, politely=True))
     told: list[int] = []
-
-    async def run() -> bytes:
-        async with Client(server.urls, TOKEN) as client:
-            claim = await client.claim("linux")
-
-            async def everything() -> bytes:
-                return b"".join([piece async for piece in client.output(claim.id, truncated=told.append)])
-
-            reading = asyncio.create_task(everything())
-            await asyncio.to_thread(server.until, lambda _: len(server.asked("GET", "/output")) >= 3)
-            assert told == []  # so far all of it was kept
-            server.write(claim.id, b"4567and more")
-            server.change(claim.id, state="ended", **JOB)
-            return await reading
-
-    assert asyncio.run(run()) == b"01234567"
+    claim = await client.claim("linux")
+    reading = asyncio.create_task(whole_output(client, claim.id, truncated=told.append))
+    await asyncio.to_thread(server.until, lambda _: len(server.asked("GET", "/output")) >= 3)
+    assert told == []  # so far all of it was kept
+    server.write(claim.id, b"4567and more")
+    server.change(claim.id, state="ended", **JOB)
+    assert await reading == b"01234567"
     assert told == [8]
     again: list[int] = []
-
-    async def whole() -> None:
-        async with Client(server.urls, TOKEN) as client:
-            assert [piece async for piece in client.output("c-1", truncated=again.append)] == [b"01234567"]
-
-    asyncio.run(whole())
+    assert await whole_output(client, claim.id, truncated=again.append) == b"01234567"
     assert again == [8]
 
 
-def test_events_resume_after_the_last_one_seen(server: FakeHoldfast) -> None:
+async def test_events_resume_after_the_last_one_seen(server: FakeHoldfast, client: Client) -> None:
     for number in range(3):
         server.happen("claim.created", claim=f"c-{number}")
-
-    async def run() -> list[str | int]:
-        seen: list[str | int] = []
-        async with Client(server.urls, TOKEN) as client:
-            async for event in client.watch_events():
-                seen.append(event.id)
-                if len(seen) == 3:
-                    await asyncio.to_thread(server.kill, 0)
-                    server.happen("claim.active", claim="c-9")
-                if len(seen) == 4:
-                    return seen
-        return seen
-
-    assert asyncio.run(run()) == [1, 2, 3, 4]
+    seen: list[str | int] = []
+    async for event in client.watch_events():
+        seen.append(event.id)
+        if len(seen) == 3:
+            await asyncio.to_thread(server.kill, 0)
+            server.happen("claim.active", claim="c-9")
+        if len(seen) == 4:
+            break
+    assert seen == [1, 2, 3, 4]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from converge_stage import NAME, heartbeats, pods, rows, seen, state, views
+from converge_views import NAME, heartbeats, pods, rows, seen, state, views
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from converge_stage import BUSY, EPOCH, FENCE, NAME, NOW, STAMP, UID, heartbeat, pod, row, seen, state
+from converge_views import BUSY, EPOCH, FENCE, NAME, NOW, STAMP, UID, heartbeat, pod, row, seen, state
 
 from holdfast.duties.actions import (
     Action,

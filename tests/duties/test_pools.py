@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from scale_stage import load, pool
+from clockwork_pool import load, pool
 
 from holdfast.duties.actions import Action, DrainPool, Ensure, FinishPool, Guard, PutPool, Release, UpdateStatus
 from holdfast.duties.pools import Observed, Pools, conditions, drained, not_taken, of_object, status, vanished, wanted

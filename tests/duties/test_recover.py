@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from converge_stage import EPOCH, FENCE, NAME, STAMP, UID, heartbeat, pod, row, seen, state
+from converge_views import EPOCH, FENCE, NAME, STAMP, UID, heartbeat, pod, row, seen, state
 
 from holdfast.duties.actions import Action, Adopt, AdoptFree, EndRecovery, NoteUid, ShowFacts
 from holdfast.duties.converge import Converge

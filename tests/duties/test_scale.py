@@ -4,9 +4,9 @@ import math
 from typing import Any
 
 import pytest
+from clockwork_pool import load, pool
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scale_stage import load, pool
 
 from holdfast.duties.actions import Action, Condemn, Spawn
 from holdfast.duties.scale import COOLDOWN, SLICE, SLICES, STARTING_FLOOR, STARTING_SHARE, Scale, free_target, plan_pool, present

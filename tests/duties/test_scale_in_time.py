@@ -1,8 +1,8 @@
 """A pool that lives by `scale`, pass by pass: it comes to its size from anywhere, and stays there."""
 
+from clockwork_pool import STEP, Model, pool, some
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scale_stage import STEP, Model, pool, some
 
 from holdfast.duties.scale import COOLDOWN
 

@@ -71,18 +71,9 @@ def test_the_questions_are_answered_by_a_real_server(make_fleet: Make) -> None:
     assert holdfast("thaw", "linux")[0] == 0
 
 
-def test_the_sdk_holds_a_session_and_hears_when_it_is_lost(make_fleet: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet = make_fleet(replicas=2, pools={"notebook": {**SESSION, "claim": {"lease": "3s"}}})
+async def test_the_sdk_holds_a_session_and_hears_when_it_is_lost(make_fleet: Make) -> None:
+    fleet = await asyncio.to_thread(make_fleet, replicas=2, pools={"notebook": {**SESSION, "claim": {"lease": "3s"}}})
     url = ",".join(f"http://127.0.0.1:{port}" for port in fleet.ports)
-
-    async def story() -> None:
-        async with claim("notebook", tenant="acme", url=url, token=fleet.token) as worker:
-            first = worker.fence
-            await asyncio.sleep(5)  # longer than the lease: it lives by its renewals, which is what is tried here
-            assert fleet.api("GET", "/v1/claims?state=active").json["items"][0]["fence"] == first
-        eventually(lambda: fleet.api("GET", "/v1/claims?state=active").json["items"] == [], 10, "released at the end")
-        with pytest.raises(LeaseLost):
-            await hold_and_lose()
 
     async def hold_and_lose() -> None:
         async with claim("notebook", tenant="acme", url=url, token=fleet.token):
@@ -90,7 +81,13 @@ def test_the_sdk_holds_a_session_and_hears_when_it_is_lost(make_fleet: Make, mon
             fleet.api("POST", f"/v1/claims/{held}/release", {"force": True, "reason": "test"})
             await asyncio.Event().wait()  # until the SDK cancels us
 
-    asyncio.run(story())
+    async with claim("notebook", tenant="acme", url=url, token=fleet.token) as worker:
+        first = worker.fence
+        await asyncio.sleep(5)  # longer than the lease: it lives by its renewals, which is what is tried here
+        assert fleet.api("GET", "/v1/claims?state=active").json["items"][0]["fence"] == first
+    eventually(lambda: fleet.api("GET", "/v1/claims?state=active").json["items"] == [], 10, "released at the end")
+    with pytest.raises(LeaseLost):
+        await hold_and_lose()
 
 
 def test_the_example_of_the_sdk_runs(make_fleet: Make) -> None:

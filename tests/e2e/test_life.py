@@ -71,7 +71,7 @@ def test_secrets_reach_the_command_and_nothing_else(fleet: Fleet) -> None:
 
 
 def _get(host: str, credential: str) -> int:
-    connection = http.client.HTTPConnection(host, timeout=5)
+    connection = http.client.HTTPConnection(host, timeout=30)
     try:
         connection.request("GET", "/", headers={"Authorization": f"Bearer {credential}"})
         return connection.getresponse().status

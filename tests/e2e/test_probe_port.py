@@ -41,7 +41,7 @@ def test_a_replica_without_postgres_is_alive_but_not_ready(make_fleet: Callable[
 
 
 def asked(port: int, path: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("GET", path)
         return connection.getresponse().status

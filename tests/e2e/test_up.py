@@ -130,12 +130,17 @@ def test_a_second_up_on_the_same_folder_is_refused_in_one_line(machine: Machine)
 
 def test_a_replica_that_dies_is_started_again_and_shown(machine: Machine) -> None:
     machine.up("--replicas", "2")
-    replicas = eventually(lambda: len(live := _live(machine)) == 2 and live, 20)
+    every = {"match", "converge", "scale", "deadlines", "pools", "prune"}
+    # Both must be seen in one look: between two terms a duty is nobody's, and a replica that stalls is not live for a moment.
+    replicas = eventually(
+        lambda: len(live := _live(machine)) == 2 and _duties(live) >= every and live, 30, "two replicas, all duties"
+    )
     assert {r["port"] for r in replicas} == {machine.port, machine.port + 1}
-    assert {duty for r in replicas for duty in r["duties"]} >= {"match", "converge", "scale", "deadlines", "pools", "prune"}
     victim = next(r for r in replicas if r["port"] == machine.port + 1)
     os.kill(victim["pid"], signal.SIGKILL)
-    again = eventually(lambda: [r for r in _live(machine) if r["port"] == victim["port"] and r["pid"] != victim["pid"]], 30)
+    again = eventually(
+        lambda: [r for r in _live(machine) if r["port"] == victim["port"] and r["pid"] != victim["pid"]], 30, "it is back"
+    )
     assert again[0]["id"] != victim["id"]
 
 
@@ -208,6 +213,10 @@ def _interpreter_for(uid: int) -> tuple[str, dict[str, str]]:
             continue
         return python, env
     pytest.skip("no interpreter with this checkout's packages can be reached by another user")
+
+
+def _duties(replicas: list[dict[str, Any]]) -> set[str]:
+    return {duty for replica in replicas for duty in replica["duties"]}
 
 
 def _live(machine: Machine) -> list[dict[str, Any]]:

@@ -1,7 +1,5 @@
 """Calling a person: only for a pod that is really there, whatever a list said."""
 
-import asyncio
-import tempfile
 from pathlib import Path
 
 from holdfast.duties.actions import Quarantine
@@ -11,17 +9,13 @@ from holdfast.postgres.store import PostgresStore
 from holdfast.wiring import Layout, local_cluster, wire
 
 
-def test_a_pod_that_only_a_stale_list_shows_calls_nobody(dsn: str) -> None:
-    async def story(home: Path) -> None:
-        layout = Layout(home)
-        layout.ensure()
-        store = PostgresStore(await Database.connect(dsn, size=2))
-        wired = wire(store, local_cluster(layout), key=b"key", url="http://127.0.0.1:1")
-        assert await wired.replica.apply(Quarantine("w-long-gone", "a pod without a row that is stamped or busy")) == Stale()
-        events, _ = await store.history.events(after=None, limit=100)
-        assert not [event for event in events if event.kind == "pod.quarantined"]
-        await store.close()
-        await wired.cluster.close()
-
-    with tempfile.TemporaryDirectory(prefix="hf-") as home:
-        asyncio.run(story(Path(home)))
+async def test_a_pod_that_only_a_stale_list_shows_calls_nobody(dsn: str, home: Path) -> None:
+    layout = Layout(home)
+    layout.ensure()
+    store = PostgresStore(await Database.connect(dsn, size=2))
+    wired = wire(store, local_cluster(layout), key=b"key", url="http://127.0.0.1:1")
+    assert await wired.replica.apply(Quarantine("w-long-gone", "a pod without a row that is stamped or busy")) == Stale()
+    events, _ = await store.history.events(after=None, limit=100)
+    assert not [event for event in events if event.kind == "pod.quarantined"]
+    await store.close()
+    await wired.cluster.close()

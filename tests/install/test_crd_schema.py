@@ -27,36 +27,36 @@ def of_model(schema: Json) -> Json:
     return of_model(choices[0]) if len(choices) == 1 else schema
 
 
-def pairs(path: str, ours: Json, theirs: Json) -> list[tuple[str, Json, Json]]:
+def pairs(path: str, ours: Json, declared: Json) -> list[tuple[str, Json, Json]]:
     ours = of_model(ours)
-    found = [(path, ours, theirs)]
+    found = [(path, ours, declared)]
     if ours.get("properties"):
-        assert ours["properties"].keys() == theirs["properties"].keys(), path
+        assert ours["properties"].keys() == declared["properties"].keys(), path
         for name, below in ours["properties"].items():
-            found += pairs(f"{path}.{name}", below, theirs["properties"][name])
+            found += pairs(f"{path}.{name}", below, declared["properties"][name])
     if ours.get("type") == "array":
-        found += pairs(f"{path}[]", ours["items"], theirs["items"])
+        found += pairs(f"{path}[]", ours["items"], declared["items"])
     return found
 
 
 PAIRS = pairs("spec", MODEL, ROOT["spec"])
 
 
-@pytest.mark.parametrize(("path", "ours", "theirs"), PAIRS, ids=[path for path, _, _ in PAIRS])
-def test_a_field_has_the_type_and_the_limits_of_the_model(path: str, ours: Json, theirs: Json) -> None:
+@pytest.mark.parametrize(("path", "ours", "declared"), PAIRS, ids=[path for path, _, _ in PAIRS])
+def test_a_field_has_the_type_and_the_limits_of_the_model(path: str, ours: Json, declared: Json) -> None:
     if "anyOf" in ours:
         assert path == "spec.rollout.maxUnavailable"
-        assert theirs["x-kubernetes-int-or-string"] is True
+        assert declared["x-kubernetes-int-or-string"] is True
         limits = {key: value for each in ours["anyOf"] for key, value in each.items()}
-        assert theirs["pattern"] == limits["pattern"].removesuffix(r"(?!\n)")
-        assert (theirs["minimum"], theirs["maximum"]) == (limits["minimum"], limits["maximum"])
+        assert declared["pattern"] == limits["pattern"].removesuffix(r"(?!\n)")
+        assert (declared["minimum"], declared["maximum"]) == (limits["minimum"], limits["maximum"])
         return
     if "enum" in ours:
-        assert sorted(theirs["enum"]) == sorted(ours["enum"])
+        assert sorted(declared["enum"]) == sorted(ours["enum"])
         return
-    assert theirs["type"] == ours["type"]
-    assert {key: theirs.get(key) for key in LIMITS} == {key: ours.get(key) for key in LIMITS}
-    assert ("pattern" in theirs) == ("pattern" in ours)
+    assert declared["type"] == ours["type"]
+    assert {key: declared.get(key) for key in LIMITS} == {key: ours.get(key) for key in LIMITS}
+    assert ("pattern" in declared) == ("pattern" in ours)
 
 
 def test_defaults_are_those_of_the_model() -> None:
@@ -113,10 +113,10 @@ def test_the_pattern_refuses_only_what_the_model_refuses_too(text: str) -> None:
 
 
 def test_all_durations_have_one_pattern() -> None:
-    patterns = {theirs["pattern"] for _, ours, theirs in PAIRS if ours.get("pattern") == PATTERN}
+    patterns = {declared["pattern"] for _, ours, declared in PAIRS if ours.get("pattern") == PATTERN}
     assert len(patterns) == 1
     (pattern,) = patterns
-    rules = [rule["rule"] for _, _, theirs in PAIRS for rule in theirs.get("x-kubernetes-validations", [])]
+    rules = [rule["rule"] for _, _, declared in PAIRS for rule in declared.get("x-kubernetes-validations", [])]
     rules += [rule["rule"] for rule in VERSION["schema"]["openAPIV3Schema"]["x-kubernetes-validations"]]
     asked = [rule for rule in rules if "duration(" in rule]
     assert len(asked) > 8

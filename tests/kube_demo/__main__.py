@@ -1,11 +1,11 @@
-"""`make demo-kube`: in tests/, `PYTHONPATH=kubernetes python -m kube_demo`."""
+"""`make demo-kube`: in tests/, `PYTHONPATH=kubernetes:../testcluster python -m kube_demo`."""
 
 import argparse
 import sys
 
 from holdfast.demo.run import run
 from holdfast.demo.telling import Teller
-from kube import binaries
+from holdfast_testcluster import binaries
 
 from .stage import ClusterStage
 from .story import ClusterStory

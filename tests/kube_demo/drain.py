@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-from kube import binaries
-from kube.access import Access
+from holdfast_testcluster import binaries
+from holdfast_testcluster.access import Access
 
 REFUSED = "Cannot evict pod"
 TIMEOUT = 120  # seconds: a pod that ended may keep its record for one minute of these

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from seed_tools import ADDRESS, SERVE, SPREAD
+from pool_specs import ADDRESS, SERVE, SPREAD
 
 from holdfast.kubernetes import names
 

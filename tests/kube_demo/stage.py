@@ -15,8 +15,8 @@ from holdfast.demo import machine
 from holdfast.demo.stage import Stage, end_postgres
 from holdfast.install import Values, objects
 from holdfast.install.manifests import WORKERS
-from kube.control_plane import ControlPlane
-from kube.kubelet_process import KubeletProcess
+from holdfast_testcluster.control_plane import ControlPlane
+from holdfast_testcluster.kubelet_process import KubeletProcess
 
 from .pools import INSTALL
 

@@ -13,7 +13,7 @@ from holdfast.demo.guide import Guide
 from holdfast.demo.leaks import Leaks
 from holdfast.demo.telling import BOLD, Teller, seconds
 from holdfast.demo.traffic import Traffic
-from kube import binaries
+from holdfast_testcluster import binaries
 
 from .drain import Drain
 from .pools import PARK_TTL, POOLS

@@ -1,20 +1,29 @@
 """A namespace with a node in it, for each test."""
 
 from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
-from kube_fleet import KubeFleet, Made
+from flaky_api import FlakyApi
+from kube_fleet import KubeFleet, Made, account
 from kube_stage import KubeStage
 
-from kube.access import Access
-from kube.control_plane import ControlPlane
-from kube.fixtures import *  # noqa: F403
+from holdfast_testcluster.access import Access
+from holdfast_testcluster.control_plane import ControlPlane
 
 
 @pytest.fixture
 def stage(control_plane: Access, namespace: str, make_nodes: Callable[..., Any]) -> KubeStage:
     return KubeStage(control_plane, namespace, make_nodes(control_plane, namespace, nodes=1))
+
+
+@pytest.fixture
+def flaky(control_plane: Access, namespace: str, tmp_path: Path) -> Iterator[FlakyApi]:
+    """A way of our account to the API server, which the test can break."""
+    with FlakyApi(control_plane, account(control_plane, namespace, "one"), tmp_path) as flaky:
+        yield flaky
 
 
 @pytest.fixture
@@ -40,3 +49,12 @@ def fleet_of(control_plane: Access, namespace: str, make_nodes: Callable[..., An
     yield make
     for fleet in made:
         fleet.__exit__()
+
+
+@pytest.fixture
+def fleet(fleet_of: Made) -> KubeFleet:
+    """A fleet in a cluster that knows WorkerPool objects."""
+    made = fleet_of()
+    made.access.kubectl("apply", "--server-side", "-f", str(files("holdfast.install") / "crd.yaml"))
+    made.access.kubectl("wait", "--for=condition=Established", "crd/workerpools.holdfast.dev", "--timeout=30s")
+    return made

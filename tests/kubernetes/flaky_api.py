@@ -13,7 +13,7 @@ import aiohttp
 import yaml
 from aiohttp import web
 
-from kube.access import Access
+from holdfast_testcluster.access import Access
 
 Body = dict[str, Any]
 

@@ -9,8 +9,8 @@ from holdfast.api.auth import hash_token
 from holdfast.kubernetes import names
 from holdfast.kubernetes.rights import CLUSTER, NAMESPACED, rules
 from holdfast.wiring import Settings, connect
-from kube.access import Access
-from kube.kubelet_process import KubeletProcess
+from holdfast_testcluster.access import Access
+from holdfast_testcluster.kubelet_process import KubeletProcess
 
 IMAGE, AGENT_IMAGE = "work:test", "holdfast:test"
 
@@ -82,7 +82,7 @@ class KubeFleet(Fleet):
         answer = self.access.request("GET", f"{self.pods_path}/{name}")
         return dict(answer.body) if answer.status == 200 else None
 
-    def said(self) -> str:
+    def last_log(self) -> str:
         return self.log.read_text()[-4000:]
 
 

@@ -14,8 +14,8 @@ from holdfast.kubernetes.template import Setup
 from holdfast.model.pod import Pod
 from holdfast.model.pool import Pool, PoolSpec, WorkerSpec, revision_of
 from holdfast.ports.cluster import Order
-from kube.access import Access
-from kube.kubelet_process import KubeletProcess
+from holdfast_testcluster.access import Access
+from holdfast_testcluster.kubelet_process import KubeletProcess
 
 IMAGE = "work:test"  # any image whose pod names a command is as good as this machine's programs
 AGENT_IMAGE = "holdfast:test"
@@ -47,7 +47,7 @@ class FollowingCluster(KubernetesCluster):
 
     async def follows(self) -> None:
         self.watch()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not (self._informer.fresh and self._nodes._informer.fresh):
                 await asyncio.sleep(0.01)
 

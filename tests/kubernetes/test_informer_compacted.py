@@ -11,11 +11,11 @@ from holdfast.kubernetes.access import find_access
 from holdfast.kubernetes.api import Api
 from holdfast.kubernetes.informer import Informer
 from holdfast.kubernetes.shapes import PodObject
-from kube.control_plane import ControlPlane
+from holdfast_testcluster.control_plane import ControlPlane
 from waiting import sooner
 
 
-def test_after_a_compaction_a_real_api_server_is_followed_again_and_what_went_is_noticed(
+async def test_after_a_compaction_a_real_api_server_is_followed_again_and_what_went_is_noticed(
     own_control_plane: ControlPlane, make_namespace: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plane, namespace = own_control_plane, make_namespace(own_control_plane)
@@ -29,29 +29,26 @@ def test_after_a_compaction_a_real_api_server_is_followed_again_and_what_went_is
         spec = {"containers": [{"name": "work", "image": "work:test"}], "terminationGracePeriodSeconds": 0}
         plane.ask("POST", path, {"metadata": {"name": name, "labels": dict([SELECTOR.split("=")])}, "spec": spec})
 
-    async def story() -> None:
-        api = Api(find_access(plane.kubeconfig))
-        pods: Informer[PodObject] = Informer(api, path, SELECTOR, PodObject, hints.append)
-        monkeypatch.setattr(informer, "Expired", Noted)
-        following = asyncio.create_task(pods.run())
-        try:
-            assert await sooner(lambda: pods.fresh and pods.known().keys() == {"w-1", "w-2"})
-            hints.clear()
-            # Nothing of this loop runs meanwhile: it hangs, as a replica may.
-            plane.restart_apiserver()  # else what follows would lie in its socket when it wakes
-            plane.ask("DELETE", f"{path}/w-1")
-            make("w-3")
-            plane.expire_watches()
-            assert await sooner(lambda: pods.fresh and pods.known().keys() == {"w-2", "w-3"}, 60), pods.known().keys()
-            assert {"w-1", "w-3"} <= set().union(*hints)
-            make("w-4")
-            assert await sooner(lambda: "w-4" in pods.known()), "and it follows"
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-            await api.close()
-
     make("w-1")
     make("w-2")
-    asyncio.run(asyncio.wait_for(story(), 150))
+    api = Api(find_access(plane.kubeconfig))
+    pods: Informer[PodObject] = Informer(api, path, SELECTOR, PodObject, hints.append)
+    monkeypatch.setattr(informer, "Expired", Noted)
+    following = asyncio.create_task(pods.run())
+    try:
+        assert await sooner(lambda: pods.fresh and pods.known().keys() == {"w-1", "w-2"})
+        hints.clear()
+        # Nothing of this loop runs meanwhile: it hangs, as a replica may.
+        plane.restart_apiserver()  # else what follows would lie in its socket when it wakes
+        plane.ask("DELETE", f"{path}/w-1")
+        make("w-3")
+        plane.expire_watches()
+        assert await sooner(lambda: pods.fresh and pods.known().keys() == {"w-2", "w-3"}, 60), pods.known().keys()
+        assert {"w-1", "w-3"} <= set().union(*hints)
+        make("w-4")
+        assert await sooner(lambda: "w-4" in pods.known()), "and it follows"
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await api.close()
     assert expired, "the API server had forgotten"

@@ -19,7 +19,7 @@ from holdfast.kubernetes.api import Api, ApiRefused, Status
 from holdfast.kubernetes.informer import Informer
 from holdfast.kubernetes.nodes import NodeObject
 from holdfast.ports.cluster import ClusterUnavailable, NoCluster
-from kube.access import Access
+from holdfast_testcluster.access import Access
 from waiting import sooner
 
 SECRET = "a-token-that-nobody-may-read"
@@ -80,7 +80,7 @@ def test_a_version_that_nobody_knows_is_refused_at_the_start(kubeconfig: Config)
         (None, "cannot be started: FileNotFoundError"),
     ],
 )
-def test_a_plugin_that_fails_makes_the_cluster_unavailable_and_its_secrets_stay_with_it(
+async def test_a_plugin_that_fails_makes_the_cluster_unavailable_and_its_secrets_stay_with_it(
     kubeconfig: Config, program: str | None, said: str
 ) -> None:
     path = kubeconfig(program or "")
@@ -88,15 +88,12 @@ def test_a_plugin_that_fails_makes_the_cluster_unavailable_and_its_secrets_stay_
         path.with_name("plugin").unlink()
     api = Api(find_access(path))
 
-    async def story() -> None:
-        for call in (lambda: api.get("/version"), lambda: _first_line(api)):
-            with pytest.raises(ClusterUnavailable, match=said) as caught:
-                await call()
-            assert "plugin" in str(caught.value)
-            assert SECRET not in str(caught.value)
-        await api.close()
-
-    asyncio.run(story())
+    for call in (lambda: api.get("/version"), lambda: _first_line(api)):
+        with pytest.raises(ClusterUnavailable, match=said) as caught:
+            await call()
+        assert "plugin" in str(caught.value)
+        assert SECRET not in str(caught.value)
+    await api.close()
 
 
 async def _first_line(api: Api) -> None:
@@ -104,23 +101,20 @@ async def _first_line(api: Api) -> None:
         pass
 
 
-def test_a_plugin_that_hangs_is_ended(kubeconfig: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_plugin_that_hangs_is_ended(kubeconfig: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     path = kubeconfig("import os, time\nopen(f\"{os.environ['HERE']}/pid\", 'w').write(str(os.getpid()))\ntime.sleep(600)")
     access = find_access(path)
     pid = path.with_name("pid")
 
-    async def story() -> None:
-        asked = asyncio.create_task(access.headers())
-        assert await sooner(lambda: pid.exists() and pid.read_text()), "it was started"
-        asked.cancel()
-        await asyncio.gather(asked, return_exceptions=True)
-        with pytest.raises(ProcessLookupError):
-            os.kill(int(pid.read_text()), 0)
-        monkeypatch.setattr("holdfast.kubernetes.access.PLUGIN_SECONDS", 0.0)
-        with pytest.raises(ClusterUnavailable, match="did not answer within"):
-            await access.headers()
-
-    asyncio.run(story())
+    asked = asyncio.create_task(access.headers())
+    assert await sooner(lambda: pid.exists() and pid.read_text()), "it was started"
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+    monkeypatch.setattr("holdfast.kubernetes.access.PLUGIN_SECONDS", 0.0)
+    with pytest.raises(ClusterUnavailable, match="did not answer within"):
+        await access.headers()
 
 
 # Watching goes on
@@ -153,40 +147,36 @@ FAILURES = [
 ]
 
 
-def test_no_failure_ends_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_failure_ends_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(informer, "PAUSES", (0.0, 0.0))
 
-    async def story() -> None:
-        changed: set[str] = set()
-        server = Stubborn(*FAILURES)
-        watching = asyncio.create_task(Informer(server, "/api/v1/nodes", None, NodeObject, changed.update).run())
-        assert await sooner(lambda: server.lists or watching.done())
-        assert not watching.done(), "it goes on"
-        assert changed == {"n"}
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-
-    asyncio.run(story())
+    changed: set[str] = set()
+    server = Stubborn(*FAILURES)
+    watching = asyncio.create_task(Informer(server, "/api/v1/nodes", None, NodeObject, changed.update).run())
+    assert await sooner(lambda: server.lists or watching.done())
+    assert not watching.done(), "it goes on"
+    assert changed == {"n"}
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
 
 
-def test_a_watch_begins_once_its_plugin_works(control_plane: Access, kubeconfig: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_watch_begins_once_its_plugin_works(
+    control_plane: Access, kubeconfig: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a real API server: the plugin fails until a person has logged in."""
     monkeypatch.setattr(informer, "PAUSES", (0.01, 0.05))
     credential = {"apiVersion": V1, "kind": "ExecCredential", "status": {"token": control_plane.token}}
     path = kubeconfig("import os; print(open(f\"{os.environ['HERE']}/login\").read())", access=control_plane)
 
-    async def story() -> None:
-        api = Api(find_access(path))
-        nodes = Informer(api, "/api/v1/nodes", None, NodeObject, lambda _: None)
-        watching = asyncio.create_task(nodes.run())
-        with pytest.raises(ClusterUnavailable, match="ended with exit code 1"):
-            await nodes.list()
-        path.with_name("login").write_text(json.dumps(credential))
-        began = time.monotonic()
-        assert await sooner(lambda: nodes.fresh or watching.done(), 20)
-        assert nodes.fresh, f"not after {time.monotonic() - began:.0f} s"
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-        await api.close()
-
-    asyncio.run(story())
+    api = Api(find_access(path))
+    nodes = Informer(api, "/api/v1/nodes", None, NodeObject, lambda _: None)
+    watching = asyncio.create_task(nodes.run())
+    with pytest.raises(ClusterUnavailable, match="ended with exit code 1"):
+        await nodes.list()
+    path.with_name("login").write_text(json.dumps(credential))
+    began = time.monotonic()
+    assert await sooner(lambda: nodes.fresh or watching.done(), 20)
+    assert nodes.fresh, f"not after {time.monotonic() - began:.0f} s"
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    await api.close()

@@ -6,10 +6,10 @@ import urllib.error
 from typing import Any
 
 from kube_fleet import KubeFleet, Made
-from seed_tools import get, sessions
+from pool_specs import get, sessions
 
+from cluster_pods import container_status
 from holdfast.kubernetes import names
-from kube.pods import told
 from waiting import eventually
 
 
@@ -84,6 +84,10 @@ def kill_agent(fleet: KubeFleet, worker: str, uid: str) -> None:
 
     def restarted() -> bool:
         pod = fleet.pod(worker)
-        return pod is not None and told(pod, names.AGENT)["restartCount"] == 1 and "running" in told(pod, names.AGENT)["state"]
+        return (
+            pod is not None
+            and container_status(pod, names.AGENT)["restartCount"] == 1
+            and "running" in container_status(pod, names.AGENT)["state"]
+        )
 
     eventually(restarted, 30, "its kubelet starts it again")

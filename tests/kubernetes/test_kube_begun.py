@@ -4,13 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fleet_probes import begins_unseen, judged
 from kube_fleet import KubeFleet, Made
-from seed_tools import Gate, begins_unseen, jobs, judged
+from pool_specs import Gate, jobs
 
+from cluster_pods import state
 from holdfast.kubernetes import names
-from kube.access import Access
-from kube.control_plane import ControlPlane
-from kube.pods import state
+from holdfast_testcluster.access import Access
+from holdfast_testcluster.control_plane import ControlPlane
 from waiting import eventually
 
 Make = Callable[..., Any]
@@ -34,7 +35,7 @@ def take_away(fleet: KubeFleet, worker: str) -> None:
     fleet.access.kubectl("delete", "pod", worker, "-n", fleet.namespace, "--wait=false")
 
 
-def told(fleet: KubeFleet, worker: str, container: str) -> dict[str, Any]:
+def container_status(fleet: KubeFleet, worker: str, container: str) -> dict[str, Any]:
     pod = fleet.pod(worker)
     assert pod is not None
     return state(pod, container)
@@ -46,8 +47,8 @@ def test_a_claim_whose_container_provably_never_started_is_served_again(fleet_of
     fleet.warm(1, within=90)
     fleet.kubelet.pause()
     claim = fleet.claim("linux", command=gate.job(3), wait="30s")
-    assert claim["state"] == "active", fleet.said()
-    assert "running" in told(fleet, claim["worker"], names.AGENT)
+    assert claim["state"] == "active", fleet.last_log()
+    assert "running" in container_status(fleet, claim["worker"], names.AGENT)
     take_away(fleet, claim["worker"])
     fleet.kubelet.resume()
     eventually(lambda: fleet.see(claim["id"])["worker"] not in (None, claim["worker"]), 60, "it has another worker")
@@ -55,7 +56,7 @@ def test_a_claim_whose_container_provably_never_started_is_served_again(fleet_of
     eventually(lambda: gate.ran == 1, 60, "it runs")
     gate.open()
     ended = fleet.see(claim["id"], wait="60s")
-    assert (ended["outcome"], ended["exit_code"], gate.ran) == ("failed", 3, 1), fleet.said()
+    assert (ended["outcome"], ended["exit_code"], gate.ran) == ("failed", 3, 1), fleet.last_log()
 
 
 def test_a_claim_whose_container_cannot_be_proved_unstarted_is_lost_or_retried_if_it_asked_for_it(
@@ -68,16 +69,18 @@ def test_a_claim_whose_container_cannot_be_proved_unstarted_is_lost_or_retried_i
     claims = [fleet.claim("linux", command=once.job(), wait="30s")]
     claims.append(fleet.claim("linux", command=again.job(3), retry="lost", wait="30s"))
     for claim in claims:
-        assert claim["state"] == "active", fleet.said()
-        eventually(lambda claim=claim: "terminated" in told(fleet, claim["worker"], names.AGENT), 30, "its agent has left")
+        assert claim["state"] == "active", fleet.last_log()
+        eventually(
+            lambda claim=claim: "terminated" in container_status(fleet, claim["worker"], names.AGENT), 30, "its agent has left"
+        )
         take_away(fleet, claim["worker"])
     lost = fleet.see(claims[0]["id"], wait="60s")
-    assert (lost["outcome"], lost["exit_code"]) == ("lost", None), fleet.said()
+    assert (lost["outcome"], lost["exit_code"]) == ("lost", None), fleet.last_log()
     let_go(fleet.access, fleet.namespace)
     eventually(lambda: again.ran == 1, 90, "what asked for it is served again")
     again.open()
     ended = fleet.see(claims[1]["id"], wait="60s")
-    assert (ended["outcome"], ended["exit_code"], ended["attempts"]) == ("failed", 3, 2), fleet.said()
+    assert (ended["outcome"], ended["exit_code"], ended["attempts"]) == ("failed", 3, 2), fleet.last_log()
     assert (once.ran, again.ran) == (0, 1)
 
 
@@ -94,4 +97,4 @@ def test_a_job_that_began_unseen_is_not_run_again_when_its_node_comes_back(
         plane.start_apiserver()
         kubelet.start()
         after = judged(fleet, claim["id"])
-        assert (after["outcome"], after["exit_code"], after["attempts"], gate.ran) == ("lost", None, 1, 1), fleet.said()
+        assert (after["outcome"], after["exit_code"], after["attempts"], gate.ran) == ("lost", None, 1, 1), fleet.last_log()

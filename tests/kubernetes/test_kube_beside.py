@@ -1,7 +1,6 @@
 """What stands beside the pods: a bad rule is refused at the door, no pool holds up another, and what a pool takes back goes."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -16,7 +15,7 @@ from holdfast.kubernetes.api import Api
 from holdfast.kubernetes.template import Setup
 from holdfast.model.pool import HeadroomSpec, NetworkSpec, Pool, PoolSpec
 from holdfast.ports.cluster import ClusterUnavailable
-from kube.access import MERGE, Access
+from holdfast_testcluster.access import MERGE, Access
 from waiting import eventually
 
 Open = Callable[[], KubernetesCluster]
@@ -37,20 +36,21 @@ def open_cluster(control_plane: Access, namespace: str) -> Open:
     return lambda: KubernetesCluster(Api(find_access(config)), namespace, setup, keep_output=0.0)
 
 
-def play(open_cluster: Open, *stories: Callable[[KubernetesCluster], Awaitable[Any]]) -> list[Any]:
-    """Each on a connection of its own, one after another: as other replicas would."""
+@pytest.fixture
+async def cluster(open_cluster: Open) -> AsyncIterator[KubernetesCluster]:
+    opened = open_cluster()
+    yield opened
+    await opened.close()
 
-    async def run() -> list[Any]:
-        said = []
-        for story in stories:
-            cluster = open_cluster()
-            try:
-                said.append(await asyncio.wait_for(story(cluster), 60))
-            finally:
-                await cluster.close()
-        return said
 
-    return asyncio.run(run())
+async def ensure_in_turn(open_cluster: Open, *pools: list[Pool]) -> None:
+    """Each over a connection of its own, one after another, as other replicas would."""
+    for wanted in pools:
+        cluster = open_cluster()
+        try:
+            await cluster.ensure(wanted)
+        finally:
+            await cluster.close()
 
 
 def networked(name: str = "linux", generation: int = 1, **spec: Any) -> Pool:
@@ -92,100 +92,94 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("network", "mode", "field", "reason"), WRONG, ids=[field for _, _, field, _ in WRONG])
-def test_a_bad_network_rule_is_refused_at_the_door(
-    control_plane: Access, namespace: str, open_cluster: Open, network: NetworkSpec, mode: Any, field: str, reason: str
+async def test_a_bad_network_rule_is_refused_at_the_door(
+    control_plane: Access, namespace: str, cluster: KubernetesCluster, network: NetworkSpec, mode: Any, field: str, reason: str
 ) -> None:
-    found = play(open_cluster, lambda cluster: cluster.check(networked(mode=mode, network=network)))[0]
+    found = await cluster.check(networked(mode=mode, network=network))
     assert [problem.field for problem in found] == [field]
     assert reason in found[0].reason
     assert control_plane.ask("GET", f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies")["items"] == []
 
 
-def test_a_good_network_rule_passes_also_where_its_policy_is_there_already(open_cluster: Open) -> None:
-    async def story(cluster: KubernetesCluster) -> None:
-        good = networked(mode="session", network=NetworkSpec(egress=TO_THE_DATABASE, ingress=[{"podSelector": {}}]))
-        assert await cluster.check(good) == []
-        await cluster.ensure([good])
-        assert await cluster.check(good) == []
+async def test_a_good_network_rule_passes_also_where_its_policy_is_there_already(
+    cluster: KubernetesCluster, open_cluster: Open
+) -> None:
+    good = networked(mode="session", network=NetworkSpec(egress=TO_THE_DATABASE, ingress=[{"podSelector": {}}]))
+    assert await cluster.check(good) == []
+    await cluster.ensure([good])
+    assert await cluster.check(good) == []
 
-    play(open_cluster, story)
 
-
-def test_a_bad_rule_that_got_past_the_door_opens_nothing(control_plane: Access, namespace: str, open_cluster: Open) -> None:
-    async def story(cluster: KubernetesCluster) -> None:
-        with pytest.raises(ClusterUnavailable, match=r"spec\.egress\[0\]\.too"):
-            await cluster.ensure([out_of(egress=TYPO)])
-
-    play(open_cluster, story)
+async def test_a_bad_rule_that_got_past_the_door_opens_nothing(
+    cluster: KubernetesCluster, control_plane: Access, namespace: str, open_cluster: Open
+) -> None:
+    with pytest.raises(ClusterUnavailable, match=r"spec\.egress\[0\]\.too"):
+        await cluster.ensure([out_of(egress=TYPO)])
     assert rules(control_plane, namespace) == {}
 
 
 # Beside each other
 
 
-def test_what_is_refused_of_one_pool_holds_up_no_other_and_is_said(
-    control_plane: Access, namespace: str, open_cluster: Open
+async def test_what_is_refused_of_one_pool_holds_up_no_other_and_is_said(
+    cluster: KubernetesCluster, control_plane: Access, namespace: str, open_cluster: Open
 ) -> None:
     nowhere = {"spec": {"containers": [{"name": "work", "image": "x"}], "nodeSelector": {"not a label": "x"}}}
     room = HeadroomSpec(mode="constant", slots=2)
     bad, changed = out_of("bad", egress=TYPO, pod=nowhere, headroom=room), out_of("changed", 2)
     all_of_them = [bad, out_of("good", egress=TO_THE_DATABASE, headroom=room), changed]
 
-    async def story(cluster: KubernetesCluster) -> None:
-        await cluster.ensure([out_of("changed", 1, TO_THE_DATABASE)])
-        with pytest.raises(ClusterUnavailable) as told:
-            await cluster.ensure(all_of_them)
-        assert "pool 'bad': NetworkPolicy" in str(told.value)
-        assert "pool 'bad': a placeholder" in str(told.value)
-        assert "2 refused" in str(told.value), "a word for each kind, not for each slot"
-        with pytest.raises(ClusterUnavailable):
-            await cluster.ensure(all_of_them)  # not done: said again
-
-    play(open_cluster, story)
+    await cluster.ensure([out_of("changed", 1, TO_THE_DATABASE)])
+    with pytest.raises(ClusterUnavailable) as told:
+        await cluster.ensure(all_of_them)
+    assert "pool 'bad': NetworkPolicy" in str(told.value)
+    assert "pool 'bad': a placeholder" in str(told.value)
+    assert "2 refused" in str(told.value), "a word for each kind, not for each slot"
+    with pytest.raises(ClusterUnavailable):
+        await cluster.ensure(all_of_them)  # not done: said again
     assert list(rules(control_plane, namespace)) == ["good"], "the good one's are there, what another took back is swept"
     kept = placeholders(control_plane, namespace).values()
     assert [each["metadata"]["labels"]["holdfast.dev/pool"] for each in kept] == ["good", "good"]
 
 
-def test_a_way_out_that_a_pool_takes_back_is_closed_at_once(control_plane: Access, namespace: str, open_cluster: Open) -> None:
-    async def story(cluster: KubernetesCluster) -> None:
-        await cluster.ensure([out_of(generation=1, egress=TO_THE_DATABASE)])
-        assert list(rules(control_plane, namespace)) == ["linux"]
-        await cluster.ensure([out_of(generation=2)])
-
-    play(open_cluster, story)
+async def test_a_way_out_that_a_pool_takes_back_is_closed_at_once(
+    cluster: KubernetesCluster, control_plane: Access, namespace: str, open_cluster: Open
+) -> None:
+    await cluster.ensure([out_of(generation=1, egress=TO_THE_DATABASE)])
+    assert list(rules(control_plane, namespace)) == ["linux"]
+    await cluster.ensure([out_of(generation=2)])
     assert rules(control_plane, namespace) == {}
 
 
-def test_a_replica_with_an_older_view_takes_nothing_from_a_pool(
+async def test_a_replica_with_an_older_view_takes_nothing_from_a_pool(
     control_plane: Access, namespace: str, open_cluster: Open
 ) -> None:
-    play(
+    await ensure_in_turn(
         open_cluster,
-        lambda cluster: cluster.ensure([out_of(generation=1, egress=TO_THE_DATABASE)]),
-        lambda cluster: cluster.ensure([out_of(generation=3, egress=TO_THE_DATABASE)]),
-        lambda cluster: cluster.ensure([out_of(generation=2)]),  # it had been taken back, and was given again
-        lambda cluster: cluster.ensure([]),  # before there was such a pool
+        [out_of(generation=1, egress=TO_THE_DATABASE)],
+        [out_of(generation=3, egress=TO_THE_DATABASE)],
+        [out_of(generation=2)],  # it had been taken back, and was given again
+        [],  # before there was such a pool
     )
     assert list(rules(control_plane, namespace)) == ["linux"]
 
 
-def test_a_placeholder_on_its_way_out_keeps_no_room_and_is_replaced(
+async def test_a_placeholder_on_its_way_out_keeps_no_room_and_is_replaced(
     control_plane: Access, namespace: str, open_cluster: Open
 ) -> None:
     linux = out_of(headroom=HeadroomSpec(mode="constant", slots=2))
-    play(open_cluster, lambda cluster: cluster.ensure([linux]))
+    await ensure_in_turn(open_cluster, [linux])
     before = placeholders(control_plane, namespace)
     leaving = f"/api/v1/namespaces/{namespace}/pods/{min(before)}"
     control_plane.ask("PATCH", leaving, {"metadata": {"finalizers": ["kube.test/slow"]}}, MERGE)
     control_plane.ask("DELETE", leaving)
     try:
-        play(open_cluster, lambda cluster: cluster.ensure([linux]), lambda cluster: cluster.ensure([linux]))
+        await ensure_in_turn(open_cluster, [linux], [linux])
         after = placeholders(control_plane, namespace)
         staying = [name for name, each in after.items() if "deletionTimestamp" not in each["metadata"]]
         assert len(before) == len(staying) == 2
         assert max(before) in staying, "the other one is left alone"
     finally:
         control_plane.ask("PATCH", leaving, {"metadata": {"finalizers": None}}, MERGE)
-    play(open_cluster, lambda cluster: cluster.ensure([linux]))
+    await ensure_in_turn(open_cluster, [linux])
     assert sorted(placeholders(control_plane, namespace)) == sorted(staying), "and nothing is moved for its name's sake"

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fleet_probes import quiet
 from kube_fleet import KubeFleet, Made, job
-from seed_tools import SERVE, get, quiet, sessions
+from pool_specs import SERVE, get, sessions
 
+from cluster_pods import STAY, state
 from holdfast.kubernetes import names
-from kube.pods import STAY, state
 from waiting import eventually
 
 BESIDE = {"name": "beside", "image": "db:test", "command": ["sh", "-c", STAY]}
@@ -46,7 +47,7 @@ def test_a_job_ends_with_its_container_though_another_one_lives_on(fleet_of: Mad
     eventually(lambda: "running" in state(pod_of(fleet, claim["worker"]), "beside"), 60, "the other one runs")
     end.touch()
     ended = fleet.see(claim["id"], wait="60s")
-    assert (ended["outcome"], ended["exit_code"], ended["attempts"]) == ("failed", 5, 1), fleet.said()
+    assert (ended["outcome"], ended["exit_code"], ended["attempts"]) == ("failed", 5, 1), fleet.last_log()
     assert fleet.api("GET", f"/v1/claims/{claim['id']}/output").raw == b"said\n"
     eventually(lambda: fleet.pod(claim["worker"]) is None, 60, "its pod goes, and with it what ran beside")
     fleet.warm(1, within=90)
@@ -68,7 +69,7 @@ def test_a_session_ends_with_its_container_though_its_agent_would_serve_on(fleet
     assert get(held["endpoint"], held["credential"]) == 200
     end.touch()
     ended = fleet.see(held["id"], wait="30s")
-    assert (ended["outcome"], ended["exit_code"]) == ("failed", 4), fleet.said()
+    assert (ended["outcome"], ended["exit_code"]) == ("failed", 4), fleet.last_log()
     over = lambda: (pod := fleet.pod(held["worker"])) is None or pod["status"]["phase"] == "Failed"  # noqa: E731
     eventually(over, 120, "its agent is told and leaves, or is ended")
 
@@ -140,6 +141,6 @@ def test_an_image_without_a_shell_finds_its_claim_in_a_file(fleet_of: Made, tmp_
     given = {"command": ["a", "b c"], "env": {"GREETING": "hello"}, "secrets": {"KEY": "s3cret"}, "payload": {"code": 6}}
     claim = fleet.claim("static", tenant="acme", **given, wait="30s")
     ended = fleet.see(claim["id"], wait="60s")
-    assert (ended["outcome"], ended["exit_code"]) == ("failed", 6), fleet.said()
+    assert (ended["outcome"], ended["exit_code"]) == ("failed", 6), fleet.last_log()
     told = json.loads(fleet.api("GET", f"/v1/claims/{claim['id']}/output").raw)
     assert told == {**given, "claim": claim["id"], "tenant": "acme", "fence": claim["fence"]}

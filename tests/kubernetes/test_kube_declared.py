@@ -1,7 +1,7 @@
 """WorkerPool objects on a real API server, one pass of the duty `pools` at a time: what they are told, and when they are gone."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,10 @@ from holdfast.kubernetes.template import Setup
 from holdfast.model.outcome import Failed, Outcome
 from holdfast.ports.declared import Condition, PoolStatus
 from holdfast.postgres.store import PostgresStore
-from kube import keys
-from kube.access import Access
-from store.makes import OnStore, make_warm
-from store.shelf import passed
+from holdfast_testcluster import keys
+from holdfast_testcluster.access import Access
+from postgres.recorded_cluster import passed
+from postgres.store_steps import make_warm
 from waiting import eventually
 
 MERGE = "application/merge-patch+json"
@@ -69,91 +69,81 @@ Pass = Callable[[], Awaitable[list[Outcome]]]
 
 
 @pytest.fixture
-def with_pool(place: Place, on_store: OnStore) -> Callable[..., None]:
-    """Run a story on a store and a cluster; `pass_()` is one pass of the duty."""
+async def cluster(place: Place) -> AsyncIterator[KubernetesCluster]:
+    opened = place.open()
+    yield opened
+    await opened.close()
 
-    def run(story: Callable[[PostgresStore, KubernetesCluster, Pass], Awaitable[None]]) -> None:
-        async def main(store: PostgresStore) -> None:
-            cluster = place.open()
 
-            async def pass_() -> list[Outcome]:
-                return [outcome for _, outcome in await passed(Pools(), store, cluster)]
+@pytest.fixture
+def pass_(store: PostgresStore, cluster: KubernetesCluster) -> Pass:
+    """One pass of the duty."""
 
-            try:
-                await story(store, cluster, pass_)
-            finally:
-                await cluster.close()
-
-        on_store(main)
+    async def run() -> list[Outcome]:
+        return [outcome for _, outcome in await passed(Pools(), store, cluster)]
 
     return run
 
 
-def test_an_object_says_that_it_could_not_be_checked_and_is_taken_when_it_can_be(
-    place: Place, with_pool: Callable[..., None], tmp_path: Path
+async def test_an_object_says_that_it_could_not_be_checked_and_is_taken_when_it_can_be(
+    place: Place, store: PostgresStore, cluster: KubernetesCluster, pass_: Pass, tmp_path: Path
 ) -> None:
     keys.make_authority(tmp_path)
 
-    async def story(store: PostgresStore, cluster: KubernetesCluster, pass_: Pass) -> None:
-        with unreachable(tmp_path) as port, hooked(place.access, place.namespace, tmp_path, port):
-            place.declare()
-            assert any(isinstance(outcome, Failed) for outcome in await pass_())
-            said = place.status()["conditions"]
-            assert (said["Ready"]["status"], said["Degraded"]["status"]) == ("False", "True")
-            assert said["Degraded"]["reason"] == "Unchecked"
-            assert NAME in said["Degraded"]["message"], "it names the webhook"
-            assert await store.pools.get("linux") is None, "what was not checked is not made"
-        await pass_()
-        assert await store.pools.get("linux") is not None
-        await pass_()
-        assert place.status()["conditions"]["Degraded"]["status"] == "False"
-
-    with_pool(story)
+    with unreachable(tmp_path) as port, hooked(place.access, place.namespace, tmp_path, port):
+        place.declare()
+        assert any(isinstance(outcome, Failed) for outcome in await pass_())
+        said = place.status()["conditions"]
+        assert (said["Ready"]["status"], said["Degraded"]["status"]) == ("False", "True")
+        assert said["Degraded"]["reason"] == "Unchecked"
+        assert NAME in said["Degraded"]["message"], "it names the webhook"
+        assert await store.pools.get("linux") is None, "what was not checked is not made"
+    await pass_()
+    assert await store.pools.get("linux") is not None
+    await pass_()
+    assert place.status()["conditions"]["Degraded"]["status"] == "False"
 
 
 # A refused edit (the pool goes on)
 
 
-def test_a_refused_edit_of_a_live_pool_leaves_its_counts_revision_and_freeze_as_they_are(
-    place: Place, with_pool: Callable[..., None]
+async def test_a_refused_edit_of_a_live_pool_leaves_its_counts_revision_and_freeze_as_they_are(
+    place: Place, store: PostgresStore, cluster: KubernetesCluster, pass_: Pass
 ) -> None:
-    async def story(store: PostgresStore, cluster: KubernetesCluster, pass_: Pass) -> None:
-        place.declare(warm=2)
-        await pass_()
-        pool = await store.pools.get("linux")
-        assert pool is not None
-        await make_warm(store, pool, 2)
-        await store.pools.freeze("linux", "looking into it")
-        await pass_()
-        before = place.status()
-        assert (before["free"], before["desired"], before["revision"]) == (2, 2, pool.revision)
-        assert before["conditions"]["Frozen"]["status"] == "True"
+    place.declare(warm=2)
+    await pass_()
+    pool = await store.pools.get("linux")
+    assert pool is not None
+    await make_warm(store, pool, 2)
+    await store.pools.freeze("linux", "looking into it")
+    await pass_()
+    before = place.status()
+    assert (before["free"], before["desired"], before["revision"]) == (2, 2, pool.revision)
+    assert before["conditions"]["Frozen"]["status"] == "True"
 
-        place.edit({"spec": {"warm": 5, "pod": {"spec": {"containers": [{"name": "work", "image": ""}]}}}})
-        for _ in range(2):
-            await pass_()
-            now = place.status()
-            figures = ("free", "warm", "desired", "revision", "selector")
-            assert {each: now[each] for each in figures} == {each: before[each] for each in figures}
-            assert now["conditions"]["Ready"]["status"] == "True", "it serves as before"
-            assert now["conditions"]["Frozen"]["message"] == "looking into it"
-            degraded = now["conditions"]["Degraded"]
-            assert (degraded["status"], degraded["reason"]) == ("True", "Refused")
-            assert "pod.spec.containers[0].image" in degraded["message"]
-            # Looked at and judged: whoever waits for this generation sees the judgement, not the last one's.
-            assert now["observedGeneration"] == degraded["observedGeneration"] == 2
-        stored = await store.pools.get("linux")
-        assert stored is not None
-        assert (stored.spec.warm, stored.revision) == (2, pool.revision)
-
-        place.edit({"spec": job(warm=3)})
-        await pass_()
+    place.edit({"spec": {"warm": 5, "pod": {"spec": {"containers": [{"name": "work", "image": ""}]}}}})
+    for _ in range(2):
         await pass_()
         now = place.status()
-        assert now["desired"] == 3
-        assert now["conditions"]["Degraded"]["status"] == "False"
+        figures = ("free", "warm", "desired", "revision", "selector")
+        assert {each: now[each] for each in figures} == {each: before[each] for each in figures}
+        assert now["conditions"]["Ready"]["status"] == "True", "it serves as before"
+        assert now["conditions"]["Frozen"]["message"] == "looking into it"
+        degraded = now["conditions"]["Degraded"]
+        assert (degraded["status"], degraded["reason"]) == ("True", "Refused")
+        assert "pod.spec.containers[0].image" in degraded["message"]
+        # Looked at and judged: whoever waits for this generation sees the judgement, not the last one's.
+        assert now["observedGeneration"] == degraded["observedGeneration"] == 2
+    stored = await store.pools.get("linux")
+    assert stored is not None
+    assert (stored.spec.warm, stored.revision) == (2, pool.revision)
 
-    with_pool(story)
+    place.edit({"spec": job(warm=3)})
+    await pass_()
+    await pass_()
+    now = place.status()
+    assert now["desired"] == 3
+    assert now["conditions"]["Degraded"]["status"] == "False"
 
 
 # Events
@@ -178,34 +168,30 @@ async def tell(cluster: KubernetesCluster, *statuses: PoolStatus) -> None:
         await objects.update_status(declared, status)
 
 
-def test_counts_alone_are_no_event(place: Place, with_pool: Callable[..., None]) -> None:
-    async def story(store: PostgresStore, cluster: KubernetesCluster, pass_: Pass) -> None:
-        place.declare()
-        await tell(cluster, *(told((False, "Starting", counts(free)), WELL) for free in range(9)))
-        assert place.status()["conditions"]["Ready"]["message"] == counts(8), "the condition itself is up to date"
-        assert place.events() == ["Starting"]
-        await tell(cluster, told((True, "WarmTargetMet", counts(9)), WELL))
-        assert place.events() == ["Starting", "WarmTargetMet"]
-
-    with_pool(story)
+async def test_counts_alone_are_no_event(place: Place, store: PostgresStore, cluster: KubernetesCluster, pass_: Pass) -> None:
+    place.declare()
+    await tell(cluster, *(told((False, "Starting", counts(free)), WELL) for free in range(9)))
+    assert place.status()["conditions"]["Ready"]["message"] == counts(8), "the condition itself is up to date"
+    assert place.events() == ["Starting"]
+    await tell(cluster, told((True, "WarmTargetMet", counts(9)), WELL))
+    assert place.events() == ["Starting", "WarmTargetMet"]
 
 
-def test_a_pool_that_comes_and_goes_with_its_load_says_so_once_in_a_while(
-    place: Place, with_pool: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+async def test_a_pool_that_comes_and_goes_with_its_load_says_so_once_in_a_while(
+    place: Place, store: PostgresStore, cluster: KubernetesCluster, pass_: Pass, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(store: PostgresStore, cluster: KubernetesCluster, pass_: Pass) -> None:
-        place.declare()
-        flapping = [told((False, "Starting", counts(3)), WELL), told((True, "WarmTargetMet", counts(9)), WELL)] * 5
-        await tell(cluster, *flapping)
-        assert place.events() == ["Starting", "WarmTargetMet"]
-        monkeypatch.setattr(adapter, "AGAIN", 0.0)
-        await tell(cluster, flapping[0])
-        assert place.events() == ["Starting", "WarmTargetMet", "Starting"]
-
-    with_pool(story)
+    place.declare()
+    flapping = [told((False, "Starting", counts(3)), WELL), told((True, "WarmTargetMet", counts(9)), WELL)] * 5
+    await tell(cluster, *flapping)
+    assert place.events() == ["Starting", "WarmTargetMet"]
+    monkeypatch.setattr(adapter, "AGAIN", 0.0)
+    await tell(cluster, flapping[0])
+    assert place.events() == ["Starting", "WarmTargetMet", "Starting"]
 
 
-def test_another_trouble_is_an_event_and_the_same_on_other_workers_is_not(place: Place, with_pool: Callable[..., None]) -> None:
+async def test_another_trouble_is_an_event_and_the_same_on_other_workers_is_not(
+    place: Place, store: PostgresStore, cluster: KubernetesCluster, pass_: Pass
+) -> None:
     troubles = [
         "unschedulable: 0/3 nodes are available: 3 Insufficient cpu.",
         "unschedulable: 0/4 nodes are available: 4 Insufficient cpu.",
@@ -213,45 +199,41 @@ def test_another_trouble_is_an_event_and_the_same_on_other_workers_is_not(place:
         'quota: pods "w-linux-fghij" is forbidden: exceeded quota: small, used: pods=6, limited: pods=6',
     ]
 
-    async def story(store: PostgresStore, cluster: KubernetesCluster, pass_: Pass) -> None:
-        place.declare()
-        starting = (True, "WarmTargetMet", "")
-        await tell(cluster, *(told(starting, (True, "SpawnsFail", trouble)) for trouble in troubles))
-        assert place.status()["conditions"]["Degraded"]["message"] == troubles[-1]
-        assert place.events() == ["SpawnsFail", "SpawnsFail"]
-        await tell(cluster, told(starting, WELL))
-        assert place.events() == ["SpawnsFail", "SpawnsFail", "AsExpected"]
-        edits = [f"pod.spec.containers[0].{field}: Required value" for field in ("image", "name")]
-        await tell(cluster, *(told(starting, (True, "Refused", edit)) for edit in edits))
-        assert place.events()[3:] == ["Refused", "Refused"]
-
-    with_pool(story)
+    place.declare()
+    starting = (True, "WarmTargetMet", "")
+    await tell(cluster, *(told(starting, (True, "SpawnsFail", trouble)) for trouble in troubles))
+    assert place.status()["conditions"]["Degraded"]["message"] == troubles[-1]
+    assert place.events() == ["SpawnsFail", "SpawnsFail"]
+    await tell(cluster, told(starting, WELL))
+    assert place.events() == ["SpawnsFail", "SpawnsFail", "AsExpected"]
+    edits = [f"pod.spec.containers[0].{field}: Required value" for field in ("image", "name")]
+    await tell(cluster, *(told(starting, (True, "Refused", edit)) for edit in edits))
+    assert place.events()[3:] == ["Refused", "Refused"]
 
 
 # Gone
 
 
-def test_an_object_that_became_another_installations_is_gone_for_us(place: Place, with_pool: Callable[..., None]) -> None:
-    async def story(store: PostgresStore, cluster: KubernetesCluster, pass_: Pass) -> None:
-        place.declare()
-        await pass_()
-        pool = await store.pools.get("linux")
-        assert pool is not None
-        objects = cluster.declarations
-        assert objects is not None
-        uid = pool.id.removeprefix("p-")
-        assert not await objects.absent("linux", uid)
-        place.edit({"metadata": {"labels": {"holdfast.dev/install": "two"}}})
-        assert await objects.absent("linux", uid)
-        await pass_()
-        assert await store.pools.get("linux") is None, "its name is free"
-        assert [each.state for each in await store.pools.all()] == ["draining"]
-        await pass_()
-        assert await store.pools.all() == []
-        place.edit({"metadata": {"labels": {"holdfast.dev/install": "one"}}})
-        await pass_()
-        back = await store.pools.get("linux")
-        assert back is not None, "it is ours again"
-        assert back.id == pool.id
-
-    with_pool(story)
+async def test_an_object_that_became_another_installations_is_gone_for_us(
+    place: Place, store: PostgresStore, cluster: KubernetesCluster, pass_: Pass
+) -> None:
+    place.declare()
+    await pass_()
+    pool = await store.pools.get("linux")
+    assert pool is not None
+    objects = cluster.declarations
+    assert objects is not None
+    uid = pool.id.removeprefix("p-")
+    assert not await objects.absent("linux", uid)
+    place.edit({"metadata": {"labels": {"holdfast.dev/install": "two"}}})
+    assert await objects.absent("linux", uid)
+    await pass_()
+    assert await store.pools.get("linux") is None, "its name is free"
+    assert [each.state for each in await store.pools.all()] == ["draining"]
+    await pass_()
+    assert await store.pools.all() == []
+    place.edit({"metadata": {"labels": {"holdfast.dev/install": "one"}}})
+    await pass_()
+    back = await store.pools.get("linux")
+    assert back is not None, "it is ours again"
+    assert back.id == pool.id

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cluster_fixtures import want_binaries
 from demos import counts_nothing_wrong, leaves_nothing_when_interrupted, left, own_folder, start
-from kube.fixtures import want_binaries
 
 TESTS = Path(__file__).parents[1]
 
@@ -19,7 +19,7 @@ def folder() -> Iterator[Path]:
 
 
 def begin(folder: Path, *arguments: str, **env: str) -> subprocess.Popen[str]:
-    return start("kube_demo", folder, *arguments, cwd=TESTS, PYTHONPATH="kubernetes", **env)
+    return start("kube_demo", folder, *arguments, cwd=TESTS, PYTHONPATH="kubernetes:../testcluster", **env)
 
 
 @pytest.mark.timeout(400)

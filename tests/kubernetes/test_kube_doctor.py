@@ -42,7 +42,7 @@ def put_node_pool(fleet: KubeFleet, name: str, grace: str | None) -> None:
     fleet.access.ask("POST", NODE_POOLS, body)
 
 
-def test_seed_004_doctor_finds_node_pools_that_never_end_a_claim_or_too_soon(own_fleet: KubeFleet) -> None:
+def test_doctor_finds_node_pools_that_never_end_a_claim_or_too_soon(own_fleet: KubeFleet) -> None:
     fleet, name = own_fleet, BOUNDS
     assert checks(fleet)[name]["ok"], "there is no Karpenter"
     assert fleet.api("PUT", "/v1/pools/linux", job(claim={"maxDuration": "6h"})).status == 201

@@ -4,12 +4,14 @@ import signal
 import time
 from pathlib import Path
 
+from fleet_probes import worker
 from kube_fleet import KubeFleet, Made, job
-from load_tools import all_served, load, sound
-from seed_tools import Gate, busy_marks, marks, worker
+from pod_marks import busy_marks, marks
+from pool_specs import Gate
+from steady_load import all_served, load, sound
 
-from kube.access import MERGE
-from kube.control_plane import ControlPlane
+from holdfast_testcluster.access import MERGE
+from holdfast_testcluster.control_plane import ControlPlane
 from waiting import eventually
 
 AWAY = 30.0  # seconds, as the failure table has it

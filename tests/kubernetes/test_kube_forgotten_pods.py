@@ -4,12 +4,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from fleet_probes import metric, worker
 from kube_fleet import KubeFleet, Made
-from seed_tools import FREE_MARKS, Gate, busy_marks, get, jobs, marks, metric, sessions, worker, write
+from pod_marks import FREE_MARKS, busy_marks, marks, write
+from pool_specs import Gate, get, jobs, sessions
 
+from cluster_pods import container_status
 from holdfast.kubernetes import names
 from holdfast.model.claim import epoch_of
-from kube.pods import told
 from waiting import eventually
 
 SLACK = 25.0  # seconds on top of the failure table's bounds: a pod starts or ends by its kubelet, on a loaded machine
@@ -25,7 +27,7 @@ def test_a_pod_without_a_row_is_deleted_after_its_grace_but_not_if_it_is_busy_or
     past = fleet.see(fleet.claim("linux", tenant="acme", command=["true"])["id"], wait="60s")
     fleet.warm(3, within=90)
     held = fleet.claim("notebook", tenant="acme", wait="30s")
-    assert (past["outcome"], held["state"]) == ("completed", "active"), fleet.said()
+    assert (past["outcome"], held["state"]) == ("completed", "active"), fleet.last_log()
     known = next(each["id"] for each in fleet.workers("warm") if each["pool"] == "linux")
     copy(fleet, known, "w-linux-idle")
     copy(fleet, known, "w-linux-stamped", busy_marks(past))
@@ -34,7 +36,9 @@ def test_a_pod_without_a_row_is_deleted_after_its_grace_but_not_if_it_is_busy_or
     fleet.sql("DELETE FROM holdfast.worker WHERE id = $1", known)
     idle, stay = ("w-linux-idle", known), ("w-linux-stamped", "w-linux-old", held["worker"])
     copies = ("w-linux-idle", "w-linux-stamped", "w-linux-old")
-    eventually(lambda: all("running" in told(shown(fleet, name), names.AGENT)["state"] for name in copies), 40, "they run")
+    eventually(
+        lambda: all("running" in container_status(shown(fleet, name), names.AGENT)["state"] for name in copies), 40, "they run"
+    )
     uids = {name: shown(fleet, name)["metadata"]["uid"] for name in stay}
     fleet.kubelet.pause()  # so that what is told to end can be looked at
     eventually(lambda: all_told_to_end(fleet, idle), 60 + SLACK, "those that are idle are told to end")
@@ -120,7 +124,7 @@ def test_a_restored_database_is_noticed_by_the_mark_alone_and_a_pod_that_it_does
     backup = fleet.home / "backup"
     fleet.postgres.base_backup(backup)
     job = fleet.claim("linux", tenant="acme", command=gate.job(7), wait="60s")
-    assert job["state"] == "active", fleet.said()
+    assert job["state"] == "active", fleet.last_log()
     eventually(lambda: gate.ran == 1, 30, "it runs")
     uid = shown(fleet, job["worker"])["metadata"]["uid"]
     _restore(fleet, backup, job)
@@ -142,7 +146,7 @@ def test_a_restored_database_is_noticed_by_the_mark_alone_and_a_pod_that_it_does
     eventually(lambda: metric(fleet, SUSPECTS) == 0, 15 + SLACK, "nobody is suspect")
     gate.open()
     ended = fleet.see(job["id"], wait="60s")
-    assert (ended["outcome"], ended["exit_code"], gate.ran) == ("failed", 7, 1), fleet.said()
+    assert (ended["outcome"], ended["exit_code"], gate.ran) == ("failed", 7, 1), fleet.last_log()
     new = fleet.claim("idle", command=["true"], wait="60s")
     assert (epoch_of(new["fence"]), fleet.see(new["id"], wait="60s")["outcome"]) == (2, "completed"), "fences only grow"
     assert (mark(fleet)["epoch"], mark(fleet)["mark"] > kept["mark"]) == (2, True)

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kill_tools import Holders, Sitters, age, one_at_a_time, one_tenant_each, ready, watched
+from holders_and_watcher import Holders, Sitters, age, one_at_a_time, one_tenant_each, ready, watched
 from kube_fleet import KubeFleet, Made, job
-from load_tools import sound
-from seed_tools import FREE_MARKS, marks, sessions
+from pod_marks import FREE_MARKS, marks
+from pool_specs import sessions
+from steady_load import sound
 
 from holdfast.kubernetes import names
 from holdfast.kubernetes.cluster import KEEP_OUTPUT
@@ -90,7 +91,7 @@ def each_ran_once(fleet: KubeFleet, holders: Holders) -> None:
     assert len(set(holders.ids)) == len(holders.ids), "a key names one claim"
     for id_ in holders.ids:
         done = fleet.see(id_, wait="60s", replica=fleet.alive())
-        assert (done["state"], done["outcome"], done["exit_code"]) == ("ended", "completed", 0), (done, fleet.said())
+        assert (done["state"], done["outcome"], done["exit_code"]) == ("ended", "completed", 0), (done, fleet.last_log())
     assert Counter(holders.ran()) == Counter(holders.ids), "each command ran exactly once"
     asked = fleet.sql(OF_POOL, "linux")
     assert {row["id"] for row in asked} == set(holders.ids), "and nothing else was made"

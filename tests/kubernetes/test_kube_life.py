@@ -31,7 +31,7 @@ SESSION = {
 def get(endpoint: str, credential: str | None) -> int:
     headers = {"Authorization": f"Bearer {credential}"} if credential else {}
     try:
-        with urllib.request.urlopen(urllib.request.Request(endpoint, headers=headers), timeout=10) as answer:
+        with urllib.request.urlopen(urllib.request.Request(endpoint, headers=headers), timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -41,7 +41,7 @@ def test_a_session_is_served_through_its_sidecar_and_parked_for_its_tenant(fleet
     fleet = fleet_of(pools={"notebook": SESSION})
     fleet.warm(1, within=60)
     held = fleet.claim("notebook", tenant="acme", wait="30s")
-    assert held["state"] == "active", fleet.said()
+    assert held["state"] == "active", fleet.last_log()
     assert get(held["endpoint"], held["credential"]) == 200
     assert get(held["endpoint"], "hfc_wrong") == 401
     assert get(held["endpoint"], None) == 401
@@ -61,7 +61,7 @@ def test_a_claims_command_runs_in_an_unmodified_image_and_its_status_is_the_resu
     fleet.warm(2, within=60)
     said = fleet.claim("linux", command=["sh", "-c", "echo $GREETING from $HOLDFAST_CLAIM; exit 3"], env={"GREETING": "hello"})
     ended = fleet.see(said["id"], wait="60s")
-    assert (ended["outcome"], ended["exit_code"], ended["protected"]) == ("failed", 3, True), fleet.said()
+    assert (ended["outcome"], ended["exit_code"], ended["protected"]) == ("failed", 3, True), fleet.last_log()
     output = fleet.api("GET", f"/v1/claims/{said['id']}/output").raw
     assert output == f"hello from {said['id']}\n".encode()
     fleet.warm(2, within=60)

@@ -1,7 +1,5 @@
 """Logs in pieces: what was read is not asked for again, what grew is, and what is kept is bounded."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -40,13 +38,15 @@ def pod(name: str, *, ended: bool = False) -> PodObject:
     return msgspec.convert(shown, PodObject)
 
 
-def play(story: Callable[[Server, Logs], Awaitable[None]]) -> None:
-    async def run() -> None:
-        server = Server()
-        reader: Any = server
-        await story(server, Logs(reader, "/pods"))
+@pytest.fixture
+def server() -> Server:
+    return Server()
 
-    asyncio.run(run())
+
+@pytest.fixture
+def log(server: Server) -> Logs:
+    reader: Any = server
+    return Logs(reader, "/pods")
 
 
 async def read_all(log: Logs, of: PodObject, piece: int) -> bytes:
@@ -56,42 +56,33 @@ async def read_all(log: Logs, of: PodObject, piece: int) -> bytes:
     return whole
 
 
-def test_a_long_log_is_read_once_however_many_pieces_it_has() -> None:
-    async def story(server: Server, log: Logs) -> None:
-        server.logs["w"] = bytes(range(256)) * 4096 * 3
-        assert await read_all(log, pod("w", ended=True), 64 * 1024) == server.logs["w"]
-        assert await read_all(log, pod("w", ended=True), 1000) == server.logs["w"], "another reader"
-        assert server.asked == 1
-
-    play(story)
+async def test_a_long_log_is_read_once_however_many_pieces_it_has(server: Server, log: Logs) -> None:
+    server.logs["w"] = bytes(range(256)) * 4096 * 3
+    assert await read_all(log, pod("w", ended=True), 64 * 1024) == server.logs["w"]
+    assert await read_all(log, pod("w", ended=True), 1000) == server.logs["w"], "another reader"
+    assert server.asked == 1
 
 
-def test_what_a_container_prints_last_is_read() -> None:
-    async def story(server: Server, log: Logs) -> None:
-        assert (await log.read(pod("w"), 0, 10)).size == 0, "not started yet"
-        server.logs["w"] = b"one"
-        assert (await log.read(pod("w"), 0, 10)).data == b"one"
-        server.logs["w"] = b"one, two" + b"." * 2 * logs.RATE
-        assert (await log.read(pod("w"), 3, 5)).data == b", two"
-        before = server.asked
-        end = len(server.logs["w"])
-        server.logs["w"] += b"last"
-        assert (await log.read(pod("w"), end, 9)).data == b"", "so long a log is not read again at once"
-        assert server.asked == before
-        assert (await log.read(pod("w", ended=True), end, 9)).data == b"last", "but when its container has ended"
-
-    play(story)
+async def test_what_a_container_prints_last_is_read(server: Server, log: Logs) -> None:
+    assert (await log.read(pod("w"), 0, 10)).size == 0, "not started yet"
+    server.logs["w"] = b"one"
+    assert (await log.read(pod("w"), 0, 10)).data == b"one"
+    server.logs["w"] = b"one, two" + b"." * 2 * logs.RATE
+    assert (await log.read(pod("w"), 3, 5)).data == b", two"
+    before = server.asked
+    end = len(server.logs["w"])
+    server.logs["w"] += b"last"
+    assert (await log.read(pod("w"), end, 9)).data == b"", "so long a log is not read again at once"
+    assert server.asked == before
+    assert (await log.read(pod("w", ended=True), end, 9)).data == b"last", "but when its container has ended"
 
 
-def test_no_more_is_read_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(server: Server, log: Logs) -> None:
-        server.logs["w"] = b"x" * (logs.LOG_LIMIT + 1)
-        last = await log.read(pod("w"), logs.LOG_LIMIT - 2, 10)
-        assert (last.data, last.size, last.truncated) == (b"xx", logs.LOG_LIMIT, True)
-        monkeypatch.setattr(logs, "KEPT", 10)
-        for number in range(5):
-            server.logs[f"v{number}"] = b"12345"
-            await log.read(pod(f"v{number}"), 0, 9)
-        assert sum(len(each.data) for each in log._kept.values()) <= 10
-
-    play(story)
+async def test_no_more_is_read_than_may_be(server: Server, log: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.logs["w"] = b"x" * (logs.LOG_LIMIT + 1)
+    last = await log.read(pod("w"), logs.LOG_LIMIT - 2, 10)
+    assert (last.data, last.size, last.truncated) == (b"xx", logs.LOG_LIMIT, True)
+    monkeypatch.setattr(logs, "KEPT", 10)
+    for number in range(5):
+        server.logs[f"v{number}"] = b"12345"
+        await log.read(pod(f"v{number}"), 0, 9)
+    assert sum(len(each.data) for each in log._kept.values()) <= 10

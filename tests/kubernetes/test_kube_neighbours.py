@@ -6,9 +6,9 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+from forged_tokens import said, signed_again
 from kube_fleet import KubeFleet, Made, job
 from kube_stage import KubeStage
-from token_tools import said, signed_again
 
 from holdfast.kubernetes import names
 from waiting import eventually
@@ -63,7 +63,7 @@ def register(fleet: KubeFleet, worker: str, uid: str, token: str) -> int:
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     url = f"http://127.0.0.1:{fleet.ports[0]}/v1/worker/register"
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=10) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code

@@ -1,29 +1,21 @@
 """A pod whose end is recorded: kept for its output for a while, and in nobody's way."""
 
-import asyncio
-from collections.abc import Callable
-from typing import Any
-
 from kube_stage import AGENT_IMAGE, KubeStage
 
+from cluster_pods import Pods
 from contracts.cluster import reaches
 from holdfast.kubernetes import KubernetesCluster, names
 from holdfast.kubernetes.access import find_access
 from holdfast.kubernetes.api import Api
 from holdfast.kubernetes.template import Setup
 from holdfast.model.pod import Pod
-from kube.access import Access
-from kube.pods import Pods
+from holdfast_testcluster.access import Access
 
 
-def test_a_pod_that_is_kept_for_its_output_holds_up_no_drain(
-    control_plane: Access, namespace: str, make_nodes: Callable[..., Any]
+async def test_a_pod_that_is_kept_for_its_output_holds_up_no_drain(
+    control_plane: Access, namespace: str, stage: KubeStage
 ) -> None:
-    stage = KubeStage(control_plane, namespace, make_nodes(control_plane, namespace, nodes=1))
-    asyncio.run(story(control_plane, namespace, stage, Pods(control_plane, namespace)))
-
-
-async def story(control_plane: Access, namespace: str, stage: KubeStage, pods: Pods) -> None:
+    pods = Pods(control_plane, namespace)
     setup = Setup("one", AGENT_IMAGE, ("http://127.0.0.1:9",))
     cluster = KubernetesCluster(Api(find_access(control_plane.kubeconfig)), namespace, setup)
     try:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from kube_fleet import KubeFleet, Made
-from seed_tools import Gate, jobs
+from pool_specs import Gate, jobs
 
+from cluster_pods import state
 from holdfast.kubernetes import names
-from kube.pods import state
 from waiting import always, eventually
 
 SEALED = {"network": {"seal": True}}
@@ -63,10 +63,10 @@ def test_a_seal_is_put_only_after_the_acknowledgement(fleet_of: Made, tmp_path: 
         eventually(stamped, 20, "it is held")
         always(lambda: not sealed(fleet, worker) and fleet.see(claim["id"])["state"] == "assigned", AGES, "an answer is due")
     eventually(lambda: sealed(fleet, worker), 30, "sealed")
-    assert fleet.see(claim["id"])["state"] == "active", fleet.said()
+    assert fleet.see(claim["id"])["state"] == "active", fleet.last_log()
     gate.open()
     ended = fleet.see(claim["id"], wait="60s")
-    assert (ended["outcome"], ended["exit_code"], ended["worker"]) == ("failed", 4, worker), fleet.said()
+    assert (ended["outcome"], ended["exit_code"], ended["worker"]) == ("failed", 4, worker), fleet.last_log()
     observer.join()
     closed = [pod for pod in observer.seen if names.SEALED in pod["metadata"]["labels"]]
     assert closed, "the observer saw the seal"
@@ -98,6 +98,6 @@ def test_a_sealed_jobs_result_waits_on_its_pod_for_replicas_that_are_away(fleet_
         fleet.start(n)
     eventually(lambda: fleet.api("GET", "/readyz").status == 200, 60, "a replica is back")
     ended = fleet.see(claim["id"], wait="60s")
-    assert (ended["outcome"], ended["exit_code"], ended["attempts"]) == ("failed", 9, 1), fleet.said()
+    assert (ended["outcome"], ended["exit_code"], ended["attempts"]) == ("failed", 9, 1), fleet.last_log()
     eventually(lambda: fleet.pod(worker) is None, 60, "recorded, it goes")
     assert gate.ran == 1

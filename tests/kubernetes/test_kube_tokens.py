@@ -1,10 +1,11 @@
 """Agents' tokens: the cluster's is reviewed once, then a short one of ours is used, at any replica, however often they ask."""
 
+from fleet_probes import metric, worker
 from kube_fleet import KubeFleet
-from seed_tools import get, jobs, metric, sessions, worker
+from pool_specs import get, jobs, sessions
 
-from kube.access import Access
-from kube.control_plane import ControlPlane
+from holdfast_testcluster.access import Access
+from holdfast_testcluster.control_plane import ControlPlane
 from waiting import eventually
 
 POLLS = 'holdfast_http_requests_total{route="POST /v1/worker/poll",status="200"}'
@@ -25,7 +26,7 @@ def test_an_agents_token_is_reviewed_once_however_often_it_asks_and_whichever_re
 
 def _a_job_and_many_sessions(fleet: KubeFleet) -> None:
     done = fleet.see(fleet.claim("linux", command=["true"], wait="30s")["id"], wait="60s")
-    assert done["outcome"] == "completed", fleet.said()
+    assert done["outcome"] == "completed", fleet.last_log()
     before, served = metric(fleet, POLLS), set[str]()
     for n in range(5):
         held = fleet.claim("notebook", tenant="acme", wait="60s", replica=n % 2)
@@ -60,7 +61,7 @@ def one_review_each(fleet: KubeFleet, access: Access, agents: int) -> None:
     fleet.warm(3, within=90)
     eventually(lambda: not fleet.workers("spawning"), 60, "nobody starts")
     assert fleet.sql("SELECT count(*) AS n FROM holdfast.worker")[0]["n"] == agents
-    assert reviews(access) == agents, fleet.said()
+    assert reviews(access) == agents, fleet.last_log()
 
 
 def reviews(access: Access) -> float:

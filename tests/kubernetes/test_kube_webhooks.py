@@ -1,6 +1,5 @@
 """Webhooks that deny a pod, or that must be asked and cannot be: the slot comes back at once, and the pool names the webhook."""
 
-import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable
@@ -15,7 +14,7 @@ from webhooks import NAME, denying, hooked, unreachable
 from holdfast.kubernetes.access import Access as OurAccess
 from holdfast.kubernetes.api import Api, ApiRefused
 from holdfast.ports.cluster import OutcomeUnknown
-from kube import keys
+from holdfast_testcluster import keys
 from waiting import eventually
 
 
@@ -74,35 +73,32 @@ class Fixed:
         return {}
 
 
-def answered(code: int, body: Any, ask: Callable[[Api], Awaitable[bytes]]) -> BaseException | None:
-    async def story() -> BaseException | None:
-        async def handler(_: web.Request) -> web.Response:
-            return web.Response(status=code, text=body if isinstance(body, str) else json.dumps({"code": code, **body}))
+async def answered(code: int, body: Any, ask: Callable[[Api], Awaitable[bytes]]) -> BaseException | None:
+    async def handler(_: web.Request) -> web.Response:
+        return web.Response(status=code, text=body if isinstance(body, str) else json.dumps({"code": code, **body}))
 
-        app = web.Application()
-        app.router.add_route("*", "/pods", handler)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        api = Api(cast(OurAccess, Fixed(runner.addresses[0][1])))
-        try:
-            await ask(api)
-        except (ApiRefused, OutcomeUnknown) as error:
-            return error
-        finally:
-            await api.close()
-            await runner.cleanup()
-        return None
-
-    return asyncio.run(story())
+    app = web.Application()
+    app.router.add_route("*", "/pods", handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    api = Api(cast(OurAccess, Fixed(runner.addresses[0][1])))
+    try:
+        await ask(api)
+    except (ApiRefused, OutcomeUnknown) as error:
+        return error
+    finally:
+        await api.close()
+        await runner.cleanup()
+    return None
 
 
-def test_a_create_that_fell_with_its_webhook_is_refused() -> None:
+async def test_a_create_that_fell_with_its_webhook_is_refused() -> None:
     status = {"reason": "InternalError", "message": CALL}
-    assert isinstance(answered(500, status, lambda api: api.post("/pods", {})), ApiRefused)
+    assert isinstance(await answered(500, status, lambda api: api.post("/pods", {})), ApiRefused)
 
 
 @pytest.mark.parametrize(("method", "code", "body"), [case[1:] for case in UNKNOWN], ids=[case[0] for case in UNKNOWN])
-def test_every_other_5xx_stays_unknown(method: str, code: int, body: Any) -> None:
+async def test_every_other_5xx_stays_unknown(method: str, code: int, body: Any) -> None:
     write = (lambda api: api.post("/pods", {})) if method == "POST" else (lambda api: api.patch("/pods", {}))
-    assert isinstance(answered(code, body, write), OutcomeUnknown)
+    assert isinstance(await answered(code, body, write), OutcomeUnknown)

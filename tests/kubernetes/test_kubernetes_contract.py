@@ -7,9 +7,9 @@ from typing import Any, Never
 import pytest
 from kube_stage import FollowingCluster, FollowingStage
 
-from contracts.cluster import ClusterContract, play, running, stamp, until
+from contracts.cluster import ClusterContract, running, stamp, until
 from holdfast.ports.cluster import Cluster
-from kube.access import Access
+from holdfast_testcluster.access import Access
 
 
 class TestKubernetesCluster(ClusterContract):
@@ -23,51 +23,47 @@ class TestKubernetesClusterThatFollows(ClusterContract):
     def stage(self, control_plane: Access, namespace: str, make_nodes: Callable[..., Any]) -> FollowingStage:
         return FollowingStage(control_plane, namespace, make_nodes(control_plane, namespace, nodes=1))
 
-    def test_what_others_do_is_known_without_asking(self, stage: FollowingStage, monkeypatch: pytest.MonkeyPatch) -> None:
-        async def story(cluster: Cluster) -> None:
-            assert isinstance(cluster, FollowingCluster)
-            other = stage.open()
-            pod = await running(other, stage.order("w-1"))
-            await cluster.follows()
-            monkeypatch.setattr(cluster._api, "get", _ask_nobody)
+    async def test_what_others_do_is_known_without_asking(
+        self, cluster: Cluster, stage: FollowingStage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert isinstance(cluster, FollowingCluster)
+        other = stage.open()
+        pod = await running(other, stage.order("w-1"))
+        await cluster.follows()
+        monkeypatch.setattr(cluster._api, "get", _ask_nobody)
 
-            async def protected() -> bool:
-                return [each.protected for each in await cluster.pods()] == [True]
+        async def protected() -> bool:
+            return [each.protected for each in await cluster.pods()] == [True]
 
-            async def ending() -> bool:
-                return [each.terminating for each in (await cluster.read_cached(["w-1"])).values()] == [True]
+        async def ending() -> bool:
+            return [each.terminating for each in (await cluster.read_cached(["w-1"])).values()] == [True]
 
-            assert [each.uid for each in await cluster.pods()] == [pod.uid]
-            told = await other.protect("w-1", pod.uid, stamp())
-            await until(protected, "the protection is known")
-            assert told is not None
-            assert (await cluster.read_cached(["w-1"]))["w-1"].stamp == told.stamp
-            await other.delete("w-1", pod.uid, 5)
-            await until(ending, "its end is known")
-            await other.close()
+        assert [each.uid for each in await cluster.pods()] == [pod.uid]
+        told = await other.protect("w-1", pod.uid, stamp())
+        await until(protected, "the protection is known")
+        assert told is not None
+        assert (await cluster.read_cached(["w-1"]))["w-1"].stamp == told.stamp
+        await other.delete("w-1", pod.uid, 5)
+        await until(ending, "its end is known")
+        await other.close()
 
-        play(stage, story)
+    async def test_a_pod_that_went_is_hinted_at_and_not_known_any_more(self, cluster: Cluster, stage: FollowingStage) -> None:
+        other = stage.open()
+        pod = await running(other, stage.order("w-1"))
+        assert len(await cluster.pods()) == 1
+        hints = set[str]()
+        going = asyncio.ensure_future(_gather(cluster, hints))
 
-    def test_a_pod_that_went_is_hinted_at_and_not_known_any_more(self, stage: FollowingStage) -> None:
-        async def story(cluster: Cluster) -> None:
-            other = stage.open()
-            pod = await running(other, stage.order("w-1"))
-            assert len(await cluster.pods()) == 1
-            hints = set[str]()
-            going = asyncio.ensure_future(_gather(cluster, hints))
+        async def gone() -> bool:
+            await other.forget("w-1", pod.uid)
+            return await cluster.pods() == []
 
-            async def gone() -> bool:
-                await other.forget("w-1", pod.uid)
-                return await cluster.pods() == []
-
-            await other.delete("w-1", pod.uid, 0)
-            await until(gone, "it is not known any more")
-            going.cancel()
-            assert hints == {"w-1"}
-            assert await cluster.read_cached(["w-1"]) == {}
-            await other.close()
-
-        play(stage, story)
+        await other.delete("w-1", pod.uid, 0)
+        await until(gone, "it is not known any more")
+        going.cancel()
+        assert hints == {"w-1"}
+        assert await cluster.read_cached(["w-1"]) == {}
+        await other.close()
 
 
 async def _ask_nobody(*_: object, **__: object) -> Never:

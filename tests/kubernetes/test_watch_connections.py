@@ -9,12 +9,11 @@ import pytest
 from flaky_api import FlakyApi
 from kube_stage import FollowingStage, KubeStage
 
-from contracts.cluster import play, running
+from contracts.cluster import running
 from holdfast.kubernetes.access import find_access
 from holdfast.kubernetes.api import Api
 from holdfast.model.pod import Stamp
-from holdfast.ports.cluster import Cluster
-from kube.access import Access
+from holdfast_testcluster.access import Access
 from waiting import sooner
 
 NODES = "/api/v1/nodes"
@@ -27,16 +26,17 @@ def flaky(control_plane: Access, tmp_path: Path) -> Iterator[FlakyApi]:
         yield flaky
 
 
-def test_a_watch_and_every_other_call_come_over_connections_of_their_own(flaky: FlakyApi, stage: KubeStage) -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_a_watch_and_every_other_call_come_over_connections_of_their_own(flaky: FlakyApi, stage: KubeStage) -> None:
+    cluster = FollowingStage.through(flaky.kubeconfig, stage).open()
+    try:
         pod = await running(cluster, stage.order("w-1"))
         stamped = await cluster.protect(pod.name, pod.uid, Stamp("acme", "c-1", 7))
         assert stamped is not None
         assert await cluster.clear(pod.name, pod.uid, stamped.version)
         assert await cluster.verify("nobody's") is None
         await cluster.delete(pod.name, pod.uid, 1.0)
-
-    play(FollowingStage.through(flaky.kubeconfig, stage), story)
+    finally:
+        await cluster.close()
     watches = {call.port for call in flaky.calls if "watch" in call.query}
     others = [call for call in flaky.calls if "watch" not in call.query]
     assert len(watches) >= 2, "pods and nodes are followed"
@@ -44,28 +44,25 @@ def test_a_watch_and_every_other_call_come_over_connections_of_their_own(flaky: 
     assert not watches & {call.port for call in others}
 
 
-def test_more_watches_than_connections_hold_up_no_call(control_plane: Access) -> None:
-    async def story() -> None:
-        api, standing = Api(find_access(control_plane.kubeconfig)), set[int]()
+async def test_more_watches_than_connections_hold_up_no_call(control_plane: Access) -> None:
+    api, standing = Api(find_access(control_plane.kubeconfig)), set[int]()
 
-        async def watch(n: int) -> None:
-            async with api.stream(NODES, {"watch": "1", "resourceVersion": "0"}, 60.0) as lines:
-                standing.add(n)
-                async for _ in lines:
-                    pass
-            standing.remove(n)
+    async def watch(n: int) -> None:
+        async with api.stream(NODES, {"watch": "1", "resourceVersion": "0"}, 60.0) as lines:
+            standing.add(n)
+            async for _ in lines:
+                pass
+        standing.remove(n)
 
-        watching = [asyncio.create_task(watch(n)) for n in range(AT_ONCE + 1)]
-        try:
-            assert await sooner(lambda: len(standing) == AT_ONCE), f"only {len(standing)} stand"
-            assert b"major" in await api.get("/version")
-            assert b"tokenreviews" in await api.get("/apis/authentication.k8s.io/v1")
-            assert len(standing) == AT_ONCE, "and one more waits for a connection still"
-        finally:
-            for task in watching:
-                task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.gather(*watching, return_exceptions=True)
-            await api.close()
-
-    asyncio.run(asyncio.wait_for(story(), 60))
+    watching = [asyncio.create_task(watch(n)) for n in range(AT_ONCE + 1)]
+    try:
+        assert await sooner(lambda: len(standing) == AT_ONCE), f"only {len(standing)} stand"
+        assert b"major" in await api.get("/version")
+        assert b"tokenreviews" in await api.get("/apis/authentication.k8s.io/v1")
+        assert len(standing) == AT_ONCE, "and one more waits for a connection still"
+    finally:
+        for task in watching:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*watching, return_exceptions=True)
+        await api.close()

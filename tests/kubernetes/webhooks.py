@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from kube import keys
-from kube.access import Access
+from holdfast_testcluster import keys
+from holdfast_testcluster.access import Access
 from waiting import eventually
 
 HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"

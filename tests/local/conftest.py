@@ -5,10 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-pytest.register_assert_rewrite("contracts.cluster")
-
-from local_stage import LocalStage  # noqa: E402
+from local_stage import LocalStage
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from holdfast.local.process import Process, Table, alive, kin, look, send
 from holdfast.model.pod import Pod
 from holdfast.model.pool import Pool, PoolSpec, WorkerSpec, revision_of
 from holdfast.ports.cluster import Order
+from waiting import Deadline
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 STUBBORN = ["sh", "-c", "trap '' TERM; touch ready; while :; do sleep 0.05; done"]
@@ -70,10 +71,10 @@ class LocalStage:
 
     def end_everything(self) -> None:
         """Until two looks in a row find nothing."""
-        deadline = time.monotonic() + 20
+        deadline = Deadline(20)
         quiet = 0
         while quiet < 2:
-            assert time.monotonic() < deadline, "some process of a test will not end"
+            assert not deadline.over(), "some process of a test will not end"
             left = self.left()
             quiet = 0 if left else quiet + 1
             for process in left:

@@ -11,9 +11,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "api"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 
-from cli_said import Cli, Said
-from door_stage import Stage, staged
+from cli_results import Cli, Result
 from plan_runs import run_fleet
+from served_api import Stage, staged
 
 from holdfast.cli.main import main
 from holdfast.plan.figures import Figures
@@ -54,14 +54,14 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.chdir(tmp_path)
 
-    def type_(*arguments: str) -> Said:
+    def type_(*arguments: str) -> Result:
         code: object = 0
         try:
             main(list(arguments))
         except SystemExit as ended:
             code = ended.code
         sys.stdout.flush()
-        told = capfd.readouterr()
-        return Said(code if isinstance(code, int) else 0, told.out, told.err)
+        printed = capfd.readouterr()
+        return Result(code if isinstance(code, int) else 0, printed.out, printed.err)
 
     return type_

@@ -11,11 +11,11 @@ from holdfast.plan.agenda import LOOK, STEP, Agenda
 from holdfast.sim.loop import WORLD, VirtualLoop
 
 
-def on_virtual_time(story: Coroutine[None, None, None]) -> float:
+def on_virtual_time(scenario: Coroutine[None, None, None]) -> float:
     """Virtual seconds that it took."""
     loop = VirtualLoop(random.Random(1), 1000.0)
     try:
-        loop.run_until_complete(story)
+        loop.run_until_complete(scenario)
         return loop.time() - 1000.0
     finally:
         loop.close()
@@ -35,7 +35,7 @@ async def running(agenda: Agenda) -> AsyncIterator[None]:
 def test_rest_is_left_out_in_whole_steps_and_what_was_before_is_older_by_it() -> None:
     aged: list[float] = []
 
-    async def story() -> None:
+    async def scenario() -> None:
         agenda = Agenda(lambda: asyncio.sleep(0, True), aged.append)
         async with running(agenda):
             await agenda.at(1001.5)
@@ -43,7 +43,7 @@ def test_rest_is_left_out_in_whole_steps_and_what_was_before_is_older_by_it() ->
             assert agenda.leapt == sum(aged)
             await agenda.after(1.9)  # too near for a leap
 
-    took = on_virtual_time(story())
+    took = on_virtual_time(scenario())
     assert aged == [1000.0]
     assert aged[0] % STEP == 0
     assert took == pytest.approx(1.5 + 1.9, abs=0.01)
@@ -57,20 +57,20 @@ def test_nothing_is_left_out_while_the_fleet_moves() -> None:
         looked += 1
         return False
 
-    async def story() -> None:
+    async def scenario() -> None:
         agenda = Agenda(moving, lambda by: None)
         async with running(agenda):
             await agenda.at(100.0)
             assert agenda.leapt == 0
 
-    assert on_virtual_time(story()) == pytest.approx(100.0, abs=0.01)
+    assert on_virtual_time(scenario()) == pytest.approx(100.0, abs=0.01)
     assert 90 < looked <= 100 / LOOK
 
 
 def test_an_entry_is_given_time_to_show_before_the_next_leap() -> None:
     """Who has just come is not yet seen by whoever looks for rest."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         agenda = Agenda(lambda: asyncio.sleep(0, True), lambda by: None)
         async with running(agenda):
             far = agenda.at(500.0)
@@ -81,11 +81,11 @@ def test_an_entry_is_given_time_to_show_before_the_next_leap() -> None:
             await far
             assert agenda.leapt > before
 
-    on_virtual_time(story())
+    on_virtual_time(scenario())
 
 
 def test_entries_come_in_order_and_one_that_is_cancelled_holds_nobody_up() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         agenda = Agenda(lambda: asyncio.sleep(0, False), lambda by: None)
         async with running(agenda):
             order: list[float] = []
@@ -95,4 +95,4 @@ def test_entries_come_in_order_and_one_that_is_cancelled_holds_nobody_up() -> No
             await agenda.at(40.0)
             assert order == [10.0, 20.0, 30.0]
 
-    on_virtual_time(story())
+    on_virtual_time(scenario())

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from cli_said import Cli
-from door_stage import Stage
+from cli_results import Cli
+from served_api import Stage
 
 from holdfast.client import Client
 from holdfast.plan import many

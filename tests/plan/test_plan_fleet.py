@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from cli_said import Cli
+from cli_results import Cli
 from plan_runs import setting, trace
 
 from holdfast.model.tenant import TenantSpec
@@ -72,8 +72,8 @@ def test_a_session_is_renewed_parked_and_taken_again_by_its_tenant(run: Run) -> 
 
 
 def test_max_is_a_limit_and_who_waits_is_served_in_turn(run: Run) -> None:
-    crowd = trace((0, 30), (0.1, 30), (0.2, 30))
-    found = run(setting(1, max=1), crowd).result()
+    claims_at_once = trace((0, 30), (0.1, 30), (0.2, 30))
+    found = run(setting(1, max=1), claims_at_once).result()
     assert found.most_workers <= 2  # one that ends, and the next
     assert found.longest > 60
 

@@ -1,14 +1,17 @@
-"""A PgBouncer before the shared Postgres, and a store that is reached through it."""
+"""A PgBouncer before the shared Postgres, and that Postgres with fsync on."""
 
+import asyncio
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from bouncer import PgBouncer
 from holdfast.postgres.embedded import EmbeddedPostgres
+from waiting import eventually
 
 
 @pytest.fixture
@@ -24,3 +27,27 @@ def place() -> Iterator[Path]:
 def bouncer(shared_postgres: EmbeddedPostgres, place: Path) -> Iterator[PgBouncer]:
     with PgBouncer(shared_postgres, place / "bouncer") as bouncer:
         yield bouncer
+
+
+@pytest.fixture
+def durable(shared_postgres: EmbeddedPostgres) -> Iterator[None]:
+    """The shared server with fsync on, as `doctor` wants it."""
+    _set_fsync(shared_postgres.dsn, "on")
+    yield
+    _set_fsync(shared_postgres.dsn, "off")
+
+
+def _set_fsync(dsn: str, value: str) -> None:
+    asyncio.run(_admin(dsn, f"ALTER SYSTEM SET fsync = {value}", "SELECT pg_reload_conf()"))
+    eventually(lambda: asyncio.run(_admin(dsn, "SHOW fsync")) == value, what=f"fsync is {value}")
+
+
+async def _admin(dsn: str, *statements: str) -> object:
+    """Returns the value of the last statement."""
+    connection = await asyncpg.connect(dsn, timeout=60)
+    try:
+        for statement in statements[:-1]:
+            await connection.execute(statement)
+        return await connection.fetchval(statements[-1])
+    finally:
+        await connection.close()

@@ -1,6 +1,5 @@
 """What a new connection costs: types of the system itself are asked for once, not once a connection."""
 
-import asyncio
 from typing import Any
 
 import asyncpg
@@ -13,7 +12,7 @@ ARRAYS = "SELECT $1::text[] AS a, $2::bigint[] AS b, $3::boolean[] AS c"
 
 
 @pytest.mark.parametrize("pooled", [False, True])
-def test_a_second_connection_knows_the_types_that_the_first_one_asked_for(
+async def test_a_second_connection_knows_the_types_that_the_first_one_asked_for(
     dsn: str, monkeypatch: pytest.MonkeyPatch, pooled: bool
 ) -> None:
     asked = list[Any]()
@@ -26,32 +25,26 @@ def test_a_second_connection_knows_the_types_that_the_first_one_asked_for(
     monkeypatch.setattr(asyncpg.Connection, "_introspect_types", counted)
     monkeypatch.setattr(database, "_KNOWN_TYPES", {})
 
-    async def story() -> None:
-        for _ in range(3):
-            db = await Database.connect(dsn, size=1, pooled=pooled)
-            try:
-                for _ in range(2):
-                    [row] = await db.rows(ARRAYS, ["x", "y"], [1, 2**40], [True, False])
-                    assert dict(row) == {"a": ["x", "y"], "b": [1, 2**40], "c": [True, False]}
-            finally:
-                await db.close()
-
-    asyncio.run(story())
+    for _ in range(3):
+        db = await Database.connect(dsn, size=1, pooled=pooled)
+        try:
+            for _ in range(2):
+                [row] = await db.rows(ARRAYS, ["x", "y"], [1, 2**40], [True, False])
+                assert dict(row) == {"a": ["x", "y"], "b": [1, 2**40], "c": [True, False]}
+        finally:
+            await db.close()
     assert len(asked) == 1, asked
 
 
-def test_types_of_somebody_else_are_asked_for_on_every_connection(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_types_of_somebody_else_are_asked_for_on_every_connection(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their numbers differ from server to server, and may be given anew."""
     monkeypatch.setattr(database, "_KNOWN_TYPES", {})
 
-    async def story() -> None:
-        for number in range(2):
-            db = await Database.connect(dsn, size=1)
-            try:
-                await db.rows(f"CREATE TYPE public.mood{number} AS ENUM ('good', 'bad')")
-                assert await db.value(f"SELECT 'good'::public.mood{number}") == "good"
-            finally:
-                await db.close()
-
-    asyncio.run(story())
+    for number in range(2):
+        db = await Database.connect(dsn, size=1)
+        try:
+            await db.rows(f"CREATE TYPE public.mood{number} AS ENUM ('good', 'bad')")
+            assert await db.value(f"SELECT 'good'::public.mood{number}") == "good"
+        finally:
+            await db.close()
     assert not database._KNOWN_TYPES

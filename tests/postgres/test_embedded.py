@@ -10,7 +10,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import pytest
 
 from holdfast.postgres import binaries, embedded
 from holdfast.postgres.embedded import EmbeddedPostgres, PostgresFailed, PostgresMissing, find_binaries
+from waiting import eventually
 
 AS_ROOT = os.geteuid() == 0
 only_root = pytest.mark.skipif(not AS_ROOT, reason="only root must hand the server to another account")
@@ -46,7 +46,7 @@ def ask(dsn: str, *statements: str) -> object:
     """The first value of the last statement."""
 
     async def talk() -> object:
-        connection = await asyncpg.connect(dsn, timeout=10)
+        connection = await asyncpg.connect(dsn, timeout=60)
         try:
             for statement in statements[:-1]:
                 await connection.execute(statement)
@@ -58,10 +58,7 @@ def ask(dsn: str, *statements: str) -> object:
 
 
 def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.02)
+    eventually(condition)
 
 
 def programs(folder: Path, version: str) -> Path:
@@ -256,7 +253,7 @@ def test_after_a_crash_it_recovers_what_was_committed(pg: EmbeddedPostgres) -> N
 @only_linux
 def test_a_server_on_its_way_down_has_not_crashed_and_one_that_was_killed_has(pg: EmbeddedPostgres) -> None:
     async def slow_stop() -> None:
-        connection = await asyncpg.connect(pg.dsn, timeout=10)
+        connection = await asyncpg.connect(pg.dsn, timeout=60)
         backend = await connection.fetchval("SELECT pg_backend_pid()")
         postmaster = pg.pid
         assert postmaster is not None

@@ -12,7 +12,7 @@ from holdfast.postgres import notices
 @pytest.mark.parametrize(
     "refusal", [asyncpg.InvalidPasswordError("new"), asyncpg.InvalidCatalogNameError("being restored"), OSError()]
 )
-def test_a_refused_connection_is_tried_again(dsn: str, refusal: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refused_connection_is_tried_again(dsn: str, refusal: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     connect, refusals = asyncpg.connect, [refusal]
 
     async def refused_once(*args: Any, **options: Any) -> Any:
@@ -20,16 +20,13 @@ def test_a_refused_connection_is_tried_again(dsn: str, refusal: Exception, monke
             raise refusals.pop()
         return await connect(*args, **options)
 
-    async def story() -> None:
-        monkeypatch.setattr(notices.asyncpg, "connect", refused_once)
-        heard = notices.PostgresNotices(dsn)
-        try:
-            assert await asyncio.wait_for(anext(heard), 10) == ("reset", [])
-            connection = await connect(dsn, timeout=10)
-            await connection.execute("SELECT pg_notify('holdfast', 'c c-1 c-2')")
-            await connection.close()
-            assert await asyncio.wait_for(anext(heard), 10) == ("c", ["c-1", "c-2"])
-        finally:
-            await heard.close()
-
-    asyncio.run(story())
+    monkeypatch.setattr(notices.asyncpg, "connect", refused_once)
+    heard = notices.PostgresNotices(dsn)
+    try:
+        assert await asyncio.wait_for(anext(heard), 60) == ("reset", [])
+        connection = await connect(dsn, timeout=10)
+        await connection.execute("SELECT pg_notify('holdfast', 'c c-1 c-2')")
+        await connection.close()
+        assert await asyncio.wait_for(anext(heard), 60) == ("c", ["c-1", "c-2"])
+    finally:
+        await heard.close()

@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 import re
 import signal
-import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,14 @@ from holdfast.postgres.database import SETTINGS, Database
 from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
 from holdfast.postgres.notices import PolledNotices
 from holdfast.postgres.store import PostgresStore
-from store.makes import JOB, acknowledge, ask, assigned, broken, end, make_pool, make_warm, match, state_of
+from postgres.store_steps import JOB, acknowledge, ask, assigned, end, make_pool, make_warm, match
+from postgres.store_tables import broken, state_of
+from waiting import Deadline, becomes
 
 pytestmark = needs_pgbouncer
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 # What PgBouncer itself keeps the same for each client.
 ITS_OWN = {"client_encoding", "DateStyle", "TimeZone", "standard_conforming_strings", "application_name"}
-
-
-def tell(story: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(story)
 
 
 @contextlib.asynccontextmanager
@@ -44,176 +41,164 @@ async def store_on(dsn: str, size: int = 12) -> AsyncIterator[PostgresStore]:
 @contextlib.asynccontextmanager
 async def direct(dsn: str) -> AsyncIterator[asyncpg.Connection]:
     """A connection of the test's own, around PgBouncer."""
-    connection = await asyncpg.connect(dsn, timeout=10)
+    connection = await asyncpg.connect(dsn, timeout=60)
     try:
         yield connection
     finally:
         await connection.close()
 
 
+async def none_left(connection: asyncpg.Connection, counting: str) -> bool:
+    return not await connection.fetchval(counting)
+
+
 async def heals(store: PostgresStore, within: float = 15) -> None:
     """Until a statement is answered again. Before that, nothing but StoreUnavailable may be heard."""
-    deadline = time.monotonic() + within
+    deadline = Deadline(within)
     while True:
         try:
             await store.now()
             return
         except StoreUnavailable:
-            assert time.monotonic() < deadline, "it did not heal"
+            assert not deadline.over(), "it did not heal"
             await asyncio.sleep(0.1)
 
 
-def test_thirty_claims_at_once_share_three_connections_and_ten_workers(bouncer: PgBouncer, dsn: str) -> None:
-    async def story() -> None:
-        async with store_on(bouncer.through(dsn)) as store, direct(dsn) as watcher:
-            await store.fleet.join("r-1", 1, "host", "http://here", "1")
-            assert (await store.fleet.beat("r-1", None, 10.0, [])).mark == 1
-            pool = await make_pool(store, JOB)
-            workers = await make_warm(store, pool, 10)
+async def test_thirty_claims_at_once_share_three_connections_and_ten_workers(bouncer: PgBouncer, dsn: str) -> None:
+    async with store_on(bouncer.through(dsn)) as store, direct(dsn) as watcher:
+        await store.fleet.join("r-1", 1, "host", "http://here", "1")
+        assert (await store.fleet.beat("r-1", None, 10.0, [])).mark == 1
+        pool = await make_pool(store, JOB)
+        workers = await make_warm(store, pool, 10)
 
-            async def one(n: int) -> str | None:
-                new = ask(f"t{n}")
-                pairs = [pair for pair in await match(store, pool, new) if pair.claim == new.id]
-                for pair in pairs:
-                    assert await store.claims.offer([(pair.claim, pair.fence, True)])
-                    assert pair.uid is not None
-                    assert await store.claims.deliver(pair.worker, pair.uid) is not None
-                    assert await acknowledge(store, pair.worker, pair.fence, None) == pair.claim
-                    return pair.worker
-                return None
+        async def one(n: int) -> str | None:
+            new = ask(f"t{n}")
+            pairs = [pair for pair in await match(store, pool, new) if pair.claim == new.id]
+            for pair in pairs:
+                assert await store.claims.offer([(pair.claim, pair.fence, True)])
+                assert pair.uid is not None
+                assert await store.claims.deliver(pair.worker, pair.uid) is not None
+                assert await acknowledge(store, pair.worker, pair.fence, None) == pair.claim
+                return pair.worker
+            return None
 
-            given = [worker for worker in await asyncio.gather(*(one(n) for n in range(30))) if worker is not None]
-            assert sorted(given) == sorted(workers), "each worker was given once"
-            assert await broken(store) == []
-            first = await store.workers.get(given[0])
-            assert first is not None
-            assert first.claim is not None
-            assert await end(store, first.claim) == Done()
-            assert await state_of(store, "worker", given[0]) == "retiring"
-            sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            assert await watcher.fetchval(sql) <= 3, "all of this went through PgBouncer's few connections"
-
-    tell(story())
+        given = [worker for worker in await asyncio.gather(*(one(n) for n in range(30))) if worker is not None]
+        assert sorted(given) == sorted(workers), "each worker was given once"
+        assert await broken(store) == []
+        first = await store.workers.get(given[0])
+        assert first is not None
+        assert first.claim is not None
+        assert await end(store, first.claim) == Done()
+        assert await state_of(store, "worker", given[0]) == "retiring"
+        sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        assert await watcher.fetchval(sql) <= 3, "all of this went through PgBouncer's few connections"
 
 
-def test_four_of_an_ordinary_role_migrate_at_once_and_then_beat(bouncer: PgBouncer, shared_postgres: EmbeddedPostgres) -> None:
+async def test_four_of_an_ordinary_role_migrate_at_once_and_then_beat(
+    bouncer: PgBouncer, shared_postgres: EmbeddedPostgres
+) -> None:
     """The role owns its database and nothing else: no statement of ours needs a superuser."""
 
-    async def story() -> None:
-        async with direct(shared_postgres.dsn) as admin:
-            await admin.execute("DROP DATABASE IF EXISTS ordinary WITH (FORCE)")
-            await admin.execute("DROP ROLE IF EXISTS ordinary")
-            await admin.execute("CREATE ROLE ordinary LOGIN PASSWORD 'plain'")
-            await admin.execute("CREATE DATABASE ordinary OWNER ordinary")
-        dsn = bouncer.through("postgresql://ordinary:plain@/ordinary")
-        try:
-            applied = await asyncio.gather(*(migrate.migrate(dsn, "i-test") for _ in range(4)))
-            assert sorted(map(bool, applied)) == [False, False, False, True]
-            async with store_on(dsn) as store:
-                assert not await store.db.value("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")
-                await store.fleet.join("r-1", 1, "host", "http://here", "1")
-                await store.fleet.beat("r-1", None, 10.0, [])
-                pool = await make_pool(store, JOB)
-                await make_warm(store, pool)
-                assert await end(store, (await assigned(store, pool)).claim) == Done()
-                await store.history.prune(7)
-                assert [check["name"] for check in await store.check() if not check["ok"]] == [
-                    "no statement may stand still for ever"
-                ]
-        finally:
-            async with direct(shared_postgres.dsn) as admin:
-                await admin.execute("DROP DATABASE ordinary WITH (FORCE)")
-                await admin.execute("DROP ROLE ordinary")
-
     bouncer.knows("ordinary", "plain")
-    tell(story())
+    async with direct(shared_postgres.dsn) as admin:
+        await admin.execute("DROP DATABASE IF EXISTS ordinary WITH (FORCE)")
+        await admin.execute("DROP ROLE IF EXISTS ordinary")
+        await admin.execute("CREATE ROLE ordinary LOGIN PASSWORD 'plain'")
+        await admin.execute("CREATE DATABASE ordinary OWNER ordinary")
+    dsn = bouncer.through("postgresql://ordinary:plain@/ordinary")
+    try:
+        applied = await asyncio.gather(*(migrate.migrate(dsn, "i-test") for _ in range(4)))
+        assert sorted(map(bool, applied)) == [False, False, False, True]
+        async with store_on(dsn) as store:
+            assert not await store.db.value("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")
+            await store.fleet.join("r-1", 1, "host", "http://here", "1")
+            await store.fleet.beat("r-1", None, 10.0, [])
+            pool = await make_pool(store, JOB)
+            await make_warm(store, pool)
+            assert await end(store, (await assigned(store, pool)).claim) == Done()
+            await store.history.prune(7)
+            assert [check["name"] for check in await store.check() if not check["ok"]] == [
+                "no statement may stand still for ever"
+            ]
+    finally:
+        async with direct(shared_postgres.dsn) as admin:
+            await admin.execute("DROP DATABASE ordinary WITH (FORCE)")
+            await admin.execute("DROP ROLE ordinary")
 
 
-def test_settings_that_operations_md_gives_the_role_arrive_and_doctor_sees_them(bouncer: PgBouncer, dsn: str) -> None:
+async def test_settings_that_operations_md_gives_the_role_arrive_and_doctor_sees_them(bouncer: PgBouncer, dsn: str) -> None:
     name = dsn.partition("@/")[2].partition("?")[0]
     told = re.findall(r"ALTER ROLE \w+ IN DATABASE \w+ SET (\w+) = '?(\w+)'?;", OPERATIONS.read_text())
     assert dict(told) == SETTINGS
 
-    async def story() -> None:
-        async with store_on(bouncer.through(dsn)) as store:
-            assert "no statement may stand still for ever" in [c["name"] for c in await store.check() if not c["ok"]]
-        async with direct(dsn) as operator:
-            for setting, value in told:
-                await operator.execute(f"ALTER ROLE holdfast IN DATABASE {name} SET {setting} = '{value}'")
-        bouncer.kill()  # server connections that were there before do not know of it
-        bouncer.start()
-        async with store_on(bouncer.through(dsn)) as store:
-            assert [check["detail"] for check in await store.check() if not check["ok"]] == []
-            found = await store.db.rows("SELECT name, reset_val FROM pg_settings WHERE name = ANY ($1::text[])", list(SETTINGS))
-            assert {row["name"] for row in found if row["reset_val"] not in ("0", "on")} == set(SETTINGS)
-
-    tell(story())
+    async with store_on(bouncer.through(dsn)) as store:
+        assert "no statement may stand still for ever" in [c["name"] for c in await store.check() if not c["ok"]]
+    async with direct(dsn) as operator:
+        for setting, value in told:
+            await operator.execute(f"ALTER ROLE holdfast IN DATABASE {name} SET {setting} = '{value}'")
+    bouncer.kill()  # server connections that were there before do not know of it
+    bouncer.start()
+    async with store_on(bouncer.through(dsn)) as store:
+        assert [check["detail"] for check in await store.check() if not check["ok"]] == []
+        found = await store.db.rows("SELECT name, reset_val FROM pg_settings WHERE name = ANY ($1::text[])", list(SETTINGS))
+        assert {row["name"] for row in found if row["reset_val"] not in ("0", "on")} == set(SETTINGS)
 
 
-def test_nothing_stays_set_on_a_connection_for_whoever_comes_next(bouncer: PgBouncer, dsn: str) -> None:
-    async def story() -> None:
-        name = dsn.partition("@/")[2].partition("?")[0]
-        async with direct(dsn) as operator:
-            await operator.execute(f"ALTER DATABASE {name} SET jit = on")  # which asyncpg would turn off
-        async with store_on(bouncer.through(dsn)) as store:
-            pool = await make_pool(store, JOB)
-            await make_warm(store, pool, 8)
-            # Arrays of other types than text: asyncpg looks those up on every new connection.
-            pairs = await asyncio.gather(*(assigned(store, pool) for _ in range(8)))
-            assert all(await asyncio.gather(*(store.claims.offer([(p.claim, p.fence, True)]) for p in pairs)))
-            await migrate.migrate(bouncer.through(dsn), "i-test")
-            sql = "SELECT pg_backend_pid(), array_agg(name) FROM pg_settings, pg_sleep(0.3) WHERE source = 'session'"
-            servers = dict(row.values() for row in await asyncio.gather(*(store.db.row(sql) for _ in range(3))))
-            assert len(servers) == 3, "all of them were asked"
-            assert {setting for settings in servers.values() for setting in settings} <= ITS_OWN
-
-    tell(story())
+async def test_nothing_stays_set_on_a_connection_for_whoever_comes_next(bouncer: PgBouncer, dsn: str) -> None:
+    name = dsn.partition("@/")[2].partition("?")[0]
+    async with direct(dsn) as operator:
+        await operator.execute(f"ALTER DATABASE {name} SET jit = on")  # which asyncpg would turn off
+    async with store_on(bouncer.through(dsn)) as store:
+        pool = await make_pool(store, JOB)
+        await make_warm(store, pool, 8)
+        # Arrays of other types than text: asyncpg looks those up on every new connection.
+        pairs = await asyncio.gather(*(assigned(store, pool) for _ in range(8)))
+        assert all(await asyncio.gather(*(store.claims.offer([(p.claim, p.fence, True)]) for p in pairs)))
+        await migrate.migrate(bouncer.through(dsn), "i-test")
+        sql = "SELECT pg_backend_pid(), array_agg(name) FROM pg_settings, pg_sleep(0.3) WHERE source = 'session'"
+        servers = dict(row.values() for row in await asyncio.gather(*(store.db.row(sql) for _ in range(3))))
+        assert len(servers) == 3, "all of them were asked"
+        assert {setting for settings in servers.values() for setting in settings} <= ITS_OWN
 
 
-def test_what_other_replicas_do_is_noticed_without_listening(bouncer: PgBouncer, dsn: str) -> None:
-    async def story() -> None:
-        async with store_on(bouncer.through(dsn)) as store, store_on(bouncer.through(dsn)) as other:
-            pool = await make_pool(store, JOB)
-            [worker] = await make_warm(store, pool)
-            heard = await other.listen()
-            assert await anext(heard) == ("reset", [])
-            pair = await assigned(store, pool)
-            assert await hears(heard, "c", pair.claim)
-            await quiet(heard)
-            await store.claims.offer([(pair.claim, pair.fence, True)])
-            assert await hears(heard, "w", worker), "the agent, who waits elsewhere, is told at once"
-            assert pair.uid is not None
-            await store.claims.deliver(worker, pair.uid)
-            await quiet(heard)
-            await acknowledge(store, worker, pair.fence, None)
-            assert await hears(heard, "c", pair.claim), "so is the holder"
-            await end(store, pair.claim)
-            assert await hears(heard, "w", worker)
-            assert await store.pools.freeze("linux", "for the test")
-            assert await hears(heard, "p", pool.id)
-
-    tell(story())
+async def test_what_other_replicas_do_is_noticed_without_listening(bouncer: PgBouncer, dsn: str) -> None:
+    async with store_on(bouncer.through(dsn)) as store, store_on(bouncer.through(dsn)) as other:
+        pool = await make_pool(store, JOB)
+        [worker] = await make_warm(store, pool)
+        heard = await other.listen()
+        assert await anext(heard) == ("reset", [])
+        pair = await assigned(store, pool)
+        assert await hears(heard, "c", pair.claim)
+        await quiet(heard)
+        await store.claims.offer([(pair.claim, pair.fence, True)])
+        assert await hears(heard, "w", worker), "the agent, who waits elsewhere, is told at once"
+        assert pair.uid is not None
+        await store.claims.deliver(worker, pair.uid)
+        await quiet(heard)
+        await acknowledge(store, worker, pair.fence, None)
+        assert await hears(heard, "c", pair.claim), "so is the holder"
+        await end(store, pair.claim)
+        assert await hears(heard, "w", worker)
+        assert await store.pools.freeze("linux", "for the test")
+        assert await hears(heard, "p", pool.id)
 
 
-def test_a_change_that_commits_late_is_noticed_and_only_once(bouncer: PgBouncer, dsn: str) -> None:
+async def test_a_change_that_commits_late_is_noticed_and_only_once(bouncer: PgBouncer, dsn: str) -> None:
     """Looks go by, and younger changes are seen, while its transaction is open."""
 
-    async def story() -> None:
-        async with store_on(bouncer.through(dsn)) as store, direct(dsn) as slow:
-            heard = await store.listen()
-            await anext(heard)
-            transaction = slow.transaction()
-            await transaction.start()
-            note = "INSERT INTO holdfast.event (at, kind, claim_id) VALUES (now(), 'test', $1)"
-            await slow.execute(note, "c-slow")
-            for young in ("c-1", "c-2", "c-3"):
-                await store.db.rows(note, young)
-                assert await anext(heard) == ("c", [young])
-            await transaction.commit()
-            assert await anext(heard) == ("c", ["c-slow"])
-            await quiet(heard)
-
-    tell(story())
+    async with store_on(bouncer.through(dsn)) as store, direct(dsn) as slow:
+        heard = await store.listen()
+        await anext(heard)
+        transaction = slow.transaction()
+        await transaction.start()
+        note = "INSERT INTO holdfast.event (at, kind, claim_id) VALUES (now(), 'test', $1)"
+        await slow.execute(note, "c-slow")
+        for young in ("c-1", "c-2", "c-3"):
+            await store.db.rows(note, young)
+            assert await anext(heard) == ("c", [young])
+        await transaction.commit()
+        assert await anext(heard) == ("c", ["c-slow"])
+        await quiet(heard)
 
 
 async def hears(heard: Any, kind: str, id_: str) -> bool:
@@ -232,128 +217,113 @@ async def quiet(heard: PolledNotices) -> None:
         pytest.fail("the same things are noticed again and again")
 
 
-def test_a_statement_that_stands_still_is_cut_off_by_the_client_also_without_settings(
+async def test_a_statement_that_stands_still_is_cut_off_by_the_client_also_without_settings(
     bouncer: PgBouncer, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "STATEMENT_SECONDS", 1.0)
 
-    async def story() -> None:
-        async with store_on(bouncer.through(dsn)) as store, direct(dsn) as watcher:
-            running = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)' AND state = 'active'"
-            standing = [asyncio.create_task(store.db.rows("SELECT pg_sleep(600)")) for _ in range(3)]
-            said = await asyncio.gather(*standing, return_exceptions=True)
-            assert all(isinstance(one, StoreUnavailable) for one in said), said
-            async with asyncio.timeout(10):
-                while await watcher.fetchval(running):
-                    await asyncio.sleep(0.05)
-            await store.now()  # all three connections were blocked, and are free again
-
-    tell(story())
+    async with store_on(bouncer.through(dsn)) as store, direct(dsn) as watcher:
+        running = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)' AND state = 'active'"
+        standing = [asyncio.create_task(store.db.rows("SELECT pg_sleep(600)")) for _ in range(3)]
+        said = await asyncio.gather(*standing, return_exceptions=True)
+        assert all(isinstance(one, StoreUnavailable) for one in said), said
+        await becomes(lambda: none_left(watcher, running), 10, "no statement runs on")
+        await store.now()  # all three connections were blocked, and are free again
 
 
-def test_killed_and_started_again_it_is_unavailable_and_then_heals(bouncer: PgBouncer, dsn: str) -> None:
-    async def story() -> None:
-        async with store_on(bouncer.through(dsn)) as store:
-            heard = await store.listen()
-            await anext(heard)
-            pool = await make_pool(store)
-            busy = [asyncio.create_task(store.db.rows("SELECT pg_sleep(60)")) for _ in range(6)]
-            await asyncio.sleep(0.3)  # three run, and three wait for a connection
-            bouncer.kill()
-            said = await asyncio.gather(*busy, return_exceptions=True)
-            assert all(isinstance(one, StoreUnavailable) for one in said), said
-            for call in (store.now(), store.claims.match(pool.id, [ask()], 10), anext(heard)):
-                with pytest.raises(StoreUnavailable):
-                    await call
+async def test_killed_and_started_again_it_is_unavailable_and_then_heals(bouncer: PgBouncer, dsn: str) -> None:
+    async with store_on(bouncer.through(dsn)) as store, direct(dsn) as watcher:
+        heard = await store.listen()
+        await anext(heard)
+        pool = await make_pool(store)
+        running = "SELECT count(*) = 3 FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(60)' AND state = 'active'"
+        busy = [asyncio.create_task(store.db.rows("SELECT pg_sleep(60)")) for _ in range(6)]
+        await becomes(lambda: watcher.fetchval(running), 10, "three run, so that the other three wait for a connection")
+        bouncer.kill()
+        said = await asyncio.gather(*busy, return_exceptions=True)
+        assert all(isinstance(one, StoreUnavailable) for one in said), said
+        for call in (store.now(), store.claims.match(pool.id, [ask()], 10), anext(heard)):
             with pytest.raises(StoreUnavailable):
-                await migrate.migrate(bouncer.through(dsn), "i-test")
-            with pytest.raises(StoreUnavailable):
-                await Database.connect(bouncer.through(dsn), pooled=True)
-            bouncer.start()
-            await heals(store)
-            assert await anext(await store.listen()) == ("reset", [])
+                await call
+        with pytest.raises(StoreUnavailable):
+            await migrate.migrate(bouncer.through(dsn), "i-test")
+        with pytest.raises(StoreUnavailable):
+            await Database.connect(bouncer.through(dsn), pooled=True)
+        bouncer.start()
+        await heals(store)
+        assert await anext(await store.listen()) == ("reset", [])
 
-    tell(story())
 
-
-def test_one_that_hangs_is_unavailable_in_time_and_replaced_it_heals(
+async def test_one_that_hangs_is_unavailable_in_time_and_replaced_it_heals(
     bouncer: PgBouncer, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "STATEMENT_SECONDS", 1.0)
     monkeypatch.setattr(database, "CONNECT_SECONDS", 1.0)
 
-    async def story() -> None:
-        async with store_on(bouncer.through(dsn), size=2) as store:
-            await store.now()
-            bouncer.signal(signal.SIGSTOP)
-            async with asyncio.timeout(10):
-                said = await asyncio.gather(*(store.now() for _ in range(6)), return_exceptions=True)
-            assert all(isinstance(one, StoreUnavailable) for one in said), said
-            bouncer.kill()  # going on it might die anyway: 1.18 does, of a cancel request whose sender has left
-            bouncer.start()
-            await heals(store)
-
-    tell(story())
+    async with store_on(bouncer.through(dsn), size=2) as store:
+        await store.now()
+        bouncer.signal(signal.SIGSTOP)
+        deadline = Deadline(10)
+        said = await asyncio.gather(*(store.now() for _ in range(6)), return_exceptions=True)
+        assert not deadline.over()
+        assert all(isinstance(one, StoreUnavailable) for one in said), said
+        bouncer.kill()  # going on it might die anyway: 1.18 does, of a cancel request whose sender has left
+        bouncer.start()
+        await heals(store)
 
 
-def test_postgres_behind_it_may_come_and_go(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_postgres_behind_it_may_come_and_go(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "STATEMENT_SECONDS", 2.0)  # it lets clients wait for a server that does not come
-
-    async def story(server: EmbeddedPostgres, bouncer: PgBouncer) -> None:
-        dsn = bouncer.through(server.dsn)
-        await migrate.migrate(dsn, "i-test")
-        async with store_on(dsn) as store:
-            await store.now()
-            await asyncio.to_thread(server.stop)
-            for _ in range(3):  # first its connections break, then it cannot be reached
-                with pytest.raises(StoreUnavailable):
-                    await asyncio.wait_for(store.now(), 15)
-            await asyncio.to_thread(server.start)
-            await heals(store, 30)
-
     server = EmbeddedPostgres(place / "postgres", find_binaries())
     server.start()
     try:
         # It remembers for a while that a login failed: by default 15 s.
         with PgBouncer(server, place / "own", more="server_login_retry = 1") as bouncer:
-            tell(story(server, bouncer))
+            dsn = bouncer.through(server.dsn)
+            await migrate.migrate(dsn, "i-test")
+            async with store_on(dsn) as store:
+                await store.now()
+                await asyncio.to_thread(server.stop)
+                for _ in range(3):  # first its connections break, then it cannot be reached
+                    deadline = Deadline(15)
+                    with pytest.raises(StoreUnavailable):
+                        await store.now()
+                    assert not deadline.over()
+                await asyncio.to_thread(server.start)
+                await heals(store, 30)
     finally:
         server.kill()
 
 
 @pytest.mark.parametrize("more", ["", "ignore_startup_parameters = " + ",".join(SETTINGS)])
-def test_who_forgets_to_say_pooled_is_told(shared_postgres: EmbeddedPostgres, dsn: str, place: Path, more: str) -> None:
-    async def story(bouncer: PgBouncer) -> None:
-        db = await Database.connect(bouncer.through(dsn), size=8)
-        try:
-            for _ in range(20):
-                await asyncio.gather(*(db.rows("SELECT $1::integer, pg_sleep(0.01)", n) for n in range(8)))
-        finally:
-            await db.close()
-
-    with (
-        PgBouncer(shared_postgres, place / "own", more=more) as bouncer,
-        pytest.raises(StoreUnavailable, match="start with --pooled"),
-    ):
-        tell(story(bouncer))
+async def test_who_forgets_to_say_pooled_is_told(shared_postgres: EmbeddedPostgres, dsn: str, place: Path, more: str) -> None:
+    told = pytest.raises(StoreUnavailable, match="start with --pooled")
+    with PgBouncer(shared_postgres, place / "own", more=more) as bouncer, told:
+        await twenty_bursts(bouncer.through(dsn))
 
 
-def test_who_waits_to_migrate_is_not_cut_off_by_the_roles_limit_and_loses_only_time(bouncer: PgBouncer, dsn: str) -> None:
-    async def story() -> None:
-        name = dsn.partition("@/")[2].partition("?")[0]
-        async with direct(dsn) as first:
-            await first.execute(f"ALTER DATABASE {name} SET statement_timeout = '300ms'")
-            await first.execute("SELECT pg_advisory_lock($1)", migrate.LOCK)
-            waits = asyncio.create_task(migrate.migrate(bouncer.through(dsn), "i-test"))
-            await asyncio.sleep(1)
-            assert not waits.done()
-            bouncer.kill()
-            with pytest.raises(StoreUnavailable):
-                await waits
-            bouncer.start()
-            waits = asyncio.create_task(migrate.migrate(bouncer.through(dsn), "i-test"))
-            await asyncio.sleep(1)
-            await first.execute("SELECT pg_advisory_unlock($1)", migrate.LOCK)
-            assert await waits == []
+async def twenty_bursts(dsn: str) -> None:
+    db = await Database.connect(dsn, size=8)
+    try:
+        for _ in range(20):
+            await asyncio.gather(*(db.rows("SELECT $1::integer, pg_sleep(0.01)", n) for n in range(8)))
+    finally:
+        await db.close()
 
-    tell(story())
+
+async def test_who_waits_to_migrate_is_not_cut_off_by_the_roles_limit_and_loses_only_time(bouncer: PgBouncer, dsn: str) -> None:
+    name = dsn.partition("@/")[2].partition("?")[0]
+    async with direct(dsn) as first:
+        await first.execute(f"ALTER DATABASE {name} SET statement_timeout = '300ms'")
+        await first.execute("SELECT pg_advisory_lock($1)", migrate.LOCK)
+        waits = asyncio.create_task(migrate.migrate(bouncer.through(dsn), "i-test"))
+        await asyncio.sleep(1)
+        assert not waits.done()
+        bouncer.kill()
+        with pytest.raises(StoreUnavailable):
+            await waits
+        bouncer.start()
+        waits = asyncio.create_task(migrate.migrate(bouncer.through(dsn), "i-test"))
+        await asyncio.sleep(1)
+        await first.execute("SELECT pg_advisory_unlock($1)", migrate.LOCK)
+        assert await waits == []

@@ -1,4 +1,4 @@
-"""Looks at single workers: one step leads to the next, and a worker that always needs something does not keep a replica busy."""
+"""Looks at single workers: one step leads to the next, and a worker that always needs something keeps no replica busy."""
 
 import asyncio
 from collections.abc import Iterable
@@ -36,40 +36,36 @@ class Restless:
         return [HeardAgain(name) for name in seen.names]
 
 
-def looked(outcome: Outcome, seconds: float, trusted: bool = True) -> list[list[str]]:
-    """The looks that one signal leads to within so many seconds, if every step ends like this."""
+async def looked(outcome: Outcome, seconds: float, trusted: bool = True) -> list[list[str]]:
+    """Returns the looks that one signal leads to within so many seconds, if every step ends like this."""
+    converge, terms, signals = Restless(), Terms("r-1"), Signals()
+    if trusted:
+        terms.took("converge", 1, asyncio.get_running_loop().time())
 
-    async def story() -> list[list[str]]:
-        converge, terms, signals = Restless(), Terms("r-1"), Signals()
-        if trusted:
-            terms.took("converge", 1, asyncio.get_running_loop().time())
+    async def apply(_action: Action) -> Outcome:
+        return outcome
 
-        async def apply(_action: Action) -> Outcome:
-            return outcome
-
-        passes = Passes(NOWHERE, cast(Any, apply), terms, Metrics(), signals)
-        looks = Looks(NOWHERE, cast(Any, converge), terms, passes, signals)
-        task = asyncio.create_task(looks.at_changed())
-        signals.workers.changed("w-2", "w-1")
-        signals.workers.changed("w-1")
-        await asyncio.sleep(seconds)  # the time itself is what is measured
-        task.cancel()
-        return converge.looks
-
-    return asyncio.run(story())
+    passes = Passes(NOWHERE, cast(Any, apply), terms, Metrics(), signals)
+    looks = Looks(NOWHERE, cast(Any, converge), terms, passes, signals)
+    task = asyncio.create_task(looks.at_changed())
+    signals.workers.changed("w-2", "w-1")
+    signals.workers.changed("w-1")
+    await asyncio.sleep(seconds)  # the time itself is what is measured
+    task.cancel()
+    return converge.looks
 
 
-def test_a_chain_of_steps_goes_on_by_itself_but_never_in_a_hurry() -> None:
+async def test_a_chain_of_steps_goes_on_by_itself_but_never_in_a_hurry() -> None:
     steps = 5
-    looks = looked(Done(), (steps + 0.5) * STEP)
+    looks = await looked(Done(), (steps + 0.5) * STEP)
     assert 2 <= len(looks) <= steps + 1, "the first at once, then one for each pause"
     assert all(names == ["w-1", "w-2"] for names in looks)
 
 
 @pytest.mark.parametrize("outcome", [Stale(), Skipped("braked"), Failed("the cluster is away")], ids=repr)
-def test_a_step_that_was_not_taken_leads_to_no_other(outcome: Outcome) -> None:
-    assert looked(outcome, 2.5 * STEP) == [["w-1", "w-2"]]
+async def test_a_step_that_was_not_taken_leads_to_no_other(outcome: Outcome) -> None:
+    assert await looked(outcome, 2.5 * STEP) == [["w-1", "w-2"]]
 
 
-def test_changed_workers_are_left_to_the_replica_that_runs_converge() -> None:
-    assert looked(Done(), STEP, trusted=False) == []
+async def test_changed_workers_are_left_to_the_replica_that_runs_converge() -> None:
+    assert await looked(Done(), STEP, trusted=False) == []

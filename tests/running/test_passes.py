@@ -47,25 +47,27 @@ class Sweep:
         return []
 
 
-def swept(terms: Terms, error: Exception | None, beats: int) -> list[Action]:
+async def swept(terms: Terms, error: Exception | None, beats: int) -> list[Action]:
     passes = Passes(Ports(NOBODY, NOBODY), NOBODY, terms, Metrics(), Signals())
-    return asyncio.run(passes.run_once(Sweep(terms, error, beats)))
+    return await passes.run_once(Sweep(terms, error, beats))
 
 
 @pytest.mark.parametrize("beats", [0, 1, 3])
 @pytest.mark.parametrize("error", [ClusterUnavailable("the cluster is away"), StoreUnavailable("the store is away")], ids=repr)
-def test_a_pass_that_could_not_read_is_told_as_a_skip_with_its_reason_also_if_it_took_long(error: Exception, beats: int) -> None:
+async def test_a_pass_that_could_not_read_is_told_as_a_skip_with_its_reason_also_if_it_took_long(
+    error: Exception, beats: int
+) -> None:
     terms = holding()
-    assert swept(terms, error, beats) == []
+    assert await swept(terms, error, beats) == []
     (report,) = terms.reports()
     assert (report.skips, report.failure, report.succeeded) == (1, str(error), False)
 
 
 @pytest.mark.parametrize("beats", [0, 1, 3])
-def test_a_pass_that_could_read_is_told_as_a_success_also_if_it_took_long(beats: int) -> None:
+async def test_a_pass_that_could_read_is_told_as_a_success_also_if_it_took_long(beats: int) -> None:
     terms = holding()
     terms.tally("sweep").failure = "before"
-    swept(terms, None, beats)
+    await swept(terms, None, beats)
     (report,) = terms.reports()
     assert (report.skips, report.failure, report.succeeded, report.progressed) == (0, None, True, True)
     assert report.seconds is not None
@@ -82,7 +84,7 @@ async def stubborn(_action: object) -> Done:
     return Done()
 
 
-def test_a_pass_that_runs_out_of_time_in_an_action_that_swallows_the_cancellation_is_given_up(
+async def test_a_pass_that_runs_out_of_time_in_an_action_that_swallows_the_cancellation_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(passes_module, "stale_after", lambda _period: 0.05)
@@ -93,6 +95,6 @@ def test_a_pass_that_runs_out_of_time_in_an_action_that_swallows_the_cancellatio
 
     terms = holding()
     passes = Passes(Ports(NOBODY, NOBODY), cast(Any, stubborn), terms, Metrics(), Signals())
-    assert asyncio.run(passes.run_once(Busy(terms, None, 0))) == []
+    assert await passes.run_once(Busy(terms, None, 0)) == []
     (report,) = terms.reports()
     assert (report.skips, report.succeeded, report.failure) == (1, False, "a pass stood still and was given up")

@@ -1,8 +1,7 @@
 """A duty whose holder lives but does not progress is taken over, by a replica whose own reads work, and by no other."""
 
 import asyncio
-import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from holdfast.local.cluster import LocalCluster
@@ -11,6 +10,7 @@ from holdfast.ports.cluster import ClusterUnavailable
 from holdfast.postgres.database import Database
 from holdfast.postgres.store import PostgresStore
 from holdfast.wiring import Layout, Wired, local_cluster, wire
+from waiting import becomes
 
 
 class Hanging(LocalCluster):
@@ -26,53 +26,45 @@ class Unreachable(LocalCluster):
         raise ClusterUnavailable("cut off")
 
 
-def test_a_duty_that_stands_still_is_taken_over_by_one_that_can_read(dsn: str) -> None:
-    async def story(home: Path) -> None:
-        stuck = await replica(dsn, home, Hanging)
-        stuck.replica.start()
-        await until(lambda: stuck.replica.terms.trusted("converge", now()), "the stuck one holds converge")
-        blind = await replica(dsn, home, Unreachable)
-        blind.replica.start()
+async def test_a_duty_that_stands_still_is_taken_over_by_one_that_can_read(dsn: str, home: Path) -> None:
+    stuck = await replica(dsn, home, Hanging)
+    stuck.replica.start()
+    await until(lambda: stuck.replica.terms.trusted("converge", now()), "the stuck one holds converge")
+    blind = await replica(dsn, home, Unreachable)
+    blind.replica.start()
 
-        able = await replica(dsn, home, LocalCluster)
-        able.replica.start()
-        await until(lambda: able.replica.terms.trusted("converge", now()), "the able one took converge over")
-        assert not blind.replica.terms.trusted("converge", now()), "one whose own reads fail takes nothing"
-        duties = {duty["duty"]: duty for duty in await able.store.fleet.duties()}
-        assert duties["converge"]["holder"] == able.replica.id
-        assert duties["converge"]["taken_over"] >= 1
-        await until_success(able)
-        for wired in (stuck, blind, able):
-            await wired.replica.stop()
-            await wired.store.close()  # type: ignore[attr-defined]
-            await wired.cluster.close()
-
-    with tempfile.TemporaryDirectory(prefix="hf-") as home:
-        asyncio.run(story(Path(home)))
+    able = await replica(dsn, home, LocalCluster)
+    able.replica.start()
+    await until(lambda: able.replica.terms.trusted("converge", now()), "the able one took converge over")
+    assert not blind.replica.terms.trusted("converge", now()), "one whose own reads fail takes nothing"
+    duties = {duty["duty"]: duty for duty in await able.store.fleet.duties()}
+    assert duties["converge"]["holder"] == able.replica.id
+    assert duties["converge"]["taken_over"] >= 1
+    await until_success(able)
+    for wired in (stuck, blind, able):
+        await wired.replica.stop()
+        await wired.store.close()  # type: ignore[attr-defined]
+        await wired.cluster.close()
 
 
-def test_with_the_cluster_away_nobody_steals_from_anybody(dsn: str) -> None:
-    async def story(home: Path) -> None:
-        replicas = [await replica(dsn, home, Unreachable) for _ in range(2)]
-        for wired in replicas:
-            wired.replica.start()
-        await until(lambda: any(w.replica.terms.trusted("converge", now()) for w in replicas), "somebody holds converge")
-        store = replicas[0].store
-        first = await _term(store)
+async def test_with_the_cluster_away_nobody_steals_from_anybody(dsn: str, home: Path) -> None:
+    replicas = [await replica(dsn, home, Unreachable) for _ in range(2)]
+    for wired in replicas:
+        wired.replica.start()
+    await until(lambda: any(w.replica.terms.trusted("converge", now()) for w in replicas), "somebody holds converge")
+    store = replicas[0].store
+    first = await _term(store)
 
-        async def stale() -> bool:
-            found = await store.fleet.duties()  # type: ignore[attr-defined]
-            converge = next(duty for duty in found if duty["duty"] == "converge")
-            return converge["skips"] >= 8  # so many passes could not read: long stale by now
+    async def stale() -> bool:
+        found = await store.fleet.duties()  # type: ignore[attr-defined]
+        converge = next(duty for duty in found if duty["duty"] == "converge")
+        return converge["skips"] >= 8  # so many passes could not read: long stale by now
 
-        await until_async(stale, "passes fail for a while")
-        assert await _term(store) == first
-        for wired in replicas:
-            await wired.replica.stop()
-            await wired.store.close()  # type: ignore[attr-defined]
-
-    with tempfile.TemporaryDirectory(prefix="hf-") as home:
-        asyncio.run(story(Path(home)))
+    await until_async(stale, "passes fail for a while")
+    assert await _term(store) == first
+    for wired in replicas:
+        await wired.replica.stop()
+        await wired.store.close()  # type: ignore[attr-defined]
 
 
 async def replica(dsn: str, home: Path, kind: type[LocalCluster]) -> Wired:
@@ -110,11 +102,8 @@ async def until(check: Callable[[], bool], what: str, within: float = 40) -> Non
     await until_async(asked, what, within)
 
 
-async def until_async(check: Callable[[], object], what: str, within: float = 40) -> None:
-    deadline = now() + within
-    while not await check():  # type: ignore[misc]
-        assert now() < deadline, f"{what}: not within {within} s"
-        await asyncio.sleep(0.05)
+async def until_async(check: Callable[[], Awaitable[object]], what: str, within: float = 40) -> None:
+    await becomes(check, within, what)
 
 
 def now() -> float:

@@ -1,6 +1,8 @@
 """A stage for simulated pods: a calm world, and what its pods run."""
 
 import asyncio
+import functools
+import inspect
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -81,19 +83,32 @@ class SimStage:
         self.world.put_output(claim, data, truncated=truncated, age=300.0)
 
 
-Story = Callable[[SimStage, SimCluster], Awaitable[None]]
+Scenario = Callable[..., Awaitable[None]]
 
 
-def play_virtually(story: Story, seed: int = 1) -> SimStage:
-    """A story in which minutes take no time."""
+def play_virtually(scenario: Scenario, seed: int = 1) -> SimStage:
+    """Runs a scenario on a stage and its cluster, on a loop where minutes take no time."""
     stage = SimStage(VirtualClock(), seed)
 
     async def main() -> None:
-        await story(stage, stage.open())
+        await scenario(stage, stage.open())
 
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(random.Random(seed))) as runner:
         runner.run(main())
     return stage
+
+
+def on_virtual_time(test: Scenario) -> Callable[..., None]:
+    """Makes a test of `async def test_…(stage, cluster, …)`; pytest provides what else it asks for."""
+
+    @functools.wraps(test)
+    def run(**fixtures: object) -> None:
+        play_virtually(functools.partial(test, **fixtures))
+
+    signature = inspect.signature(test)
+    asked = [parameter for name, parameter in signature.parameters.items() if name not in ("stage", "cluster")]
+    run.__signature__ = signature.replace(parameters=asked)  # type: ignore[attr-defined]
+    return run
 
 
 async def running(stage: SimStage, cluster: SimCluster, order: Order) -> WorldPod:

@@ -9,26 +9,26 @@ import pytest
 
 from holdfast.sim.loop import OWNER, WORLD, Owner, Standstill, VirtualLoop, later, start
 
-Story = Callable[[], Awaitable[object]]
+Scenario = Callable[[], Awaitable[object]]
 
 
-def play(story: Story, seed: int = 1) -> VirtualLoop:
+def play(scenario: Scenario, seed: int = 1) -> VirtualLoop:
     loop = VirtualLoop(random.Random(seed))
     try:
-        loop.run_until_complete(story())  # type: ignore[arg-type]
+        loop.run_until_complete(scenario())  # type: ignore[arg-type]
     finally:
         loop.close()
     return loop
 
 
 def test_hours_pass_in_no_time() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         begun = asyncio.get_running_loop().time()
         await asyncio.sleep(36_000)
         assert asyncio.get_running_loop().time() - begun == pytest.approx(36_000)
 
     begun = time.monotonic()
-    play(story)
+    play(scenario)
     assert time.monotonic() - begun < 5
 
 
@@ -41,12 +41,12 @@ def test_what_is_started_belongs_to_its_starter() -> None:
     async def outer() -> None:
         await asyncio.create_task(inner())
 
-    async def story() -> None:
+    async def scenario() -> None:
         await start(one, outer())
         later(1, lambda: seen.append(OWNER.get()))
         await asyncio.sleep(2)
 
-    play(story)
+    play(scenario)
     assert seen == [one, WORLD]
     assert not one.tasks
 
@@ -59,7 +59,7 @@ def test_a_paused_owner_stands_still_while_its_clock_goes_on() -> None:
             await asyncio.sleep(1)
             ticks.append(asyncio.get_running_loop().time() - 1000)
 
-    async def story() -> None:
+    async def scenario() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         ticking = start(one, tick())
@@ -71,7 +71,7 @@ def test_a_paused_owner_stands_still_while_its_clock_goes_on() -> None:
         await asyncio.sleep(2)
         ticking.cancel()
 
-    play(story)
+    play(scenario)
     assert ticks == pytest.approx([1, 2, 62.5, 63.5])
 
 
@@ -83,10 +83,10 @@ def orders(seed: int) -> str:
             said.append(name)
             await asyncio.sleep(0)
 
-    async def story() -> None:
+    async def scenario() -> None:
         await asyncio.gather(*(start(Owner(name), speak(name)) for name in "abc"))
 
-    play(story, seed)
+    play(scenario, seed)
     return "".join(said)
 
 
@@ -98,25 +98,25 @@ def test_the_seed_decides_whose_turn_it_is() -> None:
 def test_within_one_owner_callbacks_keep_their_order() -> None:
     said = list[int]()
 
-    async def story() -> None:
+    async def scenario() -> None:
         for number in range(50):
             asyncio.get_running_loop().call_soon(said.append, number)
         await asyncio.sleep(1)
 
-    play(story)
+    play(scenario)
     assert said == list(range(50))
 
 
 def test_waiting_for_nothing_is_an_error() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         await asyncio.get_running_loop().create_future()
 
     with pytest.raises(Standstill):
-        play(story)
+        play(scenario)
 
 
 def test_an_error_that_nobody_caught_ends_the_run() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         def fail() -> None:
             raise ValueError("lost")
 
@@ -124,4 +124,4 @@ def test_an_error_that_nobody_caught_ends_the_run() -> None:
         await asyncio.sleep(10)
 
     with pytest.raises(ValueError, match="lost"):
-        play(story)
+        play(scenario)

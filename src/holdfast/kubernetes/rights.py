@@ -1,6 +1,6 @@
 """Every right that a replica has, with what it is for. No other: what is missing here is refused by the API server.
 
-Derived from the calls in `kubernetes/`; tests/kube/test_install.py compares the two. The chart's copy is compared as well.
+Derived from the calls in `kubernetes/`; tests/install/test_install_on_cluster.py compares the two, and the chart's copy as well.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,0 +1,63 @@
+"""One real agent, a process of its own, and how a test makes its commands wait."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+TOKEN = "bootstrap-1"
+
+
+def waits_for(gate: Path) -> str:
+    """A line of shell that goes on once the test has made this file."""
+    return f"until test -e {gate}; do sleep 0.02; done"
+
+
+class Running:
+    """One agent, its folder and what it said."""
+
+    def __init__(self, folder: Path, servers: list[str], **env: str) -> None:
+        self.folder = folder
+        self.token_file, self.servers_file = folder / "token", folder / "servers"
+        self.token_file.write_text(TOKEN + "\n")
+        self.servers_file.write_text("\n".join(servers) + "\n")
+        self.work, self.outputs, self.log_file = folder / "worker", folder / "outputs", folder / "log"
+        settings = {
+            "HOLDFAST_WORKER": "w-1",
+            "HOLDFAST_POD_UID": "uid-1",
+            "HOLDFAST_WORKER_DIR": str(self.work),
+            "HOLDFAST_TOKEN_FILE": str(self.token_file),
+            "HOLDFAST_SERVERS_FILE": str(self.servers_file),
+            "HOLDFAST_OUTPUT_DIR": str(self.outputs),
+            "PATH": os.environ["PATH"],
+            "AGENTS_OWN": "private",
+        }
+        command = [sys.executable, "-m", "holdfast.agent"]
+        with self.log_file.open("wb") as log:
+            self.popen = subprocess.Popen(command, env=settings | env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    def output(self, claim: str = "c-1") -> bytes:
+        with contextlib.suppress(FileNotFoundError):
+            return (self.outputs / claim).read_bytes()
+        return b""
+
+    def term(self) -> None:
+        self.popen.send_signal(signal.SIGTERM)
+
+    def exit_code(self, seconds: float = 60) -> int:
+        return self.popen.wait(seconds)
+
+    def end(self) -> None:
+        """Nothing of a test outlives it."""
+        self.popen.kill()
+        self.popen.wait()
+        with contextlib.suppress(FileNotFoundError):
+            for line in (self.work / "groups").read_text().splitlines():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(int(line.split()[0]), signal.SIGKILL)

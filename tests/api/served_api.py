@@ -1,0 +1,181 @@
+"""The real doors over real HTTP on a real store, without duties: nothing changes unless a request changes it."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import socket
+import tempfile
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import uvicorn
+
+from fleet import Answer, eventually
+from holdfast.api.auth import AgentIdentity, hash_token
+from holdfast.api.server import BoundedHttp
+from holdfast.local.cluster import LocalCluster
+from holdfast.model.outcome import Done
+from holdfast.model.pod import Pod, Stamp
+from holdfast.model.pool import PoolSpec, ProtectionSpec, WorkerSpec
+from holdfast.postgres.database import Database
+from holdfast.postgres.store import PostgresStore
+from holdfast.wiring import Wired, wire
+
+T = TypeVar("T")
+KEY = b"a key of 32 bytes for one test.."
+# Without an agent and without protection a claim is active as soon as its pod was looked at.
+DIRECT = PoolSpec(mode="job", warm=0, max=50, worker=WorkerSpec(agent=False), protection=ProtectionSpec(mode="off"))
+TOKENS = {
+    "admin": ("t-admin", "admin", None),
+    "operator": ("t-operator", "operator", None),
+    "acme": ("t-acme", "tenant", "acme"),
+    "rival": ("t-rival", "tenant", "rival"),
+}
+# What moves by itself or by being asked is not what a refused request may change.
+TABLES = (
+    "SELECT relname FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition"
+)
+
+
+class PodsOfRows(LocalCluster):
+    """Shows a running pod for every worker that is asked for, because routes are tested without processes."""
+
+    async def read_cached(self, names: Sequence[str]) -> dict[str, Pod]:
+        return {name: _pod(name) for name in names}
+
+    async def protect(self, name: str, uid: str, stamp: Stamp) -> Pod:
+        return msgspec.structs.replace(_pod(name), stamp=stamp, protected=True)
+
+
+def _pod(name: str) -> Pod:
+    about = {"install": "i-test", "pool_id": "p-direct", "pool": "direct", "revision": ""}
+    return Pod(name=name, uid=f"u-{name}", worker=name, phase="running", version="1", created_at=0.0, **about)
+
+
+class Stage:
+    """Pools `direct` (agentless, with warm workers) and `agents` (with one agent's worker); tokens by name."""
+
+    def __init__(self, dsn: str, home: Path) -> None:
+        self.dsn, self.home = dsn, home
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.wired: Wired
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+
+    def up(self) -> None:
+        self.thread.start()
+        self.do(self._up())
+        eventually(lambda: self.server.started, 10, "the server started")
+        self.port = self.server.servers[0].sockets[0].getsockname()[1]
+
+    async def _up(self) -> None:
+        store = self.store = PostgresStore(await Database.connect(self.dsn, size=8))
+        paths = [self.home / name for name in ("workers", "output", "highwater.json", "servers")]
+        self.wired = wire(store, PodsOfRows(*paths, install="i-test", key=KEY), key=KEY, url="http://127.0.0.1:1")
+        store.saw(0)  # no replica runs here that would compare the database with what is kept outside
+        for name, (id_, role, tenant) in TOKENS.items():
+            await store.access.make_token(id_, hash_token(name), name, role, tenant, None)
+        await store.pools.put("p-direct", "direct", DIRECT, "api")
+        await store.pools.put("p-agents", "agents", PoolSpec(mode="job", warm=0, max=5), "api")
+        await self.spawn("p-direct", "w-1", "w-2", "w-3", "w-4", "w-5", "w-6")
+        await self.spawn("p-agents", "w-agent")
+        config = uvicorn.Config(
+            self.wired.app, port=0, log_level="warning", access_log=False, lifespan="off", http=BoundedHttp, ws="none"
+        )
+        self.server = uvicorn.Server(config)
+        self.serving = asyncio.ensure_future(self.server.serve())
+
+    async def spawn(self, pool: str, *workers: str) -> None:
+        """Rows of workers that are warm; their pods are not needed here."""
+        made = await self.store.workers.spawn(pool, workers, len(workers), len(workers))
+        for worker, _ in made:
+            assert isinstance(await self.store.workers.spawned(worker, f"u-{worker}"), Done)
+            row = await self.store.workers.get(worker)
+            assert row is not None
+            assert isinstance(await self.store.workers.warm(worker, row.version, None), Done)
+
+    def down(self) -> None:
+        async def stop() -> None:
+            self.wired.context.signals.stop()
+            self.server.should_exit = True
+            self.server.force_exit = True
+            await asyncio.wait_for(self.serving, 60)
+            await self.wired.cluster.close()
+            await self.store.close()
+
+        self.do(stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(5)
+
+    # Asking
+
+    def agent_token(self, worker: str = "w-agent") -> str:
+        return self.wired.context.auth.sign_agent(AgentIdentity(worker, f"u-{worker}"))
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        token: str | None = "admin",
+        headers: dict[str, str] | None = None,
+        raw: bytes | Iterator[bytes] | None = None,
+    ) -> Answer:
+        """`raw`: the body as it is; an iterator is sent in chunks."""
+        sent = {"Authorization": f"Bearer {token}"} if token else {}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            payload = raw if raw is not None else None if body is None else json.dumps(body).encode()
+            connection.request(method, path, payload, {**sent, **(headers or {})}, encode_chunked=raw is not None)
+            answer = connection.getresponse()
+            return Answer(answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.read())
+        finally:
+            connection.close()
+
+    def say(self, data: bytes) -> bytes:
+        """Bytes on the wire, and what came back until the connection was closed."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
+            received = b""
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(data)
+            with contextlib.suppress(ConnectionError):
+                while piece := connection.recv(65536):
+                    received += piece
+            return received
+
+    def claim(self, token: str = "acme", **request: Any) -> dict[str, Any]:
+        answer = self.ask("POST", "/v1/claims", {"pool": "direct", "wait": "5s", **request}, token=token)
+        assert answer.status in (200, 201, 202), answer.raw
+        return dict(answer.json)
+
+    def rows(self) -> dict[str, int]:
+        """How many rows each table has."""
+
+        async def count() -> dict[str, int]:
+            names = [row["relname"] for row in await self.store.db.rows(TABLES)]
+            return {name: await self.store.db.value(f"SELECT count(*) FROM holdfast.{name}") for name in names}
+
+        return self.do(count())
+
+
+@contextlib.contextmanager
+def staged(dsn: str) -> Iterator[Stage]:
+    with tempfile.TemporaryDirectory(prefix="hf-") as home:
+        stage = Stage(dsn, Path(home))
+        stage.up()
+        try:
+            yield stage
+        finally:
+            stage.down()

@@ -1,0 +1,44 @@
+"""The database's clock, moved by the test alone."""
+
+from holdfast.postgres.store import PostgresStore
+
+DAY = 86_400.0
+
+
+class Clock:
+    """The database's clock, moved by the test alone."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+
+    @classmethod
+    async def of(cls, store: PostgresStore) -> "Clock":
+        rows = store.db.rows
+        await rows("CREATE TABLE holdfast.test_clock AS SELECT timestamptz '2030-01-01 12:00:00+00' AS t")
+        await rows(
+            "CREATE OR REPLACE FUNCTION holdfast.now() RETURNS timestamptz LANGUAGE sql VOLATILE"
+            " AS 'SELECT t FROM holdfast.test_clock'"
+        )
+        await rows("UPDATE holdfast.hearing SET last_heard = holdfast.now(), deaf = '0'")
+        return cls(store)
+
+    async def jump(self, seconds: float) -> None:
+        """Forward or back, without anybody being heard."""
+        await self._store.db.rows("UPDATE holdfast.test_clock SET t = t + make_interval(secs => $1)", float(seconds))
+
+    async def beat(self, elapsed: float | None) -> None:
+        await self._store.fleet.beat("r-1", elapsed, 10.0, [])
+
+    async def live(self, seconds: int) -> None:
+        """Ordinary time: a beat a second."""
+        for _ in range(seconds):
+            await self.jump(1)
+            await self.beat(1.0)
+
+    async def outage(self, seconds: float) -> None:
+        """Nobody could be heard for so long; then a replica's first beat that arrives."""
+        await self.jump(seconds)
+        await self.beat(seconds)
+
+    async def heard(self) -> float:
+        return float(await self._store.db.value("SELECT extract(epoch FROM holdfast.heard())::float8"))

@@ -1,0 +1,143 @@
+"""The steps of pools, workers and claims through the real store: made, warm, assigned, handed over, active, ended."""
+
+import itertools
+from typing import Any
+
+from holdfast.model.pool import Pool, PoolSpec, ProtectionSpec, WorkerSpec
+from holdfast.model.tenant import TenantSpec
+from holdfast.ports.store import AgentReport, Assignment, NewClaim, Pair
+from holdfast.postgres.store import PostgresStore
+
+# Neither an agent nor a protection: `match` below offers its claims at once, so that they are active.
+DIRECT = PoolSpec(max=1000, worker=WorkerSpec(run=["true"], agent=False), protection=ProtectionSpec(mode="off"))
+# No agent, but a protection: active once it was offered.
+BARE = PoolSpec(max=1000, worker=WorkerSpec(run=["true"], agent=False))
+JOB = PoolSpec(max=1000)
+SESSION = PoolSpec(mode="session", max=1000, worker=WorkerSpec(serve=["true"]))
+_numbers = itertools.count(1)
+
+
+def name(prefix: str) -> str:
+    return f"{prefix}-{next(_numbers):05d}"
+
+
+async def make_pool(store: PostgresStore, spec: PoolSpec = DIRECT, called: str = "linux") -> Pool:
+    pool, what = await store.pools.put(name("p"), called, spec, "api")
+    assert what == "created"
+    return pool
+
+
+async def make_tenant(store: PostgresStore, tenant: str, **spec: Any) -> None:
+    await store.pools.put_tenant(tenant, TenantSpec(**spec))
+
+
+def ask(tenant: str = "acme", **asked: Any) -> NewClaim:
+    """A request as the doors would make it; anything may be asked differently."""
+    usual: dict[str, Any] = {
+        "id": name("c"),
+        "tenant": tenant,
+        "key": None,
+        "hash": "same",
+        "request": {"command": ["true"]},
+        "priority": 0,
+        "lease": None,
+        "max_duration": 3600.0,
+        "deadline": 3600.0,
+        "park_ttl": None,
+        "retry": None,
+        "secrets": None,
+    }
+    return NewClaim(**(usual | asked))
+
+
+def agent_report(worker: str, **reported: Any) -> AgentReport:
+    return AgentReport(**({"worker": worker, "uid": f"uid-{worker}", "doing": "idle"} | reported))
+
+
+async def make_warm(store: PostgresStore, pool: Pool, count: int = 1) -> list[str]:
+    """Workers that went the whole way: row, pod, ready."""
+    ids = [name("w") for _ in range(count)]
+    made = await store.workers.spawn(pool.id, ids, 1000, 1000)
+    assert len(made) == count, "the pool would not spawn"
+    for worker in ids:
+        await store.workers.spawned(worker, f"uid-{worker}")
+        if pool.spec.worker.agent:
+            await store.workers.report(agent_report(worker))
+        else:
+            await store.workers.warm(worker, 2, None)
+    return ids
+
+
+async def match(store: PostgresStore, pool: Pool, *new: NewClaim) -> list[Pair]:
+    pairs = (await store.claims.match(pool.id, new, 1000)).pairs
+    if pairs and not pool.spec.worker.agent and pool.spec.protection.mode == "off":
+        assert len(await store.claims.offer([(pair.claim, pair.fence, False) for pair in pairs])) == len(pairs)
+    return pairs
+
+
+async def assigned(store: PostgresStore, pool: Pool, new: NewClaim | None = None) -> Pair:
+    """A claim on its way to its worker (or there already, where nothing is to be handed over)."""
+    new = new or ask()
+    return next(pair for pair in await match(store, pool, new) if pair.claim == new.id)
+
+
+async def active(store: PostgresStore, pool: Pool, new: NewClaim | None = None) -> Pair:
+    """A claim that its worker serves."""
+    pair = await assigned(store, pool, new)
+    if await store.claims.state(pair.claim) != "active":
+        await hand_over(store, pool, pair)
+    return pair
+
+
+async def lone_assigned(store: PostgresStore, spec: PoolSpec, new: NewClaim | None = None) -> Pair:
+    """A new pool's only worker, which is being handed over."""
+    pool = await make_pool(store, spec)
+    await make_warm(store, pool)
+    return await assigned(store, pool, new)
+
+
+async def lone_active(store: PostgresStore, spec: PoolSpec, new: NewClaim | None = None) -> Pair:
+    """A new pool's only worker, which serves a claim."""
+    pool = await make_pool(store, spec)
+    await make_warm(store, pool)
+    return await active(store, pool, new)
+
+
+async def hand_over(store: PostgresStore, pool: Pool, pair: Pair) -> None:
+    if pool.spec.worker.agent:
+        await deliver(store, pair)
+        assert await acknowledge(store, pair.worker, pair.fence, None) == pair.claim
+    else:
+        assert [claim.id for claim in await store.claims.offer([(pair.claim, pair.fence, True)])] == [pair.claim]
+
+
+async def deliver(store: PostgresStore, pair: Pair) -> Assignment:
+    """The worker is offered the claim, and its agent fetches it; it has not acknowledged."""
+    assert [claim.id for claim in await store.claims.offer([(pair.claim, pair.fence, True)])] == [pair.claim]
+    assert pair.uid is not None
+    assignment = await store.claims.deliver(pair.worker, pair.uid)
+    assert assignment is not None
+    return assignment
+
+
+async def end(store: PostgresStore, claim: str, how: str = "release", **other: Any) -> Any:
+    """End a claim in one of P2's ways."""
+    outcome = {
+        "release": "released",
+        "cancel": "cancelled",
+        "lease": "expired",
+        "max_duration": "expired",
+        "result": "completed",
+        "death": "lost",
+        "deadline": "refused",
+        "force": "released",
+        "pool_deleted": "refused",
+    }[how]
+    usual: dict[str, Any] = {"outcome": outcome, "how": how, "reason": how, "states": ("waiting", "assigned", "active")}
+    return (await store.claims.end(claim, **(usual | other))).outcome
+
+
+async def acknowledge(store: PostgresStore, worker: str, fence: int, endpoint: str | None) -> str | None:
+    """Returns the id of the claim for which the acknowledgement was accepted."""
+    acknowledged = await store.claims.acknowledge(worker, fence, endpoint)
+    return None if acknowledged is None else acknowledged.claim.id

@@ -1,0 +1,146 @@
+"""What agents are told: never to end what we do not know, and nobody is given a worker that served somebody else (P1, P7)."""
+
+import pytest
+
+from holdfast.duties.actions import AdoptFree
+from holdfast.duties.recover import compare
+from holdfast.model.outcome import Done
+from holdfast.postgres.store import PostgresStore
+from postgres.recorded_cluster import RecordedCluster, pod_of, replica_on
+from postgres.store_clock import Clock
+from postgres.store_locks import replicas
+from postgres.store_steps import DIRECT, JOB, SESSION, active, agent_report, ask, end, make_pool, make_warm, match
+from postgres.store_tables import state_of
+
+
+async def test_an_agent_that_knows_more_than_the_database_says_so(store: PostgresStore) -> None:
+    pool = await make_pool(store, SESSION)
+    [worker] = await make_warm(store, pool)
+    last = (await active(store, pool)).fence
+    for who in (worker, "w-nobody"):
+        assert (await store.workers.report(agent_report(who, claim="c-1", fence=last + 1, doing="running"))).do == "ahead"
+    assert (await store.workers.report(agent_report(worker, claim="c-1", fence=last, doing="running"))).do != "ahead"
+
+
+async def test_an_agent_with_a_claim_that_has_no_row_is_left_alone(store: PostgresStore) -> None:
+    pool = await make_pool(store, JOB)
+    workers = await make_warm(store, pool, 4)
+    await active(store, pool)
+    await store.workers.condemn(workers[-1], None, "not wanted", counted=False)
+    for worker in [*workers, "w-nobody"]:
+        for recovering in (False, True):
+            if recovering:
+                await store.fleet.begin_recovery("restored", 0)
+            told = await store.workers.report(agent_report(worker, doing="running", claim="c-lost", fence=1, tenant="acme"))
+            assert told.do in ("nothing", "unknown"), await state_of(store, "worker", worker)
+            await store.fleet.end_recovery()
+
+
+async def test_an_agent_that_turns_out_to_be_spent_gives_its_claim_back(store: PostgresStore) -> None:
+    """It was given out as one that has served nobody, and its word comes before the assignment was delivered (P1)."""
+
+    pool = await make_pool(store, SESSION)
+    [worker] = await make_warm(store, pool)
+    [pair] = await match(store, pool, ask("acme", lease=60.0))
+    assert pair.worker == worker
+    spent = agent_report(worker, reset_fence=pair.fence - 1)
+    assert (await store.workers.report(spent)).do in ("nothing", "exit")
+    assert await state_of(store, "claim", pair.claim) == "waiting"
+    assert await state_of(store, "worker", worker) == "retiring"
+    assert (await store.workers.report(spent)).do == "exit"
+
+
+async def test_while_recovering_no_agent_is_told_to_end_or_exit(store: PostgresStore) -> None:
+    pool = await make_pool(store, JOB)
+    await make_warm(store, pool, 2)
+    pair = await active(store, pool)
+    assert await end(store, pair.claim) == Done()
+    busy = agent_report(pair.worker, doing="running", claim=pair.claim, fence=pair.fence)
+    assert (await store.workers.report(busy)).do == "end"
+    assert (await store.workers.report(agent_report(pair.worker))).do == "exit"
+    await store.fleet.begin_recovery("restored", 0)
+    assert (await store.workers.report(busy)).do == "nothing"
+    assert (await store.workers.report(agent_report(pair.worker))).do == "nothing"
+
+
+async def test_another_pod_under_the_name_is_not_this_worker(store: PostgresStore) -> None:
+    pool = await make_pool(store, JOB)
+    [worker] = await make_warm(store, pool)
+    assert (await store.workers.report(agent_report(worker, uid="another"))).do == "unknown"
+    pair = await active(store, pool)
+    assert await store.claims.deliver(pair.worker, "another") is None
+
+
+@pytest.mark.parametrize("obstacle", ["none", "the next word is late", "the brake is tripped", "the pool is frozen"])
+async def test_a_worker_whose_past_tenant_the_database_forgot_serves_nobody_else(store: PostgresStore, obstacle: str) -> None:
+    clock = await Clock.of(store)
+    pool = await make_pool(store, SESSION)
+    [worker] = await make_warm(store, pool)
+    if obstacle == "the brake is tripped":
+        await store.fleet.set_brake(0, 0.0)
+    elif obstacle == "the pool is frozen":
+        await store.pools.freeze("linux", "an incident")
+    # The backup shows it warm. In the lost commits it served tenant a, was reset and parked; its agent remembers.
+    forgotten = agent_report(worker, reset_fence=(await store.fleet.state()).last_fence + 7)
+    await store.fleet.begin_recovery("restored", 0)
+    await clock.live(1)
+    await store.workers.report(forgotten)
+    await store.workers.beat([forgotten])
+    await clock.live(1)
+    assert await store.fleet.end_recovery() == Done()
+    if obstacle != "the next word is late":
+        await store.workers.report(forgotten)
+    given = await match(store, pool, ask("b", lease=60.0))
+    assert [pair.worker for pair in given] == [], "tenant b would sit where tenant a was"
+
+
+async def test_a_pod_without_a_row_whose_agent_was_reset_is_not_taken_for_new(store: PostgresStore) -> None:
+    clock = await Clock.of(store)
+    pool = await make_pool(store, SESSION)
+    await store.fleet.begin_recovery("restored", 0)
+    await clock.live(1)
+    forgotten = agent_report("w-lost", reset_fence=7)
+    await store.workers.report(forgotten)
+    await store.workers.beat([forgotten])
+    # Parked: its stamp was cleared when its claim ended, as from every free worker.
+    [heartbeat] = await store.workers.heartbeats(["w-lost"])
+    for action in compare(None, pod_of("w-lost", pool), heartbeat):
+        assert isinstance(action, AdoptFree)
+        await store.fleet.adopt_free(action.worker, action.uid, action.pool_id, action.pool, action.revision, spent=action.spent)
+    await store.fleet.end_recovery()
+    await store.workers.report(forgotten)
+    assert await match(store, pool, ask("b", lease=60.0)) == []
+
+
+async def test_a_restore_to_before_an_earlier_recovery_gives_no_fence_twice(store: PostgresStore) -> None:
+    cluster = RecordedCluster()
+    pool = await make_pool(store, DIRECT)
+    await make_warm(store, pool)
+    backup = await store.db.row(
+        "SELECT epoch, mark, (SELECT last_value FROM holdfast.fence) FROM holdfast.installation, holdfast.hearing"
+    )
+    assert backup is not None
+    # Commits are lost once: epoch 2. A claim is given out in it, and the mark with its epoch is kept outside.
+    await store.fleet.begin_recovery("restored", 0)
+    await store.fleet.end_recovery()
+    await make_warm(store, pool)  # the first has nobody who could speak for it: only an operator gives it out again
+    given = (await active(store, pool)).fence
+    async with replicas(store, 2) as (one, two):
+        before = replica_on(one, cluster)
+        for _ in range(3):
+            await before.beat()
+        # Then the backup from before all of that is restored.
+        await store.db.rows("UPDATE holdfast.installation SET epoch = $1", backup["epoch"])
+        await store.db.rows("UPDATE holdfast.hearing SET mark = $1", backup["mark"])
+        await store.db.rows("SELECT setval('holdfast.fence', $1, false)", backup["last_value"])
+        await store.db.rows("DELETE FROM holdfast.claim")
+        await store.db.rows("UPDATE holdfast.worker SET state = 'warm', claim_id = NULL, tenant = NULL, fence = NULL")
+        assert await match(one, pool, ask()) == [], "who knows a later mark gives nothing out"
+        after = replica_on(two, cluster)
+        assert await match(two, pool) == [], "nor does who has not compared yet"
+        await after.beat()
+        assert (await store.fleet.state()).recovering, "the mark outside is higher"
+    await store.fleet.end_recovery()
+    await make_warm(store, pool)
+    [pair] = await match(store, pool)
+    assert pair.fence > given, "two assignments with one fence cannot be told apart"

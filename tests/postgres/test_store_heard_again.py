@@ -1,0 +1,47 @@
+"""Who has just spoken is not silent, though its word is stored only a moment later."""
+
+import msgspec
+
+from holdfast.duties.actions import Suspect
+from holdfast.duties.cases import SILENT
+from holdfast.duties.converge import Converge
+from holdfast.model.outcome import Done
+from holdfast.model.pod import Stamp
+from holdfast.postgres.store import PostgresStore
+from postgres.recorded_cluster import RecordedCluster, passed, planned
+from postgres.store_clock import Clock
+from postgres.store_steps import JOB, active, agent_report, make_pool, make_warm
+
+SUSPECTS = "SELECT count(*) FROM holdfast.worker WHERE suspect_since IS NOT NULL"
+
+
+async def test_a_worker_that_has_just_spoken_again_is_not_taken_for_silent(store: PostgresStore) -> None:
+    clock = await Clock.of(store)
+    pool = await make_pool(store, JOB)
+    [worker] = await make_warm(store, pool)
+    cluster = RecordedCluster(pool, [worker])
+    await store.workers.beat([agent_report(worker)])
+    await clock.live(int(SILENT) + 1)
+    [(suspect, outcome)] = await passed(Converge(), store, cluster)
+    assert (type(suspect), outcome) == (Suspect, Done())
+    await store.workers.report(agent_report(worker), fresh=True)  # what its poll does; its heartbeat is stored within a second
+    assert await store.db.value(SUSPECTS) == 0
+    assert await planned(Converge(), store, cluster) == [], "it has just spoken"
+
+
+async def test_a_job_whose_agent_has_left_is_not_suspect_after_recovery(store: PostgresStore) -> None:
+    """Decision 0015: from the agent's end on nobody beats for the worker, and its silence is not suspect."""
+
+    clock = await Clock.of(store)
+    pool = await make_pool(store, JOB)
+    await make_warm(store, pool)
+    pair = await active(store, pool)
+    cluster = RecordedCluster(pool, [pair.worker])
+    await cluster.protect(pair.worker, f"uid-{pair.worker}", Stamp("acme", pair.claim, pair.fence))
+    cluster.kept[pair.worker] = msgspec.structs.replace(cluster.kept[pair.worker], left_to=pair.fence)
+    await store.fleet.begin_recovery("restored", 0)
+    await clock.live(31)
+    await passed(Converge(), store, cluster)
+    assert not (await store.fleet.state()).recovering
+    await passed(Converge(), store, cluster)
+    assert await store.db.value(SUSPECTS) == 0

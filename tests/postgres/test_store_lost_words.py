@@ -1,0 +1,105 @@
+"""After lost commits: what an agent may have done in one of them is not taken back because it says nothing."""
+
+import msgspec
+
+from holdfast.duties.actions import Acknowledged
+from holdfast.duties.converge import Converge
+from holdfast.model.outcome import Done, Stale
+from holdfast.model.pool import Pool
+from holdfast.ports.store import Pair
+from holdfast.postgres.store import PostgresStore
+from postgres.recorded_cluster import RecordedCluster, passed
+from postgres.store_clock import Clock
+from postgres.store_steps import JOB, active, ask, assigned, deliver, make_pool, make_warm, name
+
+GUARDED = "SELECT count(*) FROM holdfast.worker w, holdfast.installation i WHERE w.suspect_since = i.recovered_at"
+
+
+async def told_and_silent(store: PostgresStore) -> tuple[Pool, Pair]:
+    """A claim that its worker fetched; then commits were lost, and the worker has not spoken since."""
+    clock = await Clock.of(store)
+    pool = await make_pool(store, JOB)
+    await make_warm(store, pool)
+    pair = await assigned(store, pool)
+    await deliver(store, pair)
+    await recovered(store)
+    await clock.live(20)
+    return pool, pair
+
+
+async def recovered(store: PostgresStore) -> None:
+    await store.fleet.begin_recovery("restored", 0)
+    assert await store.fleet.end_recovery() == Done()
+
+
+async def test_a_claim_whose_acknowledgement_may_be_lost_is_not_run_elsewhere_for_its_workers_silence(
+    store: PostgresStore,
+) -> None:
+    pool, pair = await told_and_silent(store)
+    stalled = {"reason": "activation stopped making progress", "idle": 12.0}
+    assert await store.claims.requeue(pair.claim, pair.fence, **stalled) == Stale()
+    [claim] = await store.claims.get([pair.claim])
+    assert (claim.state, claim.worker) == ("assigned", pair.worker)
+    assert "has not spoken since the database lost commits" in claim.reason
+    cluster = RecordedCluster(pool, [pair.worker])
+    cluster.kept[pair.worker] = msgspec.structs.replace(cluster.kept[pair.worker], left_to=pair.fence)
+    did = await passed(Converge(), store, cluster)
+    assert (Acknowledged(pair.worker, pair.fence), Done()) in did, "its agent left, which it does only then"
+    [claim] = await store.claims.get([pair.claim])
+    assert claim.state == "active"
+
+
+async def test_who_speaks_again_and_has_not_begun_loses_the_claim_as_ever(store: PostgresStore) -> None:
+    _, pair = await told_and_silent(store)
+    await store.workers.heard_again([pair.worker])
+    assert await store.claims.requeue(pair.claim, pair.fence, reason="stalled", idle=12.0) == Done()
+
+
+async def test_who_was_suspect_before_is_guarded_after_the_next_recovery_as_well(store: PostgresStore) -> None:
+    pool = await make_pool(store, JOB)
+    [worker] = await make_warm(store, pool)
+    for _ in range(2):
+        await recovered(store)
+        assert await store.db.value(GUARDED) == 1
+    row = await store.workers.get(worker)
+    assert row is not None
+    assert await store.workers.condemn(worker, row.version, "not wanted", counted=False) == Stale()
+
+
+async def test_thousands_of_running_jobs_hide_nobody_who_is_due(store: PostgresStore) -> None:
+    """Their agents have left, and are silent for as long as they run."""
+
+    clock = await Clock.of(store)
+    pool = await make_pool(store, JOB)
+    await make_warm(store, pool, 510)
+    for _ in range(510):
+        await active(store, pool)
+    await clock.live(61)
+    fresh = name("w")
+    assert await store.workers.spawn(pool.id, [fresh], 1000, 1000)
+    await clock.live(6)
+    assert fresh in await store.workers.due()
+
+
+async def test_what_never_began_is_served_again_but_not_without_its_secrets(store: PostgresStore) -> None:
+    pool = await make_pool(store, JOB)
+    await make_warm(store, pool, 2)
+    with_secret = await active(store, pool, ask(secrets={"TOKEN": "hush"}))
+    without = await active(store, pool)
+    rows = {row.worker.id: row for row in await store.workers.rows(None)}
+    assert (rows[with_secret.worker].claim_secret, rows[without.worker].claim_secret) == (True, False)
+    again = {"reason": "its process ended before it began", "dead": True, "untouched": True}
+    assert await store.claims.requeue(with_secret.claim, with_secret.fence, **again) == Stale()
+    assert await store.claims.requeue(without.claim, without.fence, **again) == Done()
+
+
+async def test_slots_that_are_given_back_together_are_one_failure(store: PostgresStore) -> None:
+    pool = await make_pool(store, JOB)
+    ids = [name("w") for _ in range(8)]
+    assert len(await store.workers.spawn(pool.id, ids, 1000, 1000)) == 8
+    assert await store.workers.unspawn(ids, "quota", "no room", 2.0) == Done()
+    after = await store.db.row("SELECT failures, backoff_until - holdfast.now() AS pause FROM holdfast.pool")
+    assert after is not None
+    assert after["failures"] == 1
+    assert after["pause"].total_seconds() <= 2
+    assert await store.db.value("SELECT count(*) FROM holdfast.worker WHERE state <> 'gone'") == 0

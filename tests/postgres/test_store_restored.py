@@ -1,0 +1,182 @@
+"""A restored database meets pods: what they show is adopted; what nobody speaks for is neither given out nor ended (P1, P7)."""
+
+import msgspec
+import pytest
+
+from holdfast.duties.actions import (
+    Action,
+    Adopt,
+    Condemn,
+    DeletePod,
+    EndRecovery,
+    PruneHistory,
+    PruneOutputs,
+    Quarantine,
+)
+from holdfast.duties.converge import Converge
+from holdfast.duties.prune import Prune
+from holdfast.duties.recover import LISTEN
+from holdfast.model.outcome import Done, Outcome, Skipped, Stale
+from holdfast.model.pod import Stamp
+from holdfast.model.pool import ProtectionSpec
+from holdfast.ports.store import Adoption
+from holdfast.postgres.store import PostgresStore
+from postgres.recorded_cluster import RecordedCluster, applier, passed, planned, pod_of
+from postgres.store_clock import DAY, Clock
+from postgres.store_steps import BARE, JOB, SESSION, agent_report, ask, end, lone_active, make_pool, make_warm, match
+from postgres.store_tables import kinds, state_of
+
+ENDINGS = (Condemn, DeletePod)
+
+
+def outcomes(of: type, done: list[tuple[Action, Outcome]]) -> list[Outcome]:
+    return [outcome for action, outcome in done if isinstance(action, of)]
+
+
+async def version_of(store: PostgresStore, worker: str) -> int:
+    row = await store.workers.get(worker)
+    assert row is not None
+    return row.version
+
+
+async def test_of_an_agentless_pool_the_stamped_are_adopted_and_the_unstamped_are_free(store: PostgresStore) -> None:
+    clock = await Clock.of(store)
+    pool = await make_pool(store, BARE)
+    [busy, free] = await make_warm(store, pool, 2)
+    cluster = RecordedCluster(pool, [busy, free, "w-busy", "w-free"])
+    # In the lost commits two claims were given out, one of them on a worker that was made since.
+    last = (await store.fleet.state()).last_fence
+    for n, worker in enumerate((busy, "w-busy"), 1):
+        await cluster.protect(worker, f"uid-{worker}", Stamp("acme", f"c-lost-{n}", last + n))
+    await store.fleet.begin_recovery("restored", 0)
+    await clock.live(6)
+    first = await passed(Converge(), store, cluster)
+    assert outcomes(Adopt, first) == [Done(), Done()]
+    assert outcomes(EndRecovery, first) == [], "the next pass shows whether it took"
+    await clock.live(int(LISTEN))
+    assert outcomes(EndRecovery, await passed(Converge(), store, cluster)) == [Done()]
+    for n, worker in enumerate((busy, "w-busy"), 1):
+        [claim] = await store.claims.get([f"c-lost-{n}"])
+        assert (claim.state, claim.worker, claim.fence, claim.tenant) == ("active", worker, last + n, "acme")
+    given = await match(store, pool, *(ask("b") for _ in range(4)))
+    assert [pair.worker for pair in given] == [free], "it carries no stamp: nobody was told of it"
+    later = await passed(Converge(), store, cluster)
+    assert [action.name for action, _ in later if isinstance(action, Quarantine)] == ["w-free"], "no row, and no word"
+    assert not any(isinstance(action, ENDINGS) for action, _ in later)
+
+
+@pytest.mark.parametrize("mode", ["off", "always"])
+async def test_agentless_workers_that_no_stamp_speaks_for_are_not_given_out_before_an_operator_looks(
+    store: PostgresStore, mode: str
+) -> None:
+    clock = await Clock.of(store)
+    pool = await make_pool(store, msgspec.structs.replace(BARE, protection=ProtectionSpec(mode=mode)))
+    workers = await make_warm(store, pool, 2)
+    cluster = RecordedCluster(pool, workers)
+    await store.fleet.begin_recovery("restored", 0)
+    await clock.live(6)
+    assert outcomes(EndRecovery, await passed(Converge(), store, cluster)) == [Done()]
+    assert await match(store, pool, ask("b")) == [], "either may serve somebody of whom only the lost commits knew"
+    await clock.live(90)
+    assert not any(isinstance(action, ENDINGS) for action, _ in await passed(Converge(), store, cluster))
+    for worker in workers:
+        plan = store.workers.condemn(worker, await version_of(store, worker), "too many", counted=True)
+        assert await plan == Stale(), "nor is it ended, for the same reason"
+    [fresh] = await make_warm(store, pool)
+    assert [pair.worker for pair in await match(store, pool)] == [fresh], "they are no capacity: others take their place"
+    for worker in workers:
+        assert await store.workers.condemn(worker, None, "an operator looked", counted=False) == Done()
+
+
+async def test_a_worker_that_died_is_condemned_right_after_recovery_with_proof_and_not_without(store: PostgresStore) -> None:
+    clock = await Clock.of(store)
+    pool = await make_pool(store, JOB)
+    [dead, silent] = await make_warm(store, pool, 2)
+    cluster, converge = RecordedCluster(pool, [silent]), Converge()
+    await store.fleet.begin_recovery("restored", 0)
+    await clock.live(int(LISTEN) + 1)
+    assert outcomes(EndRecovery, await passed(converge, store, cluster)) == [Done()]
+    assert await match(store, pool, ask()) == [], "neither has spoken since"
+    seen = await version_of(store, dead)
+    assert await store.workers.condemn(dead, seen, "its pod is gone", counted=False) == Stale()
+
+    [gone] = [action for action in await planned(converge, store, cluster) if isinstance(action, Condemn)]
+    assert gone.worker == dead
+    cluster.kept[dead] = pod_of(dead, pool)
+    assert await applier(store, cluster)(gone) == Skipped("unsure"), "a direct read shows it alive"
+    assert await state_of(store, "worker", dead) == "warm"
+    del cluster.kept[dead]
+    assert await applier(store, cluster)(gone) == Done()
+    assert await state_of(store, "worker", dead) == "retiring"
+    assert await state_of(store, "worker", silent) == "warm", "its pod lives, and silence proves nothing"
+
+
+@pytest.mark.parametrize("spoke", ["in recovery", "after it", "without a row"])
+async def test_an_agent_that_was_resetting_when_commits_were_lost_is_retired_and_serves_nobody_else(
+    store: PostgresStore, spoke: str
+) -> None:
+    clock = await Clock.of(store)
+    pool = await make_pool(store, SESSION)
+    worker = "w-lost" if spoke == "without a row" else (await make_warm(store, pool))[0]
+    cluster = RecordedCluster(pool, [worker])
+    # The backup shows it warm, or not at all. In the lost commits it served tenant a, whose claim has ended.
+    fence = (await store.fleet.state()).last_fence + 7
+    resetting = agent_report(worker, doing="resetting", reset_fence=fence)
+    await store.fleet.begin_recovery("restored", 0)
+    await clock.live(1)
+    if spoke != "after it":
+        await store.workers.report(resetting)
+        await store.workers.beat([resetting])
+    await clock.live(int(LISTEN))
+    for _ in range(2):
+        await passed(Converge(), store, cluster)
+        if spoke == "without a row":
+            assert await state_of(store, "worker", worker) == "retiring", "also while recovery goes on"
+    assert not (await store.fleet.state()).recovering
+    assert await match(store, pool, ask("b", lease=60.0)) == [], "tenant b would sit where tenant a was"
+    if spoke == "after it":
+        await store.workers.report(resetting)
+    assert await state_of(store, "worker", worker) == "retiring"
+    told = await store.workers.report(agent_report(worker, reset_fence=fence))
+    assert told.do == "exit", "reset by now, it is told to go"
+    assert await match(store, pool) == []
+    assert (await kinds(store, worker=worker))[-1] in ("worker.retiring", "worker.adopted")
+
+
+async def test_pruning_takes_nothing_that_lost_commits_may_have_known_of(store: PostgresStore) -> None:
+    clock = await Clock.of(store)
+    pair = await lone_active(store, JOB)
+    assert await end(store, pair.claim, "result") == Done()
+    [row] = await store.workers.rows([pair.worker])
+    cluster, prune = RecordedCluster(), Prune()
+    cluster.outputs = {pair.claim, "c-lost"}  # of the second, only the lost commits knew
+    before = PruneOutputs(frozenset(await store.history.live_outputs()))
+    await clock.jump(DAY + 60)  # as old as the backup is
+    await store.fleet.begin_recovery("restored", 0)
+    await store.workers.beat([agent_report("w-lost", doing="running", claim="c-lost", fence=pair.fence + 1, tenant="acme")])
+
+    assert await applier(store, cluster)(before) == Skipped("recovering"), "planned before anybody noticed"
+    for _ in range(2):
+        assert [type(action) for action, _ in await passed(prune, store, cluster)] == [PruneHistory]
+        assert cluster.outputs == {pair.claim, "c-lost"}
+    assert [heartbeat.claim for heartbeat in await store.workers.heartbeats(["w-lost"])] == ["c-lost"], "its agent's word is kept"
+    assert (await kinds(store, claim=pair.claim))[-2:] == ["claim.ended", "worker.retiring"]
+    left_over = Adoption(
+        worker=pair.worker,
+        uid=f"uid-{pair.worker}",
+        pool=row.worker.pool,
+        pool_id=row.worker.pool_id,
+        revision=row.worker.revision,
+        claim=pair.claim,
+        tenant="acme",
+        fence=pair.fence,
+    )
+    assert await store.fleet.adopt(left_over) == Stale(), "a claim that ended is known as such, and does not rise again"
+
+    assert await store.fleet.end_recovery() == Done()
+    await clock.jump(DAY - 60)
+    assert [type(action) for action, _ in await passed(prune, store, cluster)] == [PruneHistory]
+    assert cluster.outputs == {pair.claim, "c-lost"}, "its claim may have ended just before it was lost: 24 h from then"
+    await clock.jump(120)
+    await passed(prune, store, cluster)
+    assert cluster.outputs == set()

@@ -1,0 +1,39 @@
+"""The kubelet's view of pods: what vanished while nobody watched is told as gone."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+
+from holdfast_testcluster.api import Answer, Expired, Object
+from holdfast_testcluster.reflector import PodReflector
+from waiting import sooner
+
+
+def pod(uid: str) -> Object:
+    return {"metadata": {"uid": uid, "resourceVersion": "1"}}
+
+
+class ForgetfulApi:
+    """Lists one after another of the given; every watch but the last has expired."""
+
+    def __init__(self, *lists: list[Object]) -> None:
+        self._lists = list(lists)
+
+    async def insist(self, method: str, path: str) -> Answer:
+        return Answer(200, {"items": self._lists.pop(0), "metadata": {"resourceVersion": "1"}})
+
+    async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[Object]:
+        if self._lists:
+            raise Expired
+        await asyncio.Event().wait()
+        yield {}
+
+
+async def test_a_list_after_an_expired_watch_tells_what_is_gone() -> None:
+    told: list[str] = []
+
+    api = ForgetfulApi([pod("a"), pod("b")], [pod("b"), pod("c")])
+    seen, gone = (lambda it, word=word: told.append(f"{word} {it['metadata']['uid']}") for word in ("seen", "gone"))
+    running = asyncio.create_task(PodReflector(api, None, seen, gone).run())  # type: ignore[arg-type]
+    await sooner(lambda: len(told) >= 5 or running.done())
+    running.cancel()
+    assert told == ["seen a", "seen b", "gone a", "seen b", "seen c"]
