@@ -27,7 +27,7 @@ pytest.register_assert_rewrite("contracts.cluster")  # so that its asserts show 
 
 # What starts a whole fleet, real or simulated, or a cluster. `make test-quick` leaves out every test that asks for one of these,
 # and the folders e2e and soak.
-WHOLE = {"make_fleet", "control_plane", "own_control_plane", "simulated"}
+WHOLE = {"make_fleet", "control_plane", "own_control_plane", "simulated", "simulated_dsn"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest applies `-m`

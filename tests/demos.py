@@ -64,5 +64,5 @@ def leaves_nothing_when_interrupted(demo: subprocess.Popen[str], folder: Path, s
         eventually(lambda: len(machine.processes(folder)) > 1, 30, "something that it starts runs")
     demo.send_signal(signal.SIGINT)
     output = demo.stdout.read()
-    assert demo.wait(60) == 130, output
+    assert demo.wait(300) == 130, output
     assert not left(folder)

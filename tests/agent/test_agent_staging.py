@@ -64,7 +64,7 @@ def test_a_shell_runs_the_command_word_for_word_with_the_claims_environment(tmp_
 def test_the_command_is_the_process_itself_so_that_it_hears_what_its_container_is_told(tmp_path: Path) -> None:
     stage(tmp_path, given(), ["sh", "-c", "echo $$"])
     process = subprocess.Popen(["/bin/sh", str(tmp_path / SCRIPT)], stdout=subprocess.PIPE, text=True)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=300)
     assert int(said) == process.pid
 
 
@@ -142,7 +142,7 @@ def test_it_is_a_whole_program_that_needs_nothing_and_ends_well(tmp_path: Path, 
     monkeypatch.setattr("sys.argv", ["noop", str(path)])
     assert noop.main() == 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o755
-    assert subprocess.run([path], env={}, cwd="/", capture_output=True, timeout=60, check=False).returncode == 0
+    assert subprocess.run([path], env={}, cwd="/", capture_output=True, timeout=300, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("machine", sorted(noop.CODE))

@@ -21,7 +21,7 @@ def test_an_agent_that_is_still_being_loaded_hears_sigterm(tmp_path: Path) -> No
     try:
         eventually(loading.exists, 20, "an agent that loads its parts")
         agent.terminate()
-        assert agent.wait(60) == 128 + signal.SIGTERM, "not 0: that would let a job's container start"
+        assert agent.wait(300) == 128 + signal.SIGTERM, "not 0: that would let a job's container start"
     finally:
         agent.kill()
         agent.wait()

@@ -61,7 +61,7 @@ def test_it_resumes_when_its_replica_dies(server: FakeHoldfast, tmp_path: Path) 
     server.kill(0)
     server.write("c-1", b"after")
     server.change("c-1", state="ended", outcome="failed", exit_code=9)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
     assert (process.returncode, out) == (9, b"before after")
 
 
@@ -72,14 +72,14 @@ def test_it_says_why_it_waits(server: FakeHoldfast, tmp_path: Path) -> None:
     assert b"c-1 is waiting: 0 of 8 workers free; 8 held" in process.stderr.readline()
     server.change("c-1", **server.active(1, leased=False))
     server.change("c-1", state="ended", outcome="completed", exit_code=0)
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
 
 
 def test_ctrl_c_cancels_the_claim_and_waits_for_its_end(server: FakeHoldfast, tmp_path: Path) -> None:
     process = _start(server, tmp_path)
     server.until(lambda _: server.asked("GET", "/output"))
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert server.claims["c-1"]["outcome"] == "cancelled"
     assert b"Traceback" not in err
@@ -95,7 +95,7 @@ def test_a_second_ctrl_c_leaves(server: FakeHoldfast, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     server.until(lambda _: server.asked("POST", "/cancel"))
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert b"left claim c-1; it may go on" in err
     assert server.claims["c-1"]["state"] == "active"
@@ -149,7 +149,7 @@ def test_hold_renews_until_ctrl_c_and_then_releases(server: FakeHoldfast, tmp_pa
     process = _start(server, tmp_path, HOLD)
     server.until(lambda _: server.asked("POST", "/renew"))
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert b"credential-1" in out
     assert server.claims["c-1"]["outcome"] == "released"
@@ -162,7 +162,7 @@ def test_a_release_that_was_not_stored_is_not_called_one(server: FakeHoldfast, t
     assert b"Ctrl-C releases it" in process.stderr.readline()
     server.fail_next("POST", "/release", *[unavailable(60)] * 10)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 1
     said = err.decode().splitlines()[-1]
     assert re.fullmatch(
@@ -183,7 +183,7 @@ def test_a_claim_that_had_ended_before_its_release_is_told_as_it_ended(
     process.stderr.readline()
     server.change("c-1", state="ended", outcome=outcome, reason="so it was")
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == code, err
     assert f"had already ended as {outcome}".encode() in err
     assert b"released" not in err

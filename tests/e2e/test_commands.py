@@ -27,7 +27,7 @@ class Commands:
 
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
         process = self.start(*arguments)
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=300)
         return process.returncode, out, err
 
 
@@ -94,5 +94,5 @@ def test_the_example_of_the_sdk_runs(make_fleet: Make) -> None:
     fleet = make_fleet(replicas=1, pools={"notebook": SESSION})
     example = Path(__file__).parents[2] / "examples" / "sdk_session.py"
     env = Commands(fleet).env
-    done = subprocess.run([sys.executable, str(example)], env=env, capture_output=True, text=True, timeout=90)
+    done = subprocess.run([sys.executable, str(example)], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

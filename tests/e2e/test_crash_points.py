@@ -64,7 +64,7 @@ def test_a_crash_between_two_steps_is_repaired(point: str, make_fleet: Make) -> 
 
     eventually(live, 120, f"the story is told and the replica crashed at {point}")
     if not done.get("crashed"):
-        assert fleet.replicas[0].wait(60) == -signal.SIGKILL
+        assert fleet.replicas[0].wait(300) == -signal.SIGKILL
         fleet.start(0)
     eventually(lambda: fleet.api("GET", "/readyz").status == 200, 20)
 

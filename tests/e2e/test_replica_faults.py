@@ -22,7 +22,7 @@ def test_a_replica_dies_after_the_claim_is_durable_before_hand_over(make_fleet: 
     eventually(lambda: fleet.api("GET", "/readyz", replica=0).status == 200, 20)
     with contextlib.suppress(OSError):
         fleet.claim("linux", command=["true"], key="once", wait="5s")
-    assert fleet.replicas[0].wait(60) == -signal.SIGKILL
+    assert fleet.replicas[0].wait(300) == -signal.SIGKILL
     claim = fleet.claim("linux", command=["true"], key="once", wait="20s", replica=1)
     ended = fleet.see(claim["id"], wait="20s", replica=1)
     assert (ended["outcome"], ended["attempts"]) == ("completed", 1)

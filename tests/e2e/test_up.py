@@ -57,7 +57,7 @@ class Machine:
     def stop(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGINT)
-        assert self.process.wait(60) == 0, self.log.read_text()
+        assert self.process.wait(300) == 0, self.log.read_text()
         self.log.unlink()
 
     def api(self, method: str, path: str, body: Any = None, token: str | None = None) -> tuple[int, Any]:
@@ -82,7 +82,7 @@ class Machine:
     def end(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(60)
+            self.process.wait(300)
         if (self.data / "workers").exists():
             eventually(lambda: not [send(p, signal.SIGKILL) for p in self.processes()], 20, "workers ended")
         EmbeddedPostgres(self.data / "postgres", find_binaries()).kill()
@@ -120,7 +120,7 @@ def test_everything_in_the_data_directory_is_documented(machine: Machine) -> Non
 def test_a_second_up_on_the_same_folder_is_refused_in_one_line(machine: Machine) -> None:
     machine.up()
     arguments = ["up", "--data-dir", str(machine.data), "--port", str(free_ports(1)[0])]
-    done = subprocess.run([sys.executable, "-m", "holdfast", *arguments], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "holdfast", *arguments], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert machine.process is not None
     said = f"holdfast: another `holdfast up` (pid {machine.process.pid}) runs on {machine.data}\n"
@@ -173,7 +173,7 @@ def test_stop_workers_drains_first(machine: Machine) -> None:
 def test_a_bad_pools_file_is_refused_before_anything_starts(machine: Machine) -> None:
     (machine.home / "pools.yaml").write_text(POOLS.replace("warm: 1", "warm: 9"))
     arguments = ["up", "--data-dir", str(machine.data), "--port", str(machine.port), "-f", str(machine.home / "pools.yaml")]
-    done = subprocess.run([sys.executable, "-m", "holdfast", *arguments], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "holdfast", *arguments], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert "warm (9) must not exceed max (3)" in done.stderr
     assert not machine.data.exists()

@@ -15,7 +15,7 @@ def test_a_replica_of_another_data_directory_refuses_the_database(make_fleet: Ma
     claim = fleet.claim("linux", command=["sleep", "120"], wait="30s")
     arguments = ["serve", "--data-dir", str(fleet.home / "another"), "--port", str(fleet.ports[0] + 1)]
     env = {**os.environ, "HOLDFAST_DSN": fleet.postgres.dsn}
-    done = subprocess.run([sys.executable, "-m", "holdfast", *arguments], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "holdfast", *arguments], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert "belongs to installation" in done.stderr
     assert fleet.postgres.dsn not in done.stderr

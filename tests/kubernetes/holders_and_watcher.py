@@ -129,7 +129,7 @@ class Sitters(Askers):
         """Whoever holds a session now, or next, gives it back there. Returns in the moment in which that is asked for."""
         asked = threading.Event()
         self._leave.put((replica, asked))
-        assert asked.wait(60), "nobody holds a session"
+        assert asked.wait(300), "nobody holds a session"
 
     def _live(self, tenant: str) -> None:
         asks = 0

@@ -32,7 +32,7 @@ def test_a_replica_killed_in_the_middle_of_a_hand_over_costs_the_claim_nothing(
             with stopped(fleet, 1):  # nobody else does anything in between
                 with contextlib.suppress(OSError, http.client.HTTPException):
                     fleet.api("POST", "/v1/claims", request)
-                assert fleet.replicas[0].wait(60) == -signal.SIGKILL
+                assert fleet.replicas[0].wait(300) == -signal.SIGKILL
                 row = fleet.sql("SELECT * FROM holdfast.claim WHERE key = $1", point)[0]
                 # P3: the pod carries everything, and neither agent nor holder has heard anything.
                 assert marks(fleet.pod(row["worker_id"])) == busy_marks(row)

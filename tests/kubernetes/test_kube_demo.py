@@ -37,7 +37,7 @@ def test_an_interrupted_demo_leaves_nothing(folder: Path, step: str) -> None:
 
 def test_without_a_control_plane_it_says_what_to_do_and_starts_nothing(folder: Path) -> None:
     demo = begin(folder, KUBEBUILDER_ASSETS="", HOLDFAST_KUBE_CACHE=str(folder / "empty"))
-    said, _ = demo.communicate(timeout=60)
+    said, _ = demo.communicate(timeout=300)
     assert demo.returncode == 1
     assert "run `make kube`" in said
     assert len(said.splitlines()) == 1

@@ -40,7 +40,7 @@ def test_a_rolling_restart_touches_no_worker_and_fails_no_claim(fleet_of: Made, 
         eventually(lambda: len(ids) >= 2, 60, "claims flow")
         for n in range(2):
             fleet.signal(n, signal.SIGTERM)
-            fleet.replicas[n].wait(60)
+            fleet.replicas[n].wait(300)
             assert get(session["endpoint"], session["credential"]) == 200
             fleet.start(n)
             eventually(lambda n=n: fleet.api("GET", "/readyz", replica=n).status == 200, 60, f"replica {n} is back")
@@ -62,7 +62,7 @@ def test_a_replica_that_is_told_to_stop_takes_its_leave(fleet_of: Made) -> None:
     leaves = eventually(lambda: [holder_of(fleet, "converge")], 30, "somebody does it")[0]
     pid = fleet.replicas[leaves].pid
     fleet.signal(leaves, signal.SIGTERM)
-    fleet.replicas[leaves].wait(60)
+    fleet.replicas[leaves].wait(300)
     assert fleet.sql("SELECT stopped_at FROM holdfast.replica WHERE pid = $1", pid)[0]["stopped_at"]
     left = "SELECT t.duty FROM holdfast.term t JOIN holdfast.replica r ON r.id = t.holder WHERE r.pid = $1 AND until > now()"
     assert not fleet.sql(left, pid), "nobody has to wait for what it held"
