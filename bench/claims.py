@@ -126,5 +126,5 @@ def middle(rounds: list[Round], of: Callable[[Spread], float]) -> tuple[float, f
     return ordered[(len(ordered) - 1) // 2]
 
 
-JOBS = Part("jobs", "Jobs", staged, jobs, lambda sizes: names("jobs", sizes))
-SESSIONS = Part("sessions", "Sessions", staged, sessions, lambda sizes: names("sessions", sizes))
+JOBS = Part("jobs", staged, jobs, lambda sizes: names("jobs", sizes))
+SESSIONS = Part("sessions", staged, sessions, lambda sizes: names("sessions", sizes))

@@ -130,4 +130,4 @@ async def one_pass(duty: Duty, ports: Ports) -> Pass:
     return Pass(cpu, longest)
 
 
-DUTIES = Part("duties", "Duties", staged, duties, names)
+DUTIES = Part("duties", staged, duties, names)

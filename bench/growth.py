@@ -103,4 +103,4 @@ async def drain(store: PostgresStore, pool_id: str, count: int) -> float:
     return time.perf_counter() - started
 
 
-GROWTH = Part("growth", "Growth", staged, growth, names)
+GROWTH = Part("growth", staged, growth, names)

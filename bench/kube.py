@@ -218,4 +218,4 @@ def staged(sizes: Sizes) -> AbstractContextManager[Bench]:
     return own_plane(pools(sizes), sizes.kube_nodes)
 
 
-KUBE = Part("kube", "Claims on Kubernetes", staged, figures, names)
+KUBE = Part("kube", staged, figures, names)

@@ -92,4 +92,4 @@ def staged(sizes: Sizes) -> AbstractContextManager[Bench]:
     return own_plane(pools(sizes), sizes.scale_nodes)
 
 
-KUBE_SCALE = Part("kube-scale", "Thousands of workers on Kubernetes", staged, figures, names)
+KUBE_SCALE = Part("kube-scale", staged, figures, names)

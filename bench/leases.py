@@ -63,4 +63,4 @@ def _work(
     )
 
 
-LEASES = Part("leases", "Renewals and releases", staged, leases, names)
+LEASES = Part("leases", staged, leases, names)

@@ -34,7 +34,6 @@ class Done(msgspec.Struct, kw_only=True):
     releases: list[float] = []
     renewals: list[float] = []
     held: list[Held] = []
-    ids: list[str] = []
 
 
 class Holders:
@@ -107,7 +106,6 @@ class Holders:
         if status != 201 or (claim["state"] != "active" and claim.get("outcome") != "completed"):
             raise RuntimeError(f"a claim was answered with {status}: {claim}")
         self.done.claims.append(took)
-        self.done.ids.append(claim["id"])
         return claim["id"], claim["fence"]
 
 

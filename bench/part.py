@@ -13,7 +13,6 @@ from .sizes import Sizes
 @dataclass(frozen=True)
 class Part:
     name: str
-    title: str  # of its table
     stage: Callable[[Sizes], AbstractContextManager[Any]]
     figures: Callable[[Any, Sizes], AsyncIterator[Figure]]
     names: Callable[[Sizes], list[str]]  # of its figures, in order; known without a run, so that a test can check the table

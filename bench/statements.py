@@ -143,7 +143,7 @@ async def _until_logged(here: Stage) -> None:
         await here.sql("SELECT 1")
 
 
-STATEMENTS = Part("statements", "Statements per claim", staged, statements, lambda _: list(TARGETS))
+STATEMENTS = Part("statements", staged, statements, lambda _: list(TARGETS))
 
 if __name__ == "__main__":
     with staged(TINY) as place:
