@@ -58,14 +58,16 @@ def measure(source: Path, parts: list[str], options: list[str]) -> Found:
 
 def compare(rounds: list[tuple[Found, Found]]) -> list[str]:
     """Returns one line per figure: this checkout, the other one, and the median of the ratios of the rounds."""
-    lines = [f"{'figure':<56} {'here':>10} {'there':>10} {'ratio':>7}"]
-    for name, (_, unit) in rounds[0][0].items():
+    titles = {name: f"{name} ({unit})" for name, (_, unit) in rounds[0][0].items()}
+    width = max(map(len, titles.values()), default=0)
+    lines = [f"{'figure':<{width}} {'here':>10} {'there':>10} {'ratio':>7}"]
+    for name, title in titles.items():
         pairs = [(here[name][0], there[name][0]) for here, there in rounds if name in there]
         if not pairs:
             continue
         here, there = (statistics.median(side) for side in zip(*pairs, strict=True))
         ratio = statistics.median(one / other if other else float("nan") for one, other in pairs)
-        lines.append(f"{name + ' (' + unit + ')':<56} {here:>10.4g} {there:>10.4g} {ratio:>7.2f}")
+        lines.append(f"{title:<{width}} {here:>10.4g} {there:>10.4g} {ratio:>7.2f}")
     return lines
 
 
