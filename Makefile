@@ -76,7 +76,7 @@ docs: $(READY) ## write the docs that come from the code: metrics, state machine
 	$(BIN)/python scripts/gen_docs.py
 
 .PHONY: bench
-bench: $(READY) ## figures beside their limits, written into docs/benchmarks.md (10 minutes; PARTS="jobs leases" runs some; AGAINST=rev compares two checkouts)
+bench: $(READY) ## figures beside their limits, written into docs/benchmarks.md (13 minutes on a busy machine; PARTS="jobs leases" runs some; AGAINST=rev compares two checkouts)
 	$(BIN)/python -m $(if $(AGAINST),bench.against $(AGAINST),bench --write) $(PARTS)
 
 .PHONY: bench-kube

@@ -95,11 +95,11 @@ class Bench:
         assert self._session is not None
         began = time.perf_counter()
         async with self._session.post(url, json={"pool": name, "wait": "20s"}) as answer:
-            said = await answer.json()
-            assert answer.status == 201, said
-            assert said["state"] == "active", said
-            self.protected += bool(said["protected"])
-            return time.perf_counter() - began, said["id"]
+            claim = await answer.json()
+            assert answer.status == 201, claim
+            assert claim["state"] == "active", claim
+            self.protected += bool(claim["protected"])
+            return time.perf_counter() - began, claim["id"]
 
     async def open_loop(self, name: str, rate: float, seconds: float) -> tuple[Spread, list[str]]:
         return await _open_loop(lambda n: self.claim(name, n), rate, seconds)
@@ -143,8 +143,8 @@ async def _open_loop(do: Callable[[int], Awaitable[tuple[float, str]]], rate: fl
     while (at := at + dice.expovariate(rate)) < seconds:
         await asyncio.sleep(max(0.0, began + at - time.perf_counter()))
         tasks.append(asyncio.ensure_future(do(len(tasks))))
-    told = await asyncio.gather(*tasks)
-    return Spread(time.perf_counter() - began, [took for took, _ in told]), [id_ for _, id_ in told]
+    answers = await asyncio.gather(*tasks)
+    return Spread(time.perf_counter() - began, [took for took, _ in answers]), [id_ for _, id_ in answers]
 
 
 def names(sizes: Sizes) -> list[str]:
@@ -182,8 +182,8 @@ async def figures(bench: Bench, sizes: Sizes) -> AsyncIterator[Figure]:
         refilled = await bench.free("claims", sizes.kube_workers, 300)
         yield Figure(next(title), refilled, "s", "claims before it", len(ids))
         began = time.perf_counter()
-        told = await asyncio.gather(*(bench.claim("claims", n) for n in range(sizes.kube_burst)))
-        burst = Spread(time.perf_counter() - began, [took for took, _ in told])
+        answers = await asyncio.gather(*(bench.claim("claims", n) for n in range(sizes.kube_burst)))
+        burst = Spread(time.perf_counter() - began, [took for took, _ in answers])
         for share in SHARES.values():
             yield Figure(next(title), burst.percentile(share), "s", "whole burst", burst.seconds)
         yield Figure(next(title), burst.rate, "1/s", "bare PATCHes with the same client", bare, 0.8, least=True)

@@ -1,4 +1,4 @@
-"""Statements are told apart in Postgres's log: a claim's own, its agent's later polls, and those of the duties."""
+"""Statements are distinguished in Postgres's log: a claim's own, its agent's later polls, and those of the duties."""
 
 from bench.statements import parse
 
