@@ -79,12 +79,12 @@ docs: $(READY) ## write the docs that come from the code: metrics, state machine
 	$(BIN)/python scripts/gen_docs.py
 
 .PHONY: bench
-bench: $(READY) ## figures beside their limits, one JSON line each (about 4 minutes on a quiet machine)
-	$(BIN)/python -m bench $(PARTS)
+bench: $(READY) ## figures beside their limits, written into docs/benchmarks.md (13 minutes on a busy machine; PARTS="jobs leases" runs some; AGAINST=rev compares two checkouts)
+	$(BIN)/python -m $(if $(AGAINST),bench.against $(AGAINST),bench --write) $(PARTS)
 
 .PHONY: bench-kube
-bench-kube: kube ## protected claims on a real API server with a thousand hollow pods, and what five thousand cost
-	@missed=0; $(BIN)/python -m bench.kube || missed=1; $(BIN)/python -m bench.kube_scale || missed=1; exit $$missed
+bench-kube: kube ## the same on a real API server: protected claims among a thousand hollow pods, and what five thousand cost
+	$(BIN)/python -m bench --write kube kube-scale
 
 .PHONY: lock
 lock: $(READY) ## write requirements.lock anew from pyproject.toml

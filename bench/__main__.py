@@ -1,41 +1,58 @@
-"""`python -m bench [claims] [duties] [growth]`: one JSON line a figure. Ends with 1 if a target was missed."""
+"""`python -m bench [--write] [PART …]`: prints one JSON line per figure. Ends with 1 if a target was missed."""
 
-import asyncio
-import contextlib
+import argparse
+import dataclasses
 import os
 import signal
 import sys
 
-from .claims import claims
-from .duties import duties
+from . import table
+from .claims import JOBS, SESSIONS
+from .duties import DUTIES
 from .figure import Figure
-from .growth import growth
-from .stage import stage
+from .growth import GROWTH
+from .leases import LEASES
+from .part import Part
+from .sizes import FULL, TINY
+from .statements import STATEMENTS
 
-PARTS = {"claims": claims, "duties": duties, "growth": growth}
+PARTS: dict[str, Part] = {part.name: part for part in (JOBS, SESSIONS, LEASES, STATEMENTS, DUTIES, GROWTH)}
+ON_KUBERNETES = ("kube", "kube-scale")
 
 
-async def main(names: list[str]) -> int:
+def find(name: str) -> Part:
+    if name in ON_KUBERNETES:
+        # Imported only here, because it needs the tests' control plane.
+        from .kube import KUBE
+        from .kube_scale import KUBE_SCALE
+
+        return {"kube": KUBE, "kube-scale": KUBE_SCALE}[name]
+    return PARTS[name]
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Figures beside their limits.")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, *ON_KUBERNETES, []], help="all but the last two if none is named")
+    parser.add_argument("--write", action="store_true", help="write the tables in docs/benchmarks.md")
+    parser.add_argument("--tiny", action="store_true", help="the sizes of the tests: says whether it runs, not how fast it is")
+    parser.add_argument("--no-limits", action="store_true", help="measure no limits, where two checkouts are compared")
+    parser.add_argument("--rounds", type=int, help="rounds per figure")
+    asked = parser.parse_args(arguments)
+    sizes = TINY if asked.tiny else FULL
+    sizes = dataclasses.replace(sizes, limits=not asked.no_limits, rounds=asked.rounds or sizes.rounds)
     missed = 0
-    for name in names:
-        # A stage each: what one part leaves behind must not weigh on the next.
-        with stage() as here:
-            await here.prepare()
-            # Only claims come through a replica; elsewhere its own duties would meddle with what is measured.
-            with here.replica() if name == "claims" else contextlib.nullcontext():
-                async for figure in PARTS[name](here):
-                    print(figure.line(), flush=True)
-                    missed += figure.ok is False
-    # Read beside the figures: what else ran at the time makes the absolute ones worthless, the ratios less so.
+    for name in asked.parts or PARTS:
+        part = find(name)
+        found = part.run(sizes, lambda figure: print(figure.line(), flush=True))
+        missed += sum(figure.ok is False for figure in found)
+        if asked.write:
+            table.write(name, found)
+    # Other work on the machine makes the absolute figures worthless, and the ratios less so.
     busy = Figure("load average over the last 5 min", os.getloadavg()[1], "runnable", "cores", float(os.cpu_count() or 1))
     print(busy.line())
     return min(missed, 1)
 
 
 if __name__ == "__main__":
-    chosen = sys.argv[1:] or list(PARTS)
-    unknown = sorted(set(chosen) - set(PARTS))
-    if unknown:
-        sys.exit(f"no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that Postgres and the replica end with us
-    sys.exit(asyncio.run(main(chosen)))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that Postgres and the replica end with this process
+    sys.exit(main(sys.argv[1:]))

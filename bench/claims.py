@@ -1,71 +1,130 @@
-"""Claims over HTTP beside the same single-claim SQL on the same Postgres: rate, median and tail at 1, 16 and 64 clients."""
+"""Claims over HTTP until they are active, with hollow agents: rate, median and tail of jobs and of sessions."""
 
-import statistics
-from collections.abc import AsyncIterator, Callable
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
 
 from . import limit, load
 from .figure import Figure
+from .part import Part
+from .sizes import Sizes
 from .spread import Spread
-from .stage import Stage
+from .stage import Stage, stage
 
-# Clients, and free workers: more than one side can use up within its seconds.
-CLIENTS = {1: 5_000, 16: 10_000, 64: 15_000}
-ROUNDS = 3  # the median of so many, side and side about: what else runs on the machine then hits both
-SECONDS = 3.0
-SPREAD = 16  # pools
+What = Literal["jobs", "sessions"]
+SAME = "the same statements without a replica"
+SHARE = 0.9  # of the free workers that one round of jobs may use: an empty pool would measure the replacement instead
 
 
-async def claims(stage: Stage) -> AsyncIterator[Figure]:
-    await measure(stage, 64, CLIENTS[64])  # warm up: plans, caches, the replica's connections
-    for clients, workers in CLIENTS.items():
-        rounds = [await measure(stage, clients, workers) for _ in range(ROUNDS)]
+@dataclass(frozen=True)
+class Round:
+    """One round over HTTP and one of the limit, right after each other."""
 
-        def median(of: Callable[[Spread, Spread], float], rounds: list[tuple[Spread, Spread]] = rounds) -> tuple[float, float]:
-            """The middle round by its ratio: value and limit belong to the same moment."""
-            pairs = [(of(http, sql), of(sql, http)) for http, sql in rounds]
-            middle = statistics.median_low(value / base for value, base in pairs)
-            return next((value, base) for value, base in pairs if value / base == middle)
-
-        at = f"{clients} client{'s' if clients > 1 else ''}"
-        value, base = median(lambda mine, _: mine.rate)
-        target = 0.6 if clients > 1 else None  # a lone claim is judged by its p50
-        yield Figure(f"claims over HTTP, {at}", value, "claims/s", "the same SQL by pgbench", base, target, least=True)
-        value, base = median(lambda mine, _: mine.p50 * 1000)
-        target = 3.0 if clients == 1 else None
-        yield Figure(f"claim p50, {at}", value, "ms", "the same SQL by pgbench, p50", base, target)
-        tails = sorted(((http.p99, http.p50) for http, _ in rounds), key=lambda pair: pair[0] / pair[1])
-        p99, p50 = tails[len(tails) // 2]
-        yield Figure(f"claim p99, {at}", p99 * 1000, "ms", "its own p50", p50 * 1000, 5.0)
-        value, base = median(lambda mine, _: mine.p99 * 1000)
-        yield Figure(f"claim p99, {at}", value, "ms", "the same SQL by pgbench, p99", base)
-
-    yield await widest(stage)
+    http: Spread
+    sql: Spread | None
 
 
-async def widest(stage: Stage) -> Figure:
-    """The harder limit: pgbench on many pools at once, where no claim waits for another's lock. Ours still come to one."""
-    rounds = []
-    for _ in range(ROUNDS):
-        name, _ = await stage.pool(CLIENTS[64])
-        http = load.run(stage.port, stage.token, name, clients=64, count=CLIENTS[64], seconds=SECONDS)
-        await stage.clear()
-        pools = [(await stage.pool(CLIENTS[64] // SPREAD))[1] for _ in range(SPREAD)]
-        sql = limit.run(stage, pools, clients=64, seconds=SECONDS)
-        assert len(sql.latencies) < CLIENTS[64] * 0.9, "pgbench used up the free workers: give it more"
-        await stage.clear()
-        rounds.append((http.rate, sql.rate))
-    value, base = sorted(rounds, key=lambda pair: pair[0] / pair[1])[len(rounds) // 2]
-    limited = f"the same SQL by pgbench over {SPREAD} pools"
-    return Figure("claims over HTTP to one pool, 64 clients", value, "claims/s", limited, base, 0.6, least=True)
+@contextlib.contextmanager
+def staged(sizes: Sizes) -> Iterator[Stage]:
+    with stage() as here:
+        asyncio.run(here.prepare(limits=sizes.limits))
+        with here.replica(sizes.job_seconds):
+            yield here
 
 
-async def measure(stage: Stage, clients: int, workers: int) -> tuple[Spread, Spread]:
-    """One round: first over HTTP, then by SQL alone; each on a pool of its own with as many free workers."""
-    name, _ = await stage.pool(workers)
-    http = load.run(stage.port, stage.token, name, clients=clients, count=workers, seconds=SECONDS)
-    await stage.clear()
-    _, pool_id = await stage.pool(workers)
-    sql = limit.run(stage, [pool_id], clients=clients, seconds=SECONDS)
-    assert len(sql.latencies) < workers, "pgbench used up the free workers: give it more"
-    await stage.clear()
-    return http, sql
+def names(what: What, sizes: Sizes) -> list[str]:
+    kinds = ("to active", "p50", "p99", "p99 beside its own p50")
+    found = [_name(what, kind, clients) for clients in sizes.clients for kind in kinds]
+    return [*found, *([REPLACED] if what == "jobs" else [])]
+
+
+REPLACED = "jobs: workers replaced"
+
+
+def _name(what: What, kind: str, clients: int) -> str:
+    return f"{what}: claims {kind}, {clients} client{'s' if clients > 1 else ''}"
+
+
+async def jobs(here: Stage, sizes: Sizes) -> AsyncIterator[Figure]:
+    """A job's worker serves one claim, so the replica replaces each worker while the round goes on."""
+    pool = here.make_pool("job", sizes.warm, 3 * sizes.warm)
+    replaced: list[tuple[float, float]] = []  # workers/s until the pool was full again, and claims/s of the same round
+
+    def once(clients: int) -> load.Done:
+        work = load.Work(
+            what="jobs",
+            port=here.port,
+            token=here.token,
+            pool=pool,
+            clients=clients,
+            seconds=sizes.seconds,
+            count=max(1, int(sizes.warm * SHARE)),
+        )
+        done = load.run(work)
+        whole = done.seconds + here.until_free(pool, sizes.warm)
+        replaced.append((len(done.claims) / whole, len(done.claims) / done.seconds))
+        return done
+
+    async for figure in measured(here, sizes, "jobs", once):
+        yield figure
+    value, base = sorted(replaced, key=lambda pair: pair[0] / pair[1])[len(replaced) // 2]
+    yield Figure(REPLACED, value, "workers/s", "claims/s of the same round", base)
+
+
+async def sessions(here: Stage, sizes: Sizes) -> AsyncIterator[Figure]:
+    """Each client takes turns between its tenants. A tenant's worker is reset and parked, and claimed again by its tenant."""
+    most = 2 * max(sizes.clients) * sizes.tenants
+    pool = here.make_pool("session", max(sizes.clients) * sizes.tenants, 2 * most)
+
+    def once(clients: int) -> load.Done:
+        work = load.Work(
+            what="sessions",
+            port=here.port,
+            token=here.token,
+            pool=pool,
+            clients=clients,
+            seconds=sizes.seconds,
+            tenants=sizes.tenants,
+        )
+        return load.run(work)
+
+    async for figure in measured(here, sizes, "sessions", once):
+        yield figure
+
+
+async def measured(here: Stage, sizes: Sizes, what: What, once: Callable[[int], load.Done]) -> AsyncIterator[Figure]:
+    once(max(sizes.clients))  # warm up: plans, caches, the replica's connections
+    for clients in sizes.clients:
+        rounds = []
+        for _ in range(sizes.rounds):
+            done = once(clients)
+            bare = await limit.measure(here, what, clients, sizes) if sizes.limits else None
+            rounds.append(Round(load.claims_of(done), None if bare is None else load.claims_of(bare)))
+        for figure in figures_of(what, clients, rounds):
+            yield figure
+
+
+def figures_of(what: What, clients: int, rounds: list[Round]) -> Iterator[Figure]:
+    value, base = middle(rounds, lambda spread: spread.rate)
+    target = 0.6 if clients > 1 else None  # a lone client is judged by its p50
+    yield Figure(_name(what, "to active", clients), value, "claims/s", SAME, base, target, least=True)
+    value, base = middle(rounds, lambda spread: spread.p50 * 1000)
+    yield Figure(_name(what, "p50", clients), value, "ms", SAME, base, 3.0 if clients == 1 else None)
+    value, base = middle(rounds, lambda spread: spread.p99 * 1000)
+    yield Figure(_name(what, "p99", clients), value, "ms", SAME, base)
+    tails = sorted(((each.http.p99, each.http.p50) for each in rounds), key=lambda pair: pair[0] / pair[1])
+    p99, p50 = tails[len(tails) // 2]
+    yield Figure(_name(what, "p99 beside its own p50", clients), p99 * 1000, "ms", "its own p50", p50 * 1000, 5.0)
+
+
+def middle(rounds: list[Round], of: Callable[[Spread], float]) -> tuple[float, float | None]:
+    """Returns value and limit of the middle round by their ratio, so that both belong to the same moment."""
+    pairs = [(of(each.http), None if each.sql is None else of(each.sql)) for each in rounds]
+    ordered = sorted(pairs, key=lambda pair: pair[0] / (pair[1] or 1.0))
+    return ordered[(len(ordered) - 1) // 2]
+
+
+JOBS = Part("jobs", staged, jobs, lambda sizes: names("jobs", sizes))
+SESSIONS = Part("sessions", staged, sessions, lambda sizes: names("sessions", sizes))

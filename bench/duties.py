@@ -1,14 +1,16 @@
-"""What a pass of each duty costs with 10,000 quiet workers: CPU, the longest stretch in which nobody else is served, memory."""
+"""What a pass of each duty costs with 10,000 quiet workers: CPU, the longest stretch without serving a request, memory."""
 
 import asyncio
 import contextlib
 import gc
-import resource
 import statistics
 import time
-from collections.abc import AsyncIterator
+import tracemalloc
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from typing import cast
 
+from holdfast.duties.actions import Ensure, PruneHistory, PruneOutputs
 from holdfast.duties.converge import Converge
 from holdfast.duties.deadlines import Deadlines
 from holdfast.duties.duty import Duty, Ports
@@ -16,14 +18,18 @@ from holdfast.duties.match import MatchDuty
 from holdfast.duties.pools import Pools
 from holdfast.duties.prune import Prune
 from holdfast.duties.scale import Scale
+from holdfast.ports.cluster import Cluster
 
+from . import rows
 from .figure import Figure
 from .hollow import HollowCluster
-from .stage import Stage
+from .part import Part
+from .sizes import Sizes
+from .stage import Stage, stage
 
-FEW, MANY = 1_000, 10_000
-PASSES = 5
-# The agents of all workers have just spoken.
+KINDS: tuple[type[Duty], ...] = (Converge, MatchDuty, Deadlines, Scale, Pools, Prune)
+ALWAYS = (Ensure, PruneHistory, PruneOutputs)  # planned in every pass, also when there is nothing to do
+# The agents of all workers have just reported.
 PULSES = """
 INSERT INTO holdfast.pulse (worker_id, beat_heard, doing)
 SELECT id, holdfast.heard(), 'idle' FROM holdfast.worker WHERE pool_id = $1
@@ -36,38 +42,64 @@ class Pass:
     slice: float  # seconds of it at the longest stretch
 
 
-async def duties(stage: Stage) -> AsyncIterator[Figure]:
-    few, _ = await passes(stage, FEW)
-    many, bytes_each = await passes(stage, MANY)
+@contextlib.contextmanager
+def staged(sizes: Sizes) -> Iterator[Stage]:
+    """No replica runs here, because its own duties would act on the rows."""
+    with stage() as here:
+        asyncio.run(here.prepare(limits=False))
+        yield here
+
+
+def names(sizes: Sizes) -> list[str]:
+    passes = [_cpu(duty.name, sizes) for duty in KINDS]
+    return [*passes, SLICE, _growth(sizes), MEMORY]
+
+
+SLICE = "longest slice of `converge`'s pass"
+MEMORY = "memory per worker, at the peak of `converge`'s pass"
+
+
+def _cpu(duty: str, sizes: Sizes) -> str:
+    return f"CPU of a pass of `{duty}`, {sizes.many:,} workers"
+
+
+def _growth(sizes: Sizes) -> str:
+    return f"CPU of a pass of `converge`, {sizes.few:,} to {sizes.many:,} workers"
+
+
+async def duties(here: Stage, sizes: Sizes) -> AsyncIterator[Figure]:
+    few, _ = await passes(here, sizes.few, sizes)
+    many, bytes_each = await passes(here, sizes.many, sizes)
     for name, one in many.items():
         most = 500.0 if name == "converge" else 50.0
-        yield Figure(f"CPU of a pass of `{name}`, {MANY:,} workers", one.cpu * 1000, "ms", "what it may take", most, 1.0)
-    yield Figure(
-        "longest slice of `converge`'s pass", many["converge"].slice * 1000, "ms", "a short duty's whole pass", 50.0, 1.0
-    )
+        yield Figure(_cpu(name, sizes), one.cpu * 1000, "ms", "what it may take", most, 1.0)
+    yield Figure(SLICE, many["converge"].slice * 1000, "ms", "a short duty's whole pass", 50.0, 1.0)
     value, base = many["converge"].cpu * 1000, few["converge"].cpu * 1000
-    yield Figure(f"CPU of a pass of `converge`, {FEW:,} to {MANY:,} workers", value, "ms", f"its pass at {FEW:,}", base, 12.0)
-    yield Figure("memory a worker, at the peak of `converge`'s pass", bytes_each / 1024, "KB", "what it may take", 30.0, 1.0)
+    yield Figure(_growth(sizes), value, "ms", f"its pass at {sizes.few:,}", base, 12.0)
+    yield Figure(MEMORY, bytes_each / 1024, "KB", "what it may take", 30.0, 1.0)
 
 
-async def passes(stage: Stage, workers: int) -> tuple[dict[str, Pass], float]:
-    """The median pass of each duty, and the bytes that a worker added to this process at its peak."""
-    name, pool_id = await stage.pool(workers, {"mode": "job", "warm": workers, "max": workers}, frozen=False)
-    await stage.sql(PULSES, pool_id)
-    await stage.sql("ANALYZE")
-    store = await stage.store()
+async def passes(here: Stage, workers: int, sizes: Sizes) -> tuple[dict[str, Pass], float]:
+    """Returns the median pass of each duty, and the bytes per worker that this process grew by at its peak."""
+    name, pool_id = await rows.make_pool(here, workers, warm=workers)
+    await here.sql(PULSES, pool_id)
+    await here.sql("ANALYZE")
+    store = await here.store()
     try:
-        ports = Ports(store, HollowCluster((await store.fleet.state()).install, pool_id, name, workers))
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        ports = Ports(store, cast(Cluster, HollowCluster((await store.fleet.state()).install, pool_id, name, workers)))
+        tracemalloc.start()
+        converge = Converge()
+        converge.plan(await converge.observe(ports))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
         found = {}
-        for duty in (Converge(), MatchDuty(), Deadlines(), Scale(), Pools(), Prune()):
-            runs = [await one_pass(duty, ports) for _ in range(PASSES)]
+        for duty in (kind() for kind in KINDS):
+            runs = [await one_pass(duty, ports) for _ in range(sizes.passes)]
             found[duty.name] = Pass(statistics.median(r.cpu for r in runs), statistics.median(r.slice for r in runs))
-        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-        return found, grown / workers
+        return found, peak / workers
     finally:
         await store.close()
-        await stage.clear()
+        await rows.clear(here)
 
 
 async def one_pass(duty: Duty, ports: Ports) -> Pass:
@@ -85,7 +117,8 @@ async def one_pass(duty: Duty, ports: Ports) -> Pass:
     started = time.process_time()
     plan = duty.plan(await duty.observe(ports))
     cpu = time.process_time() - started
-    assert duty.name == "prune" or not plan, f"{duty.name} is not quiet: {plan[:3]}"
+    surprising = [action for action in plan if not isinstance(action, ALWAYS)]
+    assert not surprising, f"{duty.name} is not quiet: {surprising[:3]}"
     watcher = asyncio.create_task(watch())
     try:
         duty.plan(await duty.observe(ports))
@@ -95,3 +128,6 @@ async def one_pass(duty: Duty, ports: Ports) -> Pass:
         with contextlib.suppress(asyncio.CancelledError):
             await watcher
     return Pass(cpu, longest)
+
+
+DUTIES = Part("duties", staged, duties, names)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -9,26 +10,34 @@ class Figure:
     figure: str
     value: float
     unit: str
-    limit: str  # what it is compared with, measured in the same run
-    limit_value: float
+    limit: str  # what it is compared with
+    limit_value: float | None  # None where the run measures no limits
     target: float | None = None  # for the ratio of value to limit; None: shown, not judged
     least: bool = False  # the target is a floor, not a ceiling
 
     @property
-    def ratio(self) -> float:
-        return self.value / self.limit_value if self.limit_value else float("inf")
+    def ratio(self) -> float | None:
+        return self.value / self.limit_value if self.limit_value else None
 
     @property
     def ok(self) -> bool | None:
-        if self.target is None:
+        if self.target is None or self.ratio is None:
             return None
         return self.ratio >= self.target if self.least else self.ratio <= self.target
 
+    @property
+    def target_text(self) -> str | None:
+        return None if self.target is None else f"{'≥' if self.least else '≤'} {self.target:g}"
+
     def line(self) -> str:
-        told = asdict(self) | {"ratio": self.ratio, "ok": self.ok}
-        told["target"] = None if self.target is None else f"{'>=' if self.least else '<='} {self.target:g}"
+        shown = asdict(self) | {"ratio": self.ratio, "ok": self.ok, "target": self.target_text}
         order = ("figure", "value", "unit", "limit", "limit_value", "ratio", "target", "ok")
-        return json.dumps({name: _short(told[name]) for name in order})
+        return json.dumps({name: _short(shown[name]) for name in order}, ensure_ascii=False)
+
+
+def parse(line: str) -> dict[str, Any]:
+    """Reads what `Figure.line` wrote."""
+    return dict(json.loads(line))
 
 
 def _short(value: object) -> object:

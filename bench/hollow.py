@@ -1,18 +1,19 @@
-"""A cluster of hollow pods: it lists what the rows say, and does nothing."""
+"""A cluster for measuring duties: it lists one pod per row and does nothing else."""
 
 from holdfast.model.pod import Pod
-from holdfast.ports.cluster import Cluster
 
 
-class HollowCluster(Cluster):
-    """Only what a duty's observation asks; anything else is a fault of the benchmark."""
+class HollowCluster:
+    """Answers only what a duty's observation reads. A duty that calls anything else is not quiet, and the benchmark fails."""
+
+    declarations = None
 
     def __init__(self, install: str, pool_id: str, pool: str, workers: int) -> None:
         self.install = install
         self._about = (pool_id, pool, workers)
 
     async def pods(self) -> list[Pod]:
-        """Made anew for each pass, as a real cluster's answer would be."""
+        """Returns new objects for each pass, as a real cluster would."""
         pool_id, pool, workers = self._about
         return [
             Pod(

@@ -1,54 +1,56 @@
-"""`make bench-kube`, second part: what 5,000 workers cost a replica that has nothing to do, and how long a fresh list takes."""
+"""What 5,000 workers cost a replica that has nothing to do, and how long a fresh list takes (`make bench-kube`)."""
 
 import asyncio
-import os
-import sys
 import time
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from holdfast.kubernetes import names
 from holdfast.kubernetes.access import find_access
 from holdfast.kubernetes.api import Api
 from holdfast.kubernetes.informer import PAGE, Informer, ListMeta
+from holdfast.kubernetes.names import INSTALL
 from holdfast.kubernetes.shapes import PodObject
 
 from .figure import Figure
-from .kube import NAMESPACE, Bench, pool, run
+from .kube import Bench, own_plane, pool
+from .part import Part
+from .sizes import Sizes
 
 
 class Page(msgspec.Struct):
     metadata: ListMeta
 
 
-WORKERS, NODES, IDLE = 5000, 250, 30.0
+REPLICAS = 2
+CPU_CLOCK = 2  # as in clock_getcpuclockid(3) on Linux
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of a process and of its children that have ended."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    """Returns the CPU time of a process by its own clock, because `/proc/PID/stat` counts in steps of 10 ms."""
+    return time.clock_gettime((~pid << 3) | CPU_CLOCK)
 
 
 def memory(pid: int) -> float:
-    """MiB that it has resident."""
+    """Returns the resident memory in MiB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
 
 
-async def relist(bench: Bench) -> tuple[float, float]:
-    """Seconds until a fresh list is known; and until its pages are here, with nothing made of them."""
+async def relist(bench: Bench, workers: int) -> tuple[float, float]:
+    """Returns the seconds for a fresh list, and for its bare pages with nothing made of them."""
     api = Api(find_access(bench.plane.kubeconfig))
-    path, selector = f"/api/v1/namespaces/{NAMESPACE}/pods", f"{names.INSTALL}={bench.fleet.install}"
+    path, selector = bench.fleet.pods_path, f"{INSTALL}={bench.fleet.install}"
     informer = Informer(api, path, selector, PodObject, lambda _: None)
     took, bare = [], []
     for _ in range(3):
         began = time.perf_counter()
         found, _version = await informer.list()
         took.append(time.perf_counter() - began)
-        assert len(found) >= WORKERS, f"the list has only {len(found)}"
+        assert len(found) >= workers, f"the list has only {len(found)}"
         began, params = time.perf_counter(), {"limit": str(PAGE), "labelSelector": selector}
         while more := msgspec.json.decode(await api.get(path, params, timeout=30.0), type=Page).metadata.continue_:
             params["continue"] = more
@@ -57,19 +59,37 @@ async def relist(bench: Bench) -> tuple[float, float]:
     return min(took), min(bare)
 
 
-async def figures(bench: Bench) -> AsyncIterator[Figure]:
-    yield Figure(f"{WORKERS} workers warm", await bench.free("many", WORKERS, 900), "s", "workers", WORKERS)
-    await asyncio.sleep(IDLE)  # what their start left to do is done
+def names(sizes: Sizes) -> list[str]:
+    per_replica = [_of_replica(kind, n, sizes) for n in range(REPLICAS) for kind in ("CPU of idle", "memory of")]
+    return [f"{sizes.scale_workers} workers warm", *per_replica, f"a fresh list of {sizes.scale_workers}"]
+
+
+def _of_replica(kind: str, n: int, sizes: Sizes) -> str:
+    return f"{kind} replica {n}, {sizes.scale_workers} workers"
+
+
+async def figures(bench: Bench, sizes: Sizes) -> AsyncIterator[Figure]:
+    workers, idle = sizes.scale_workers, sizes.scale_idle
+    yield Figure(f"{workers} workers warm", await bench.free("many", workers, 900), "s", "workers", workers)
+    await asyncio.sleep(idle)  # the work that the start left behind must not be counted as idle
     pids = [process.pid for process in bench.fleet.replicas.values()]
+    assert len(pids) == REPLICAS
     before = [cpu_seconds(pid) for pid in pids]
-    await asyncio.sleep(IDLE)
+    await asyncio.sleep(idle)
     for n, pid in enumerate(pids):
-        used = (cpu_seconds(pid) - before[n]) / IDLE
-        yield Figure(f"CPU of idle replica {n}, {WORKERS} workers", used, "cores", "one core", 1.0)
-        yield Figure(f"memory of replica {n}, {WORKERS} workers", memory(pid), "MiB", "the chart's limit", 1024.0, 0.5)
-    took, bare = await relist(bench)
-    yield Figure(f"a fresh list of {WORKERS}", took, "s", "its pages, with nothing made of them", bare)
+        used = (cpu_seconds(pid) - before[n]) / idle
+        yield Figure(_of_replica("CPU of idle", n, sizes), used, "cores", "one core", 1.0)
+        yield Figure(_of_replica("memory of", n, sizes), memory(pid), "MiB", "the chart's limit", 1024.0, 0.5)
+    took, bare = await relist(bench, workers)
+    yield Figure(f"a fresh list of {workers}", took, "s", "its pages, with nothing made of them", bare)
 
 
-if __name__ == "__main__":
-    sys.exit(run({"many": pool(WORKERS, "claim")}, NODES, figures))
+def pools(sizes: Sizes) -> dict[str, dict[str, Any]]:
+    return {"many": pool(sizes.scale_workers, "claim")}
+
+
+def staged(sizes: Sizes) -> AbstractContextManager[Bench]:
+    return own_plane(pools(sizes), sizes.scale_nodes)
+
+
+KUBE_SCALE = Part("kube-scale", staged, figures, names)

@@ -1,95 +1,187 @@
-"""The limit of the claim path: the very statement of a single claim, sent by pgbench, or by bare asyncpg where it is missing."""
+"""The limit: the store's own statements of a claim's journey, over as many connections as a replica has, without HTTP.
+
+`Journey` is the one place that knows which statements a claim needs. A change of the store's port breaks it here, and the test
+of the benchmark shows it.
+"""
 
 import asyncio
+import contextlib
 import itertools
-import json
-import math
-import os
-import re
-import secrets
-import subprocess
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Literal
 
-import asyncpg
 import msgspec
 
-from holdfast.postgres.claims import MATCH
-from holdfast.postgres.database import functions_schema, render
-from holdfast.postgres.embedded import DATABASE, PASSWORD, ROLE
+from holdfast.model.outcome import Done as Stored
+from holdfast.ports.store import AgentReport, Pair
+from holdfast.postgres.store import PostgresStore
+from holdfast.wiring import Settings, connect
 
+from . import aside, load, rows
 from .request import request
-from .spread import Spread
+from .sizes import Sizes
 from .stage import Stage
 
-SEED = 2**62
+LEASE = 60.0  # seconds, the default of sessions
+CONNECTIONS = 8  # what a replica has for requests (`wiring.connect`)
+WARM_UP = 8  # journeys per connection: Postgres plans the statements of a new connection five times before it keeps a plan
 
 
-def claim(id_: str) -> str:
-    """One claim as the replica sends it for the benchmark's request."""
-    # With spaces: pgbench takes `:null` for a variable of its own.
-    return json.dumps([{"ord": 0, **msgspec.structs.asdict(request(id_))}])
+class Task(msgspec.Struct, kw_only=True):
+    what: Literal["jobs", "sessions", "renew", "release"]
+    dsn: str
+    data_dir: str
+    install: str
+    pools: list[str]
+    clients: int
+    seconds: float
+    tenants: int = 1
+    leases: int = 0
 
 
-def run(stage: Stage, pools: list[str], *, clients: int, seconds: float) -> Spread:
-    """Each claim goes to one of the pools: to a single one they come one after the other, since a batch locks its pool."""
-    program = stage.postgres.bin_dir / "pgbench"
-    return (
-        pgbench(program, stage, pools, clients, seconds) if os.access(program, os.X_OK) else bare(stage, pools, clients, seconds)
-    )
+class Journey:
+    """A claim's way through the store, with the calls that a replica makes for the holder and for the agent."""
+
+    def __init__(self, store: PostgresStore, pool_id: str) -> None:
+        self._store, self._pool_id = store, pool_id
+
+    async def to_active(self, claim: str, tenant: str = "default", lease: float | None = None) -> Pair:
+        claims = self._store.claims
+        batch = await claims.match(self._pool_id, [request(claim, tenant, lease)], 1)
+        assert batch.pairs, "the limit used up its free workers: give it more"
+        pair = batch.pairs[0]
+        assert pair.uid is not None
+        assert await claims.offer([(pair.claim, pair.fence, True)])
+        assert await claims.deliver(pair.worker, pair.uid) is not None
+        assert await claims.acknowledge(pair.worker, pair.fence, None) is not None
+        return pair
+
+    async def renew(self, pair: Pair) -> None:
+        assert await self._store.claims.renew(pair.claim, pair.fence)
+
+    async def end(self, pair: Pair, how: Literal["result", "release"]) -> None:
+        outcome = "completed" if how == "result" else "released"
+        ended = await self._store.claims.end(
+            pair.claim, outcome=outcome, how=how, reason="bench", states=("active",), fence=pair.fence
+        )
+        assert isinstance(ended.outcome, Stored), ended
+
+    async def reset(self, pair: Pair) -> None:
+        """Stores the agent's report that its session was reset, so that the parked worker is free for its tenant."""
+        assert pair.uid is not None
+        report = AgentReport(
+            worker=pair.worker,
+            uid=pair.uid,
+            doing="idle",
+            claim=None,
+            fence=None,
+            tenant=None,
+            reset_fence=pair.fence,
+            endpoint=None,
+        )
+        await self._store.workers.report(report)
 
 
-def pgbench(program: Path, stage: Stage, pools: list[str], clients: int, seconds: float) -> Spread:
-    sql = render(MATCH, functions_schema())
-    document = "'" + claim("@").replace("@", "c-' || :n::text || '") + "'"
-    script = stage.home / f"claim-{secrets.token_hex(4)}.sql"
-    words = {"$1": f"(ARRAY{pools})[:pool::int]", "$2::jsonb": f"({document})::jsonb", "$3": "1", "$4": "0"}
-    statement = re.sub(r"\$\d(::jsonb)?", lambda found: words[found[0]], sql)
-    script.write_text(f"\\set n random(1, {SEED})\n\\set pool random(1, {len(pools)})\n{statement};\n")
-    logs = stage.home / script.stem
-    logs.mkdir()
-    # The log has one line a transaction, with its time in microseconds.
-    options = ["-n", "-M", "prepared", "-c", clients, "-j", min(2, clients), "-T", math.ceil(seconds), "-f", script, "-l"]
-    where = ["-h", stage.postgres.socket_dir, "-p", 5432, "-U", ROLE, DATABASE]
-    done = subprocess.run(
-        [str(word) for word in (program, *options, "--log-prefix", logs / "log", *where)],
-        env={**os.environ, "PGPASSWORD": (stage.postgres.cluster / PASSWORD).read_text()},
-        capture_output=True,
-        text=True,
-        timeout=seconds + 60,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"pgbench failed: {done.stderr[-2000:]}")
-    lines = [line.split() for path in logs.iterdir() for line in path.read_text().splitlines()]
-    latencies = [int(words[2]) / 1e6 for words in lines]
-    # From the first start to the last end, without the time to connect.
-    ends = [int(words[4]) + int(words[5]) / 1e6 for words in lines]
-    started = min(end - latency for end, latency in zip(ends, latencies, strict=True))
-    return Spread(max(ends) - started, latencies)
+class Limit:
+    def __init__(self, task: Task, store: PostgresStore) -> None:
+        self.task, self.store = task, store
+        self.done = load.Done(seconds=0.0)
+        self._ids = (f"c-limit-{n}" for n in itertools.count())
 
-
-def bare(stage: Stage, pools: list[str], clients: int, seconds: float) -> Spread:
-    sql, ids = render(MATCH, functions_schema()), itertools.count()
-
-    async def one(connection: asyncpg.Connection, latencies: list[float]) -> None:
-        statement = await connection.prepare(sql)
-        end = time.perf_counter() + seconds
-        while (started := time.perf_counter()) < end:
-            n = next(ids)
-            await statement.fetch(pools[n % len(pools)], claim(f"c-{pools[0]}-{n}"), 1, 0)
-            latencies.append(time.perf_counter() - started)
-
-    async def all_of_them() -> Spread:
-        connections = [await asyncpg.connect(stage.postgres.dsn, timeout=10) for _ in range(clients)]
-        latencies: list[float] = []
+    async def run(self) -> load.Done:
+        journeys = [Journey(self.store, self.task.pools[n % len(self.task.pools)]) for n in range(self.task.clients)]
+        await asyncio.gather(*(self._warm_up(journey) for journey in journeys[:CONNECTIONS]))
+        held = await self._hold(journeys) if self.task.what in ("renew", "release") else {}
+        each = {"jobs": self._jobs, "sessions": self._sessions}
         started = time.perf_counter()
-        await asyncio.gather(*(one(connection, latencies) for connection in connections))
-        spread = Spread(time.perf_counter() - started, latencies)
-        for connection in connections:
-            await connection.close()
-        return spread
+        self._end = started + self.task.seconds
+        if held:
+            act = self._renew if self.task.what == "renew" else self._release
+            await asyncio.gather(*(act(journey, pairs) for journey, pairs in held.items()))
+        else:
+            await asyncio.gather(*(each[self.task.what](n, journey) for n, journey in enumerate(journeys)))
+        self.done.seconds = time.perf_counter() - started
+        return self.done
 
-    # In a thread: the benchmark itself runs in an event loop already.
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, all_of_them()).result()
+    async def _warm_up(self, journey: Journey) -> None:
+        for _ in range(WARM_UP):
+            pair = await journey.to_active(next(self._ids), f"tenant-{next(self._ids)}", LEASE)
+            await journey.renew(pair)
+            await journey.end(pair, "release")
+            await journey.reset(pair)
+
+    async def _hold(self, journeys: list[Journey]) -> dict[Journey, list[Pair]]:
+        """Makes sessions active, which is not part of what is measured."""
+        held: dict[Journey, list[Pair]] = {journey: [] for journey in journeys}
+        for n, journey in zip(range(self.task.leases), itertools.cycle(journeys), strict=False):
+            held[journey].append(await journey.to_active(next(self._ids), f"tenant-{n}", LEASE))
+        return held
+
+    async def _jobs(self, n: int, journey: Journey) -> None:
+        while time.perf_counter() < self._end:
+            async with self._timed(self.done.claims):
+                pair = await journey.to_active(next(self._ids))
+            await journey.end(pair, "result")
+
+    async def _sessions(self, n: int, journey: Journey) -> None:
+        tenants = itertools.cycle(f"tenant-{n}-{m}" for m in range(self.task.tenants))
+        while time.perf_counter() < self._end:
+            async with self._timed(self.done.claims):
+                pair = await journey.to_active(next(self._ids), next(tenants), LEASE)
+            async with self._timed(self.done.releases):
+                await journey.end(pair, "release")
+            await journey.reset(pair)
+
+    async def _renew(self, journey: Journey, pairs: list[Pair]) -> None:
+        mine = itertools.cycle(pairs)
+        while time.perf_counter() < self._end:
+            async with self._timed(self.done.renewals):
+                await journey.renew(next(mine))
+
+    async def _release(self, journey: Journey, pairs: list[Pair]) -> None:
+        for pair in pairs:
+            async with self._timed(self.done.releases):
+                await journey.end(pair, "release")
+
+    @contextlib.asynccontextmanager
+    async def _timed(self, into: list[float]) -> AsyncIterator[None]:
+        started = time.perf_counter()
+        yield
+        into.append(time.perf_counter() - started)
+
+
+async def measure(stage: Stage, what: Literal["jobs", "sessions", "renew", "release"], clients: int, sizes: Sizes) -> load.Done:
+    """Measures one limit in a process and a database of its own, on the same Postgres server as what is compared with it."""
+    count = min(sizes.limit_pools, clients)
+    mode = "job" if what == "jobs" else "session"
+    workers = sizes.limit_workers if what == "jobs" else 2 * clients * sizes.tenants + sizes.leases
+    workers += CONNECTIONS * WARM_UP
+    pools = [(await rows.make_pool(stage, -(-workers // count), mode, dsn=stage.limit_dsn))[1] for _ in range(count)]
+    task = Task(
+        what=what,
+        dsn=stage.limit_dsn,
+        data_dir=str(stage.layout.root),
+        install=stage.install,
+        pools=pools,
+        clients=clients,
+        seconds=sizes.seconds,
+        tenants=sizes.tenants,
+        leases=sizes.leases,
+    )
+    done = aside.run("bench.limit", task, load.Done, sizes.seconds + load.MORE_SECONDS)
+    await rows.clear(stage, dsn=stage.limit_dsn)
+    return done
+
+
+async def _run(task: Task) -> load.Done:
+    store = await connect(Settings(dsn=task.dsn, data_dir=Path(task.data_dir)), task.install, size=CONNECTIONS)
+    try:
+        return await Limit(task, store).run()
+    finally:
+        await store.close()
+
+
+if __name__ == "__main__":
+    aside.main(Task, _run)

@@ -1,114 +1,122 @@
-"""A cheap client: keep-alive sockets that send one prepared request over and over, in a process of its own.
-
-`TOKEN=… python -m bench.load PORT POOL CLIENTS COUNT SECONDS` prints
-{"seconds", "latencies" (in seconds, in order of answer), "errors"}.
-"""
+"""Holders: clients that claim, renew and release over HTTP, in a process of their own."""
 
 import asyncio
-import json
-import os
-import subprocess
-import sys
+import itertools
 import time
 from collections.abc import Callable
-from typing import cast
+from typing import Any, Literal
 
-import uvloop
+import msgspec
 
+from . import aside
+from .line import Line
 from .spread import Spread
 
-
-class Client(asyncio.Protocol):
-    """One request at a time. It reads no more of an answer than it must."""
-
-    def __init__(self, request: bytes, more: Callable[[], bool], answered: Callable[[float, bool], None]) -> None:
-        self._request = request
-        self._more = more
-        self._answered = answered
-        self._sent = 0.0
-        self._buffer = b""
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._send()
-
-    def _send(self) -> None:
-        if not self._more():
-            self._transport.close()
-            self.done.set_result(None)
-            return
-        self._sent = time.perf_counter()
-        self._transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        head, found, body = self._buffer.partition(b"\r\n\r\n")
-        if not found:
-            return
-        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n", 1)[0])
-        if len(body) < length:
-            return
-        self._buffer = b""
-        # Granted, not put in the queue: only that is the path that is measured.
-        self._answered(time.perf_counter() - self._sent, head.startswith(b"HTTP/1.1 201") and b'"state":"active"' in body)
-        self._send()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self.done.done():
-            self.done.set_exception(exc or ConnectionError("the replica closed the connection"))
+Held = tuple[str, int]  # a claim's id and fence
+MORE_SECONDS = 60.0  # a load that takes so much longer than asked has failed
 
 
-async def load(port: int, token: str, pool: str, clients: int, count: int, seconds: float) -> dict[str, object]:
-    body = json.dumps({"pool": pool, "wait": "0s"}).encode()
-    lines = [
-        "POST /v1/claims HTTP/1.1",
-        f"Host: 127.0.0.1:{port}",
-        f"Authorization: Bearer {token}",
-        "Content-Type: application/json",
-        f"Content-Length: {len(body)}",
-    ]
-    request = "\r\n".join([*lines, "", ""]).encode() + body
-    left, end, errors = count, time.perf_counter() + seconds, 0
-    latencies: list[float] = []
-
-    def more() -> bool:
-        nonlocal left
-        left -= 1
-        return left >= 0 and time.perf_counter() < end
-
-    def answered(latency: float, granted: bool) -> None:
-        nonlocal errors
-        latencies.append(latency)
-        errors += not granted
-
-    loop = asyncio.get_running_loop()
-    started = time.perf_counter()
-    made = [await loop.create_connection(lambda: Client(request, more, answered), "127.0.0.1", port) for _ in range(clients)]
-    await asyncio.gather(*(client.done for _, client in made))
-    return {"seconds": time.perf_counter() - started, "latencies": latencies, "errors": errors}
+class Work(msgspec.Struct, kw_only=True):
+    what: Literal["jobs", "sessions", "hold", "renew", "release"]
+    port: int
+    token: str
+    pool: str
+    clients: int
+    seconds: float = 0.0
+    count: int = 0  # at most so many claims
+    tenants: int = 1  # per client
+    held: list[Held] = []
 
 
-def run(port: int, token: str, pool: str, *, clients: int, count: int, seconds: float) -> Spread:
-    """Load a replica from another process; what its requests took."""
-    words = [port, pool, clients, count, seconds]
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.load", *map(str, words)],
-        env={**os.environ, "TOKEN": token},
-        capture_output=True,
-        text=True,
-        timeout=seconds + 30,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"the load failed: {done.stderr[-2000:]}")
-    found = json.loads(done.stdout)
-    assert not found["errors"], f"{found['errors']} of {len(found['latencies'])} claims were not granted at once"
-    return Spread(found["seconds"], found["latencies"])
+class Done(msgspec.Struct, kw_only=True):
+    seconds: float
+    claims: list[float] = []  # seconds from each request to the answer that the claim is active
+    releases: list[float] = []
+    renewals: list[float] = []
+    held: list[Held] = []
+
+
+class Holders:
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.done = Done(seconds=0.0)
+
+    async def run(self) -> Done:
+        work = self.work
+        each: dict[str, Callable[[int, Line], Any]] = {
+            "jobs": self._jobs,
+            "sessions": self._sessions,
+            "hold": self._hold,
+            "renew": self._renew,
+            "release": self._release,
+        }
+        lines = [Line(work.port) for _ in range(work.clients)]
+        self._left = iter(range(work.count)) if work.count else itertools.count()
+        self._end = time.perf_counter() + work.seconds
+        started = time.perf_counter()
+        await asyncio.gather(*(each[work.what](n, line) for n, line in enumerate(lines)))
+        self.done.seconds = time.perf_counter() - started
+        for line in lines:
+            line.close()
+        return self.done
+
+    def _more(self) -> bool:
+        return time.perf_counter() < self._end and next(self._left, None) is not None
+
+    async def _jobs(self, n: int, line: Line) -> None:
+        while self._more():
+            await self._claim(line, None)
+
+    async def _sessions(self, n: int, line: Line) -> None:
+        tenants = itertools.cycle(f"tenant-{n}-{m}" for m in range(self.work.tenants))
+        while self._more():
+            await self._free(line, await self._claim(line, next(tenants)))
+
+    async def _hold(self, n: int, line: Line) -> None:
+        while (m := next(self._left, None)) is not None:
+            self.done.held.append(await self._claim(line, f"tenant-{m}"))
+
+    async def _renew(self, n: int, line: Line) -> None:
+        mine = itertools.cycle(self.work.held[n :: self.work.clients])
+        while self._more():
+            claim, fence = next(mine)
+            self.done.renewals.append(await self._post(line, f"/v1/claims/{claim}/renew", {"fence": fence}))
+
+    async def _release(self, n: int, line: Line) -> None:
+        for held in self.work.held[n :: self.work.clients]:
+            await self._free(line, held)
+
+    async def _free(self, line: Line, held: Held) -> None:
+        self.done.releases.append(await self._post(line, f"/v1/claims/{held[0]}/release", {"fence": held[1]}))
+
+    async def _post(self, line: Line, path: str, body: dict[str, Any]) -> float:
+        started = time.perf_counter()
+        status, answer = await line.call(path, self.work.token, body)
+        took = time.perf_counter() - started
+        if status != 200:
+            raise RuntimeError(f"{path} was answered with {status}: {answer}")
+        return took
+
+    async def _claim(self, line: Line, tenant: str | None) -> Held:
+        body = {"pool": self.work.pool, "wait": "30s"} | ({"tenant": tenant} if tenant else {})
+        started = time.perf_counter()
+        status, claim = await line.call("/v1/claims", self.work.token, body)
+        took = time.perf_counter() - started
+        # A short job may have ended before its holder was answered. Its claim was active all the same.
+        if status != 201 or (claim["state"] != "active" and claim.get("outcome") != "completed"):
+            raise RuntimeError(f"a claim was answered with {status}: {claim}")
+        self.done.claims.append(took)
+        return claim["id"], claim["fence"]
+
+
+def run(work: Work) -> Done:
+    """Loads a replica from another process, so that the benchmark's own work does not slow the holders down."""
+    return aside.run("bench.load", work, Done, work.seconds + MORE_SECONDS)
+
+
+def claims_of(done: Done) -> Spread:
+    return Spread(done.seconds, done.claims)
 
 
 if __name__ == "__main__":
-    port, pool, clients, count, seconds = sys.argv[1:]
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        answer = runner.run(load(int(port), os.environ["TOKEN"], pool, int(clients), int(count), float(seconds)))
-    os.set_blocking(1, True)  # the loop may have left it otherwise, and then a long answer is cut
-    print(json.dumps(answer))
+    aside.main(Work, lambda work: Holders(work).run())

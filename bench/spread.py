@@ -6,7 +6,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Spread:
     seconds: float
-    latencies: list[float]
+    latencies: list[float]  # seconds
 
     @property
     def rate(self) -> float:

@@ -1,4 +1,4 @@
-"""Where a benchmark plays: a Postgres of its own in a temporary folder, the store on it, and a replica as a real process."""
+"""Where a benchmark runs: a Postgres of its own in a temporary folder, the store on it, and a replica as a real process."""
 
 import contextlib
 import http.client
@@ -16,60 +16,63 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-import msgspec
 
 from holdfast.api.auth import hash_token
-from holdfast.model.pool import PoolSpec
-from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
+from holdfast.postgres.embedded import DATABASE, EmbeddedPostgres, find_binaries
 from holdfast.postgres.store import PostgresStore
 from holdfast.up import Plan, prepare
 from holdfast.wiring import Layout, Settings, connect
 
+from . import ROOT
+
 READY_SECONDS = 30
-# No agent and no protection to write: a claim is granted by its own batch, which is the path that is measured.
-SPEC: dict[str, Any] = {
-    "mode": "job",
-    "warm": 0,
-    "max": 100_000,
-    "worker": {"agent": False, "run": ["true"]},
-    "protection": {"mode": "off"},
-}
+FILL_SECONDS = 120
+LIMIT_DATABASE = "bench_limit"  # no replica knows it, so rows without pods stay as they are
 
 
 class Stage:
-    """One installation without pods. Its workers are hollow: rows that say warm."""
+    """One installation on one Postgres. Without `replica` it has a store and rows, and no process that acts on them."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
         self.port = _free_port()
         self.layout: Layout = prepare(Plan(home / "data", port=self.port))
         self.token = self.layout.token.read_text().strip()
+        self.install = self.layout.install.read_text().strip()
         self.postgres = EmbeddedPostgres(self.layout.postgres, find_binaries())
         self.log = home / "replica.log"
 
-    async def store(self) -> PostgresStore:
-        return await connect(Settings(dsn=self.postgres.dsn, data_dir=self.layout.root), self.layout.install.read_text().strip())
+    @property
+    def limit_dsn(self) -> str:
+        return self.postgres.dsn.replace(f"/{DATABASE}?", f"/{LIMIT_DATABASE}?")
 
-    async def sql(self, statement: str, *args: object) -> list[asyncpg.Record]:
-        connection = await asyncpg.connect(self.postgres.dsn, timeout=10)
+    async def store(self, dsn: str | None = None) -> PostgresStore:
+        return await connect(Settings(dsn=dsn or self.postgres.dsn, data_dir=self.layout.root), self.install)
+
+    async def sql(self, statement: str, *args: object, dsn: str | None = None) -> list[asyncpg.Record]:
+        connection = await asyncpg.connect(dsn or self.postgres.dsn, timeout=10)
         try:
             return list(await connection.fetch(statement, *args))
         finally:
             await connection.close()
 
-    async def prepare(self) -> None:
+    async def prepare(self, *, limits: bool) -> None:
+        """Makes the operator's token work, and the database in which limits are measured, if this part has one."""
         store = await self.store()
         await store.access.make_token("t-bench", hash_token(self.token), "bench", "admin", None, None)
         await store.close()
-        await self.sql(HOLD_CONVERGE)
+        if limits:
+            await self.sql(f"CREATE DATABASE {LIMIT_DATABASE}")
+            await (await self.store(self.limit_dsn)).close()
 
     @contextlib.contextmanager
-    def replica(self) -> Iterator[int]:
-        """A replica as a process of its own; its pid."""
-        arguments = ["serve", "--data-dir", str(self.layout.root), "--port", str(self.port)]
+    def replica(self, job_seconds: float) -> Iterator[int]:
+        """Runs a replica with hollow pods as a process of its own; yields its pid."""
+        arguments = [str(self.layout.root), str(self.port), str(job_seconds)]
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", *arguments],
+                [sys.executable, "-m", "bench.replica", *arguments],
+                cwd=ROOT,
                 env={**os.environ, "HOLDFAST_DSN": self.postgres.dsn},
                 stdout=log,
                 stderr=log,
@@ -80,7 +83,11 @@ class Stage:
             yield process.pid
         finally:
             process.terminate()
-            process.wait(READY_SECONDS)
+            try:
+                process.wait(READY_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
     def _until_ready(self, process: subprocess.Popen[bytes]) -> None:
         end = time.monotonic() + READY_SECONDS
@@ -92,53 +99,39 @@ class Stage:
                 raise RuntimeError(f"the replica did not become ready:\n{self.log.read_text()[-2000:]}")
             time.sleep(0.05)
 
-    def api(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
+    def api(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
-            connection.request(
-                method, path, None if body is None else json.dumps(body), {"Authorization": f"Bearer {self.token}"}
-            )
+            headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
             answer = connection.getresponse()
-            return answer.status, answer.read()
+            raw = answer.read()
+            return answer.status, json.loads(raw) if raw and "json" in (answer.headers["Content-Type"] or "") else raw
         finally:
             connection.close()
 
-    async def pool(self, workers: int, spec: dict[str, Any] = SPEC, *, frozen: bool = True) -> tuple[str, str]:
-        """A new pool with so many hollow workers, all warm; its name and id. Frozen: nothing is spawned or ended."""
+    def make_pool(self, mode: str, warm: int, most: int) -> str:
+        """Makes a pool over the API, as a user would; returns its name once all its workers are warm."""
         name = f"b{secrets.token_hex(4)}"
-        store = await self.store()
-        try:
-            pool, _ = await store.pools.put(f"p-{name}", name, msgspec.convert(spec, PoolSpec), "api")
-            if frozen:
-                await store.pools.freeze(name, "its workers are hollow")
-        finally:
-            await store.close()
-        await self.grow(pool.id, workers)
-        return name, pool.id
+        worker = {"run": ["true"]} if mode == "job" else {"serve": ["true"]}
+        spec: dict[str, Any] = {"mode": mode, "warm": warm, "max": most, "worker": worker, "park": {"ttl": "10m"}}
+        status, answer = self.api("PUT", f"/v1/pools/{name}", spec)
+        if status != 201:
+            raise RuntimeError(f"pool {name} was answered with {status}: {answer}")
+        self.until_free(name, warm)
+        return name
 
-    async def grow(self, pool_id: str, workers: int) -> None:
-        await self.sql(HOLD_CONVERGE)
-        await self.sql(HOLLOW, pool_id, workers)
-        await self.sql("VACUUM (ANALYZE) holdfast.worker")
-
-    async def clear(self) -> None:
-        """Nothing of a measurement stays behind to weigh on the next."""
-        await self.sql("UPDATE holdfast.pool SET state = 'gone'")
-        await self.sql("TRUNCATE holdfast.claim, holdfast.worker, holdfast.pulse, holdfast.fair, holdfast.event")
-
-
-# Hollow workers have no pods, so `converge` would end their claims: its term is another's, who seems to make progress.
-# Without progress for 49 s it would be taken over, so this is said again before each measurement.
-HOLD_CONVERGE = """
-UPDATE holdfast.term SET holder = 'bench', renewed_at = holdfast.now(), progress_at = holdfast.now(),
-    until = holdfast.now() + interval '1 day' WHERE duty = 'converge'
-"""
-HOLLOW = """
-INSERT INTO holdfast.worker (id, pool_id, state, revision, created_at, state_since, state_heard, pod_uid, node, ready)
-SELECT format('w-%s-%s', p.name, n), p.id, 'warm', p.revision, holdfast.now(), holdfast.now(), holdfast.heard(),
-       format('u-%s-%s', p.name, n), 'node', true
-FROM holdfast.pool p, generate_series(1, $2::int) AS n WHERE p.id = $1
-"""
+    def until_free(self, name: str, count: int) -> float:
+        """Returns the seconds until so many workers of the pool can be given out."""
+        started = time.monotonic()
+        while True:
+            status = self.api("GET", f"/v1/pools/{name}")[1]["status"]
+            took = time.monotonic() - started
+            if status["free"] >= count:
+                return took
+            if took > FILL_SECONDS:
+                raise TimeoutError(f"{status['free']} of {count} workers are free after {took:.0f} s:\n{status}")
+            time.sleep(0.05)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,24 @@
+"""A replica as `holdfast serve` runs it, except that its pods are hollow: `python -m bench.replica DATA_DIR PORT JOB_SECONDS`."""
+
+import os
+import sys
+from pathlib import Path
+from unittest import mock
+
+from holdfast import serve
+from holdfast.wiring import Layout, Settings
+
+from .pods import HollowPods
+
+
+def main(data_dir: Path, port: int, job_seconds: float) -> None:
+    def hollow(layout: Layout) -> HollowPods:
+        return HollowPods(layout.install.read_text().strip(), layout.key.read_bytes(), port, job_seconds)
+
+    # The cluster is the one thing that differs. `patch.object` fails if `serve` makes its cluster under another name one day.
+    with mock.patch.object(serve, "local_cluster", hollow):
+        serve.run(Settings(dsn=os.environ["HOLDFAST_DSN"], data_dir=data_dir, port=port))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
