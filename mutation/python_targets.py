@@ -15,6 +15,8 @@ class Target:
 PLANS = ("tests/duties/test_numbers.py", "tests/duties/test_numbers_as_documented.py")
 CASES = (
     "tests/duties/test_converge_twins.py",
+    "tests/duties/test_converge_ends.py",
+    "tests/duties/test_converge_strangers.py",
     "tests/duties/test_converge_cases.py",
     "tests/duties/test_recover.py",
     "tests/duties/test_converge_reads.py",
@@ -24,7 +26,7 @@ CASES = (
 # A file is judged by the first line that names it or one of its folders.
 TARGETS = (
     Target("src/holdfast/duties/cases.py", (*PLANS, *CASES, "tests/duties/test_converge_on_store.py")),
-    Target("src/holdfast/duties/recover.py", (*PLANS, "tests/duties/test_recover.py", *CASES[:2], *CASES[3:])),
+    Target("src/holdfast/duties/recover.py", (*PLANS, "tests/duties/test_recover.py", *CASES)),
     Target("src/holdfast/duties/converge.py", (*CASES, "tests/duties/test_converge_on_store.py")),
     Target("src/holdfast/duties/observed.py", CASES),
     Target("src/holdfast/duties/deadlines.py", (*PLANS, "tests/duties/test_deadlines.py")),
