@@ -5,6 +5,7 @@ import json
 import os
 import queue
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,7 @@ class Judge:
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the copies are removed
     options = _options()
     explained = explanations()
     chosen = choose(options)
