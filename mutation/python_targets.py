@@ -36,6 +36,15 @@ TARGETS = (
     Target("src/holdfast/duties", (*PLANS, "tests/duties")),
     Target("src/holdfast/model", ("tests/model",)),
     Target("src/holdfast/api/auth.py", ("tests/api/test_auth*.py", "tests/api/test_agent_tokens.py", "tests/api/test_doors.py")),
+    Target("src/holdfast/agent/config.py", ("tests/agent/test_agent_settings.py", "tests/agent/test_agent_job.py")),
+    Target("src/holdfast/agent/control.py", ("tests/agent/test_agent_control.py", "tests/agent/test_agent_job.py")),
+    Target("src/holdfast/agent/proxy_headers.py", ("tests/agent/test_proxy_headers.py", "tests/agent/test_agent_proxy.py")),
+    Target("src/holdfast/agent/proxy.py", ("tests/agent/test_agent_proxy.py", "tests/agent/test_agent_session.py")),
+    Target("src/holdfast/agent/memory.py", ("tests/agent/test_memory.py", "tests/agent/test_agent_session.py")),
+    Target("src/holdfast/agent/staging.py", ("tests/agent/test_agent_staging.py", "tests/agent/test_agent_job.py")),
+    Target("src/holdfast/agent/noop.py", ("tests/agent/test_agent_staging.py",)),
+    Target("src/holdfast/agent/session.py", ("tests/agent/test_agent_session.py", "tests/agent/test_agent_proxy.py")),
+    Target("src/holdfast/agent/sessions.py", ("tests/agent/test_agent_session.py", "tests/agent/test_agent_proxy.py")),
     Target("src/holdfast/agent", ("tests/agent",)),
 )
 
