@@ -105,6 +105,10 @@ class DropKeyword(_Choices):
 class DropStatement(_Choices):
     """A statement with an effect is forgotten: a call, a change of an attribute, a `raise`, `+=`."""
 
+    def mutation_positions(self, node: Any) -> Iterator[Position]:
+        for _ in self.choices(node):  # the statement without the end of its line, so that log lines are recognised
+            yield node.children[0].start_pos, node.children[0].end_pos
+
     def choices(self, node: Any) -> list[str]:
         if node.type == "simple_stmt":
             inner = node.children[0]
