@@ -60,6 +60,8 @@ def mutants(path: str, source: str) -> list[Mutant]:
     kinds = operators()
     found: dict[str, Mutant] = {}
     for node in ast_nodes(get_ast(source)):
+        if node.type == "operator" and node.parent.type in ("parameters", "param"):
+            continue  # the star before named parameters is no multiplication
         for operator in kinds:
             for index, (start, end) in enumerate(operator.mutation_positions(node)):
                 if any(first <= start and end <= last for first, last in left_alone):

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mutants import MUTANTS, PAST
 
 from holdfast.sim.book import Book, Broken
 from holdfast.sim.faults import KINDS, Fault, draw, seed_of
@@ -16,6 +15,7 @@ from holdfast.sim.named import NAMED
 from holdfast.sim.report import describe
 from holdfast.sim.run import Outcome
 from holdfast.sim.shrink import shrink
+from mutants import MUTANTS, PAST
 
 SRC = Path(__file__).resolve().parents[2] / "src" / "holdfast"
 
