@@ -55,6 +55,12 @@ def test_a_spawn_of_unknown_outcome_is_looked_up_until_its_start_timeout() -> No
         assert look(600.1, pool_frozen=frozen) == [failed_start("its pod could not be created within its start timeout")]
 
 
+@pytest.mark.parametrize("state_", FREE)
+def test_a_free_worker_without_a_known_pod_is_not_spawned_again(state_: str) -> None:
+    """Only a spawn of unknown outcome is created by its name; a worker that was ready once had a pod, and lost it."""
+    assert case(row(state_, pod_uid=None), None) == Case.POD_MISSING_ONCE
+
+
 def test_a_row_that_does_not_know_its_pods_uid_learns_it() -> None:
     for state_ in ("spawning", "warm", "parked"):
         assert done(row(state_, pod_uid=None), pod(terminating=True)) == [NoteUid(NAME, UID)]
