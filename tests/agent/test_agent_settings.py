@@ -200,3 +200,9 @@ def test_a_folder_that_cannot_be_made_or_written_is_named(
     monkeypatch.setattr(os, "access", access)
     assert refused(tmp_path, **{name: f"{tmp_path}/closed"}) == f"{name}: cannot write to {tmp_path}/closed{below}"
     assert asked[-1][1] == os.W_OK | os.X_OK
+
+
+def test_settings_are_a_frozen_value_that_is_made_by_names() -> None:
+    assert Config.__struct_config__.frozen
+    with pytest.raises(TypeError, match="positional"):
+        Config("w-1")  # type: ignore[misc]
