@@ -220,6 +220,8 @@ def test_a_head_may_come_in_pieces_and_has_a_bound() -> None:
     pieces = Wire(b"GET / HT", b"TP/1.1\r\nHo", b"st: w\r\n\r\n")
     found = asyncio.run(peer(pieces).next())
     assert isinstance(found, h11.Request)
+    large = Wire(b"GET / HTTP/1.1\r\nHost: w\r\nX: ", *([b"x" * 15_000] * 4), b"\r\n\r\n")
+    assert isinstance(asyncio.run(peer(large).next()), h11.Request), "cookies of 60 KB are within it"
     endless = Wire(b"GET / HTTP/1.1\r\nX: ", *([b"x" * 30_000] * 4))
     with pytest.raises(h11.RemoteProtocolError):
         asyncio.run(peer(endless).next())

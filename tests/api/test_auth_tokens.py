@@ -259,3 +259,12 @@ def test_each_assignment_has_a_credential_of_its_own_that_every_replica_can_deri
     assert len(others | {credential}) == 4
     signed = hmac.new(KEY, b"credential.c-1.7", hashlib.sha256).digest()
     assert credential == "hfc_" + base64.urlsafe_b64encode(signed).decode().rstrip("=")
+
+
+def test_a_token_is_looked_up_also_in_the_first_second_of_a_machines_life() -> None:
+    assert called(made(Tokens(secret=TENANT), Hands(running=0.5)), "secret").id == "t-1"
+
+
+@pytest.mark.parametrize("kind", [Caller, AgentIdentity], ids=lambda kind: kind.__name__)
+def test_whoever_called_stays_that_caller(kind: type) -> None:
+    assert kind.__struct_config__.frozen  # type: ignore[attr-defined]
