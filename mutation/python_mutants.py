@@ -166,6 +166,8 @@ def _left_alone(source: str) -> Iterator[Place]:
             yield _place(node.msg)
         elif isinstance(node, ast.Expr) and _logs(node.value):
             yield _place(node)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "cast":
+            yield _place(node.args[0])
         elif (isinstance(node, ast.Assign) and _type_alias(node.value)) or (
             isinstance(node, ast.keyword) and node.arg in ("description", "examples", "help")
         ):

@@ -228,6 +228,8 @@ def test_a_head_may_come_in_pieces_and_has_a_bound() -> None:
 
 
 def test_taking_what_comes_says_whether_more_may_come() -> None:
-    one = peer(Wire(b"GET / HTTP/1.1\r\n"))
+    one = peer(Wire(b"GET / HTTP/1.1\r\n", b"Host: w\r\n\r\n"))
     assert asyncio.run(one.more()) is True
+    assert asyncio.run(one.more()) is True
+    assert isinstance(asyncio.run(one.next()), h11.Request), "what was taken is not lost"
     assert asyncio.run(one.more()) is False

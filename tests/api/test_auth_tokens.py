@@ -78,7 +78,11 @@ def test_a_token_is_looked_up_by_its_hash_and_names_its_caller() -> None:
 def test_a_header_without_a_bearer_token_is_refused_with_a_challenge(header: str | None) -> None:
     with pytest.raises(Problem) as caught:
         bearer(header)
-    assert (caught.value.status, caught.value.headers) == (401, {"WWW-Authenticate": "Bearer"})
+    assert (caught.value.status, caught.value.code, caught.value.headers) == (
+        401,
+        "unauthenticated",
+        {"WWW-Authenticate": "Bearer"},
+    )
 
 
 @pytest.mark.parametrize("header", ["Bearer secret", "bearer secret", "BEARER   secret  "])
@@ -196,6 +200,10 @@ def test_a_token_may_have_32_streams_and_gets_each_place_back_when_one_ends() ->
     auth.may_stream(other)
     opened.pop().__exit__(None, None, None)
     auth.may_stream(caller)
+    opened.append(auth.streaming(caller))
+    opened[-1].__enter__()
+    with pytest.raises(Problem):
+        auth.may_stream(caller)
     for each in opened:
         each.__exit__(None, None, None)
     assert dict(auth._streams) == {}, "a caller without streams takes no memory"
