@@ -174,3 +174,11 @@ def test_spawns_of_several_pools_take_turns_and_a_pass_makes_four_slices_or_one_
     ]
     six = Scale().plan([needy(number, 25) for number in range(6)])
     assert [action.pool_id for action in six if isinstance(action, Spawn)] == [f"p-{number}" for number in range(6)]
+
+
+@pytest.mark.parametrize(("most", "floor"), [(7, 2), (6, 2), (5, None)])
+def test_a_step_down_has_a_floor_unless_the_pool_is_beyond_its_max(most: int, floor: int | None) -> None:
+    """Claims may be served between the look and the deed; beyond max the worker has to go all the same."""
+    first, *_ = shrink(load(pool(warm=2, max=most), fresh=6))
+    assert isinstance(first, Condemn)
+    assert first.floor == floor
