@@ -74,6 +74,13 @@ sim: $(READY) ## whole fleets on virtual time under every fault: SEED=7 replays 
 sim-mutants: $(READY) ## deliberate bugs and past ones, one at a time: the simulation must catch each (ONLY=word chooses)
 	$(BIN)/python scripts/sim_mutants.py $(if $(ONLY),--only "$(ONLY)")
 
+.PHONY: mutate
+mutate: mutate-sql mutate-python ## small bugs, one at a time, in SQL and Python: a test must notice each
+
+.PHONY: mutate-python
+mutate-python: $(READY) ## the Python part: ONLY=duties/scale.py chooses files, SAMPLE=40 SEED=2 draws some, AGAIN=1 what survived last
+	$(BIN)/python -m mutation.python $(if $(ONLY),--only "$(ONLY)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) $(if $(AGAIN),--again)
+
 .PHONY: docs
 docs: $(READY) ## write the docs that come from the code: metrics, state machines
 	$(BIN)/python scripts/gen_docs.py

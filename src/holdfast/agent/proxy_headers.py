@@ -31,13 +31,10 @@ class Peer:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, role: type) -> None:
         self.reader, self.writer = reader, writer
         self.http = h11.Connection(role, max_incomplete_event_size=HEAD_BYTES)
-        self._head_only = False
 
     async def next(self) -> "h11.Event":
         while True:
             event = self.http.next_event()
-            if isinstance(event, h11.Request):
-                self._head_only = event.method == b"HEAD"
             if event is not h11.NEED_DATA:
                 return cast("h11.Event", event)  # or PAUSED, which is none of the events that anyone asks for
             self.http.receive_data(await self.reader.read(65_536))
