@@ -222,7 +222,7 @@ MUTANTS = (
             ),
             Change(
                 "duties/cases.py",
-                "    if pod.epoch != seen.state.epoch and began:\n        return Verdict(Case.ORPHAN_EPOCH",
+                "    if pod.epoch != observed.state.epoch and began:\n        return Verdict(Case.ORPHAN_EPOCH",
                 "    if False:\n        return Verdict(Case.ORPHAN_EPOCH",
             ),
         ),
