@@ -292,8 +292,8 @@ PAST = (
         (
             Change(
                 "duties/cases.py",
-                "    age = max(seen.now - pod.created_at, seen.strange.get(pod.name, 0.0))\n",
-                "    age = seen.now - pod.created_at\n",
+                "    age = max(observed.now - pod.created_at, observed.strange.get(pod.name, 0.0))\n",
+                "    age = observed.now - pod.created_at\n",
             ),
         ),
     ),
@@ -322,7 +322,7 @@ PAST = (
         (
             Change(
                 "api/claims.py",
-                '        raise FieldProblem(503, "unavailable", lost, headers={"Retry-After": "2"})\n',
+                '        raise Problem(503, "unavailable", lost, headers={"Retry-After": "2"})\n',
                 "        raise AssertionError\n",
             ),
         ),
