@@ -94,6 +94,7 @@ async def test_thirty_claims_at_once_share_three_connections_and_ten_workers(bou
         assert await watcher.fetchval(sql) <= 3, "all of this went through PgBouncer's few connections"
 
 
+@pytest.mark.usefixtures("durable")
 async def test_four_of_an_ordinary_role_migrate_at_once_and_then_beat(
     bouncer: PgBouncer, shared_postgres: EmbeddedPostgres
 ) -> None:
@@ -126,6 +127,7 @@ async def test_four_of_an_ordinary_role_migrate_at_once_and_then_beat(
             await admin.execute("DROP ROLE ordinary")
 
 
+@pytest.mark.usefixtures("durable")
 async def test_settings_that_operations_md_gives_the_role_arrive_and_doctor_sees_them(bouncer: PgBouncer, dsn: str) -> None:
     name = dsn.partition("@/")[2].partition("?")[0]
     told = re.findall(r"ALTER ROLE \w+ IN DATABASE \w+ SET (\w+) = '?(\w+)'?;", OPERATIONS.read_text())
