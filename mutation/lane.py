@@ -44,6 +44,7 @@ def lane(copy: Path, pipe: Connection) -> None:
     server = EmbeddedPostgres(folder / "postgres", find_binaries())
     server.start()
     try:
+        asyncio.run(_count_calls(server.dsn))
         with open(copy / "pytest.log", "w") as log:  # what pytest prints is of no interest here
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
@@ -62,6 +63,9 @@ class Judge:
         self._copy, self._pipe, self._dsn = copy, pipe, dsn
         self._errors: list[str] = []
         self._sent: dict[str, set[str]] = {}
+        self._counts: dict[str, int] = {}
+        self._called: dict[str, int] = {}
+        self._tracing = False
         self._failed = ""
 
     def pytest_runtestloop(self, session: Any) -> bool:
@@ -132,15 +136,23 @@ class Judge:
     def _trace(self, items: list[Any]) -> dict[str, Any]:
         """For each test: its seconds, and the statements that it sent."""
         self._watch_errors()
-        found = {}
+        self._tracing, found = True, {}
         for item, following in zip(items, [*items[1:], None], strict=True):
+            self._failed, self._called = "", {}
             self._sent.clear()
-            self._failed = ""
+            self._counts.clear()
             began = time.monotonic()
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             took = round(time.monotonic() - began, 2)
-            found[item.nodeid] = {"seconds": took, "sent": {text: sorted(shapes) for text, shapes in self._sent.items()}, "failed": self._failed}
+            sent = {text: sorted(shapes) for text, shapes in self._sent.items()}
+            more = {"counts": dict(self._counts), "called": self._called, "failed": self._failed}
+            found[item.nodeid] = {"seconds": took, "sent": sent} | more
         return {"verdict": "traced", "tests": found}
+
+    def pytest_runtest_teardown(self, item: Any) -> None:
+        """Before a test's database is dropped: which functions really ran in it, and how often."""
+        if self._tracing and "dsn" in getattr(item, "funcargs", {}):
+            self._called = asyncio.run(_called(item.funcargs["dsn"]))
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
@@ -161,6 +173,7 @@ class Judge:
                 self._sent.setdefault(text, set()).add(type(error).__name__)
                 raise
             self._sent.setdefault(text, set()).add(_shape(args, found))
+            self._counts[text] = self._counts.get(text, 0) + 1
             return found
 
         made = asyncpg.PostgresError.new
@@ -185,6 +198,30 @@ def _flag(arg: object) -> str:
     if arg is None or isinstance(arg, bool):
         return {None: "0", True: "t", False: "f"}[arg]
     return "e" if arg in ([], "", 0, "[]") else "x"
+
+
+async def _called(dsn: str) -> dict[str, int]:
+    import asyncpg
+
+    connection = await asyncpg.connect(dsn)
+    try:
+        counted = await connection.fetch(
+            "SELECT funcname, sum(calls)::integer FROM pg_stat_user_functions WHERE schemaname LIKE 'holdfast\\_%' GROUP BY 1"
+        )
+        return {row[0]: row[1] for row in counted}
+    finally:
+        await connection.close()
+
+
+async def _count_calls(dsn: str) -> None:
+    import asyncpg
+
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute("ALTER SYSTEM SET track_functions = 'all'")
+        await connection.execute("SELECT pg_reload_conf()")
+    finally:
+        await connection.close()
 
 
 async def _sweep(dsn: str) -> None:

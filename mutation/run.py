@@ -25,7 +25,7 @@ RESULTS = CACHE / "sql.jsonl"
 SURVIVORS = Path(__file__).with_name("survivors.toml")
 # Tests per mutant. Some functions are reached by every test; those that differ most come first, and what the others would
 # find counts as survived.
-MOST_TESTS = 25
+MOST_TESTS = 40
 PATIENCE = 20.0  # seconds above four times what the tests take without a mutation: then the mutant hangs
 
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,15 @@ from .targets import CALL, POSTGRES, Piece, calls
 
 HOLE = re.compile(r"@\w+|\{\w+\}")
 Record = Callable[[list[str]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How a test reaches a piece. `about`: the share of its calls that go there, per second."""
+
+    test: str
+    about: float
+    shapes: frozenset[str]
 
 
 class Trace:
@@ -40,32 +50,35 @@ class Trace:
         return float(self._tests[test]["seconds"])
 
     def reaching(self, pieces: list[Piece], tests: Iterable[str]) -> dict[tuple[Path, str], list[str]]:
-        """For each piece, the tests that reach it: quick and narrow ones first, since they fail soonest."""
-        called = calls(self._root)
+        """For each piece, the tests that reach it: those first that are about it, quick, and unlike those before them."""
         texts = {piece: (self._root / piece.file).read_text()[piece.start : piece.end] for piece in pieces}
-        found: dict[tuple[Path, str], dict[str, set[str]]] = {(piece.file, piece.name): {} for piece in pieces}
-        reached: dict[str, set[tuple[Path, str]]] = {}  # by a statement
+        found: dict[tuple[Path, str], list[Reach]] = {(piece.file, piece.name): [] for piece in pieces}
+        reached: dict[str, set[Piece]] = {}  # by a statement
+        called = calls(self._root)
+        counted = {name for test in self._tests.values() for name in test["called"]}
         for test in tests:
-            for text, shapes in self._tests[test]["sent"].items():
+            one = self._tests[test]
+            shapes: dict[Piece, set[str]] = {}
+            for text, kinds in one["sent"].items():
                 if text not in reached:
                     names = {name for call in CALL.findall(text) for name in called.get(call, ())}
                     reached[text] = {
-                        (piece.file, piece.name) for piece, source in texts.items()
+                        piece for piece, source in texts.items()
                         if (piece.name in names if piece.file.suffix == ".sql" else _holds(text, source))
                     }  # fmt: skip
-                for key in reached[text]:
-                    found[key].setdefault(test, set()).update(f"{text[:40]} {shape}" for shape in shapes)
-        return {key: self._ordered(shapes) for key, shapes in found.items()}
-
-    def _ordered(self, shapes: dict[str, set[str]]) -> list[str]:
-        """Tests in the order in which each adds most kinds of calls per second; those that add none come last, quick first."""
-        left, ordered, seen = set(shapes), [], set[str]()
-        while left:
-            best = max(left, key=lambda test: (len(shapes[test] - seen) / (0.2 + self.seconds(test)), -self.seconds(test), test))
-            ordered.append(best)
-            left.remove(best)
-            seen |= shapes[best]
-        return ordered
+                for piece in reached[text]:
+                    shapes.setdefault(piece, set()).update(f"{text[:40]} {kind}" for kind in kinds)
+            for piece, kinds_of in shapes.items():
+                # Postgres does not count SQL functions that it writes into their callers: of these, any caller may be one.
+                if piece.file.suffix != ".sql":
+                    about = sum(n for text, n in one["counts"].items() if piece in reached[text]) / sum(one["counts"].values())
+                elif piece.name in counted:
+                    about = one["called"].get(piece.name, 0) / (sum(one["called"].values()) or 1)
+                else:
+                    about = 1 / len(shapes)
+                if about:
+                    found[piece.file, piece.name].append(Reach(test, about / (0.2 + one["seconds"]), frozenset(kinds_of)))
+        return {key: _ordered(reaches) for key, reaches in found.items()}
 
     def _product(self) -> str:
         digest = hashlib.sha256()
@@ -77,6 +90,16 @@ class Trace:
     def _digest(self, test: str) -> str:
         path = self._root / test.partition("::")[0]
         return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.exists() else ""
+
+
+def _ordered(reaches: list[Reach]) -> list[str]:
+    left, ordered, seen = set(reaches), [], set[str]()
+    while left:
+        best = max(left, key=lambda one: (one.about * (1 + 2 * len(one.shapes - seen)), one.test))
+        ordered.append(best.test)
+        left.remove(best)
+        seen |= best.shapes
+    return ordered
 
 
 def _holds(sent: str, source: str) -> bool:
