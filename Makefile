@@ -71,6 +71,10 @@ sim: $(READY) ## whole fleets on virtual time under every fault: SEED=7 replays 
 sim-mutants: $(READY) ## deliberate bugs and past ones, one at a time: the simulation must catch each (ONLY=word chooses)
 	$(BIN)/python scripts/sim_mutants.py $(if $(ONLY),--only "$(ONLY)")
 
+.PHONY: mutate-sql
+mutate-sql: $(READY) ## small bugs in the SQL, one at a time: a test must notice each (ONLY=ends.sql, SAMPLE=40 SEED=2, AGAIN=1)
+	$(BIN)/python -m mutation.run $(if $(ONLY),--only "$(ONLY)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(AGAIN),--again)
+
 .PHONY: docs
 docs: $(READY) ## write the docs that come from the code: metrics, state machines
 	$(BIN)/python scripts/gen_docs.py

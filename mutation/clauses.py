@@ -7,10 +7,28 @@ from .tokens import CLOSES, OPENS, Token, closing
 
 # What ends an expression to its right, and what stands before it to its left.
 ENDS = {
-    "THEN", "LOOP", "ORDER", "GROUP", "LIMIT", "OFFSET", "FOR", "RETURNING", "ELSE", "END", "UNION", "AS", "FROM", "WHERE", "HAVING",
+    "THEN", "LOOP", "ORDER", "GROUP", "LIMIT", "OFFSET", "FOR", "RETURNING", "ELSE", "END", "UNION", "AS", "FROM", "WHERE",
+    "HAVING",
     "LEFT", "JOIN", "CROSS", "FULL", "ON", "INTO", "WHEN", "SET", "DO",
 }  # fmt: skip
-BEGINS = {"WHERE", "ON", "WHEN", "IF", "ELSIF", "HAVING", "SELECT", "RETURN", "THEN", "ELSE", "BY", "EXISTS", ",", ";", ":=", "DISTINCT"}
+BEGINS = {
+    "WHERE",
+    "ON",
+    "WHEN",
+    "IF",
+    "ELSIF",
+    "HAVING",
+    "SELECT",
+    "RETURN",
+    "THEN",
+    "ELSE",
+    "BY",
+    "EXISTS",
+    ",",
+    ";",
+    ":=",
+    "DISTINCT",
+}
 
 Span = tuple[int, int]
 
@@ -79,7 +97,7 @@ def terms(tokens: list[Token]) -> Iterator[Span]:
         left = _left(tokens, n, token.depth, BEGINS | joints)
         right = _right(tokens, n + 1, token.depth, ENDS | joints)
         yield token.start, tokens[right - 1].end
-        if left == 0 or tokens[left - 1].word not in joints:
+        if left == 0 or tokens[left - 1].word != token.word:
             yield tokens[left].start, token.end
 
 
@@ -113,9 +131,9 @@ def case_conditions(tokens: list[Token]) -> Iterator[Span]:
     for n, token in enumerate(tokens[:-1]):
         if token.word == "CASE":
             open_cases.append(tokens[n + 1].word == "WHEN")
-        elif token.word == "END" and open_cases and tokens[n + 1].word not in ("IF", "LOOP", ";"):
-            open_cases.pop()
-        elif token.word == "END" and open_cases and tokens[n + 1].text == ";":
+        elif (token.word == "END" and open_cases and tokens[n + 1].word not in ("IF", "LOOP", ";")) or (
+            token.word == "END" and open_cases and tokens[n + 1].text == ";"
+        ):
             open_cases.pop()
         elif token.word == "WHEN" and open_cases and open_cases[-1]:
             end = next(i for i in range(n, len(tokens)) if tokens[i].word == "THEN" and _level(tokens, n, i))

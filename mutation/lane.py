@@ -5,6 +5,7 @@ imported and collected, so that a mutant costs little more than the tests that i
 """
 
 import asyncio
+import contextlib
 import importlib
 import json
 import os
@@ -15,6 +16,7 @@ import signal
 import sys
 import tempfile
 import time
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ def lane(copy: Path, pipe: Connection) -> None:
     sys.path.insert(0, str(copy / "src"))
     os.environ["PYTHONPATH"] = str(copy / "src")  # for what the tests start
     # In memory where that is possible: waiting for the disk is most of a test's time, and nothing here must outlive a crash.
-    memory = Path("/dev/shm")  # noqa: S108 - a private folder below it
+    memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="hf-mutation-", dir=memory if os.access(memory, os.W_OK) else None))
     folder.chmod(0o755)
     os.environ[SERVER_FOLDER] = str(folder / "postgres")
@@ -74,13 +76,12 @@ class Judge:
         while (request := self._receive()) is not None:
             kind, argument = request
             if kind == "trace":
-                answer = self._forked(lambda: self._trace([items[test] for test in argument]), 900)
+                answer = self._forked(partial(self._trace, [items[test] for test in argument]), 900)
             else:
                 path, text, tests, seconds = argument
                 original = (self._copy / path).read_text()
                 (self._copy / path).write_text(text)
-                chosen = [items[test] for test in tests]
-                answer = self._forked(lambda: self._judge(chosen, path), seconds)
+                answer = self._forked(partial(self._judge, [items[test] for test in tests], path), seconds)
                 (self._copy / path).write_text(original)
             asyncio.run(_sweep(self._dsn))
             self._pipe.send(answer)
@@ -113,10 +114,8 @@ class Judge:
                 answer = json.loads(words) if words else {"verdict": "killed", "by": "the test process ended"}
             else:
                 answer = {"verdict": "killed", "by": f"nothing came within {seconds:.0f} s"}
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         os.waitpid(pid, 0)
         return answer | {"seconds": round(time.monotonic() - began, 2)}
 

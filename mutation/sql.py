@@ -1,6 +1,7 @@
 """Find the mutations of a piece of SQL: each is one small bug of a kind that people make."""
 
 import hashlib
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ TURNED = {"<": ("<=", ">"), "<=": ("<", ">="), ">": (">=", "<"), ">=": (">", "<=
 TWINS = {
     "waiting": "assigned", "assigned": "active", "active": "assigned", "ended": "active", "spawning": "warm", "warm": "parked",
     "parked": "warm", "held": "warm", "retiring": "gone", "gone": "retiring", "live": "draining", "draining": "live",
-    "stale": "done", "done": "stale", "braked": "done", "recovering": "done", "frozen": "done", "worker": "claim", "claim": "worker",
+    "stale": "done", "done": "stale", "braked": "done", "recovering": "done", "frozen": "done", "worker": "claim",
+    "claim": "worker",
     "session": "job", "job": "session", "always": "claim", "off": "claim", "idle": "draining", "lost": "released",
 }  # fmt: skip
 AROUND = 4  # tokens on each side that a mutation's id depends on
@@ -66,9 +68,7 @@ def mutations(piece: Piece, text: str) -> list[Mutation]:
         seen[stem] = seen.get(stem, 0) + 1
         shown = f"{' '.join(before)} [{inside}] → [{replacement}] {' '.join(after)}"
         line = text.count("\n", 0, start) + 1
-        found.append(
-            Mutation(piece.file, piece.name, operator, f"{stem}/{seen[stem]}", start, end, replacement, line, shown)
-        )
+        found.append(Mutation(piece.file, piece.name, operator, f"{stem}/{seen[stem]}", start, end, replacement, line, shown))
     return found
 
 
@@ -98,7 +98,7 @@ def turn_comparisons(tokens: list[Token], piece: Piece, text: str) -> Iterator[E
 
 def reorder(tokens: list[Token], piece: Piece, text: str) -> Iterator[Edit]:
     for items in order_items(tokens):
-        for start, end, last in items:
+        for _, end, last in items:
             if last.word == "DESC":
                 yield "reverse", last.start, last.end, "ASC"
             elif last.word == "ASC":
@@ -111,7 +111,7 @@ def reorder(tokens: list[Token], piece: Piece, text: str) -> Iterator[Edit]:
 
 
 def skip_locks(tokens: list[Token], piece: Piece, text: str) -> Iterator[Edit]:
-    for a, b in zip(tokens, tokens[1:], strict=False):
+    for a, b in itertools.pairwise(tokens):
         if (a.word, b.word) in {("FOR", "UPDATE"), ("SKIP", "LOCKED")}:
             after = next((t for t in tokens if t.start >= b.end), None)
             skip = after is not None and after.word == "SKIP"
@@ -198,14 +198,17 @@ def change_numbers(tokens: list[Token], piece: Piece, text: str) -> Iterator[Edi
                 yield "number", token.start, token.end, other
         elif token.kind == "string" and n and tokens[n - 1].word == "INTERVAL":
             more = re.sub(r"\d+", lambda m: str(int(m[0]) + 1), token.text, count=1)
-            yield "number", token.start, token.end, more if "0" != token.text[1:-1] else "'1 s'"
+            yield "number", token.start, token.end, more if token.text[1:-1] != "0" else "'1 s'"
         elif token.kind == "op" and token.text in "+-" and n:
             yield "arithmetic", token.start, token.end, "-" if token.text == "+" else "+"
 
 
 def _is_lock_seed(tokens: list[Token], n: int) -> bool:
     """Whether a number is the seed or the key of an advisory lock: any other would do as well."""
-    return any(t.word in ("HASHTEXTEXTENDED", "PG_ADVISORY_XACT_LOCK") for t in tokens[max(0, n - 8) : n]) and tokens[n + 1].text == ")"
+    return (
+        any(t.word in ("HASHTEXTEXTENDED", "PG_ADVISORY_XACT_LOCK") for t in tokens[max(0, n - 8) : n])
+        and tokens[n + 1].text == ")"
+    )
 
 
 OPERATORS: tuple[Callable[[list[Token], Piece, str], Iterator[Edit]], ...] = (

@@ -1,11 +1,10 @@
 """Name the pieces of SQL that are mutated: functions in SQL files, statements in Python modules."""
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import re
 
 POSTGRES = Path("src/holdfast/postgres")
 FUNCTIONS = POSTGRES / "functions"
@@ -71,7 +70,9 @@ def _statements(file: Path, text: str) -> Iterator[Piece]:
         name, value = node.targets[0].id, node.value
         named = [(name, value)]
         if isinstance(value, ast.Dict):
-            named = [(f"{name}.{k.value}", v) for k, v in zip(value.keys, value.values, strict=True) if isinstance(k, ast.Constant)]
+            named = [
+                (f"{name}.{k.value}", v) for k, v in zip(value.keys, value.values, strict=True) if isinstance(k, ast.Constant)
+            ]
         for each, literal in named:
             if isinstance(literal, ast.JoinedStr) or (isinstance(literal, ast.Constant) and isinstance(literal.value, str)):
                 found = piece(each, literal)

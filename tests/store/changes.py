@@ -81,8 +81,9 @@ class Changes:
 
     async def _events(self) -> list[str]:
         rows = await self._store.db.rows(
-            f"""SELECT id, concat_ws(' ', extract(epoch FROM at - '{NOON}')::integer, kind, also, pool_id, worker_id, claim_id, tenant,
-                       nullif('"' || reason || '"', '""'), data) AS event FROM holdfast.event WHERE id > $1 ORDER BY id""",
+            f"""SELECT id, concat_ws(' ', extract(epoch FROM at - '{NOON}')::integer, kind, also, pool_id, worker_id, claim_id,
+                       tenant, nullif('"' || reason || '"', '""'), data) AS event
+                FROM holdfast.event WHERE id > $1 ORDER BY id""",
             self._event,
         )
         self._event = max([self._event, *(row["id"] for row in rows)])

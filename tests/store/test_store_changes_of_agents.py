@@ -194,7 +194,8 @@ def test_an_idle_agent_is_told_of_its_claim_once_that_is_offered(on_store: OnSto
                     "held_from": None,
                 },
                 "events": [
-                    '100 claim.requeued worker.retiring p-1 w-1 c-1 acme "its worker has served a claim that the database does not know"'
+                    '100 claim.requeued worker.retiring p-1 w-1 c-1 acme "its worker has served a claim that the database does'
+                    ' not know"'
                 ],
                 "notices": ["p p-1", "w w-1"],
             }

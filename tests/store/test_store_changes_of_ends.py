@@ -6,7 +6,7 @@ from holdfast.model.outcome import Done, Skipped, Stale
 from holdfast.ports.store import Pair
 from holdfast.postgres.store import PostgresStore
 from store.changes import Changes, add_worker, apart, pool_with_worker
-from store.makes import BARE, JOB, SESSION, Clock, OnStore, active, ask, assigned, end, match, tell, word
+from store.makes import BARE, JOB, Clock, OnStore, active, ask, assigned, end, match, tell, word
 
 LEASED = {"lease": 30.0, "max_duration": 300.0}
 
@@ -41,7 +41,8 @@ def test_a_released_session_is_parked_for_its_tenant(on_store: OnStore) -> None:
                     "parked_since": 105.0,
                 },
                 "events": [
-                    '105 claim.ended worker.parked p-1 w-1 c-1 acme "release" {"how": "release", "from": "active", "outcome": "released", "exit_code": 3}'
+                    '105 claim.ended worker.parked p-1 w-1 c-1 acme "release"'
+                    ' {"how": "release", "from": "active", "outcome": "released", "exit_code": 3}'
                 ],
                 "notices": ["c c-1", "w w-1"],
             }
@@ -70,7 +71,8 @@ def test_a_cancelled_hand_over_gives_the_worker_back_as_it_was(on_store: OnStore
                     "state_since": 105.0,
                 },
                 "events": [
-                    '105 claim.ended worker.returned p-1 w-1 c-1 acme "cancel" {"how": "cancel", "from": "assigned", "outcome": "cancelled", "exit_code": null}'
+                    '105 claim.ended worker.returned p-1 w-1 c-1 acme "cancel"'
+                    ' {"how": "cancel", "from": "assigned", "outcome": "cancelled", "exit_code": null}'
                 ],
                 "notices": ["c c-1", "w w-1"],
             }
@@ -86,7 +88,8 @@ def test_a_cancelled_hand_over_gives_the_worker_back_as_it_was(on_store: OnStore
                 "claim c-3": {"how": "cancel", "state": "ended", "reason": "cancel", "outcome": "cancelled", "ended_at": 110.0},
                 "worker w-1": {"state": "parked", "version": 12, "claim_id": None, "held_from": None},
                 "events": [
-                    '110 claim.ended worker.returned p-1 w-1 c-3 acme "cancel" {"how": "cancel", "from": "assigned", "outcome": "cancelled", "exit_code": null}'
+                    '110 claim.ended worker.returned p-1 w-1 c-3 acme "cancel"'
+                    ' {"how": "cancel", "from": "assigned", "outcome": "cancelled", "exit_code": null}'
                 ],
                 "notices": ["c c-3", "w w-1"],
             }
@@ -126,7 +129,8 @@ def test_a_job_that_ends_takes_its_worker_with_it(on_store: OnStore) -> None:
                     "state_since": 105.0,
                 },
                 "events": [
-                    '105 claim.ended worker.retiring p-1 w-1 c-1 acme "result" {"how": "result", "from": "active", "outcome": "completed", "exit_code": 0}'
+                    '105 claim.ended worker.retiring p-1 w-1 c-1 acme "result"'
+                    ' {"how": "result", "from": "active", "outcome": "completed", "exit_code": 0}'
                 ],
                 "notices": ["c c-1", "w w-1"],
             }
@@ -144,7 +148,8 @@ def test_a_job_that_ends_takes_its_worker_with_it(on_store: OnStore) -> None:
                     "held_from": None,
                 },
                 "events": [
-                    '105 claim.ended worker.retiring p-1 w-2 c-2 acme "death" {"how": "death", "from": "assigned", "outcome": "lost", "exit_code": null}'
+                    '105 claim.ended worker.retiring p-1 w-2 c-2 acme "death"'
+                    ' {"how": "death", "from": "assigned", "outcome": "lost", "exit_code": null}'
                 ],
                 "notices": ["c c-2", "w w-2"],
             }
@@ -157,7 +162,8 @@ def test_a_job_that_ends_takes_its_worker_with_it(on_store: OnStore) -> None:
             assert await changes.seen() == {
                 "claim c-3": {"how": "deadline", "state": "ended", "reason": "deadline", "outcome": "refused", "ended_at": 110.0},
                 "events": [
-                    '110 claim.ended p-1 c-3 acme "deadline" {"how": "deadline", "from": "waiting", "outcome": "refused", "exit_code": null}'
+                    '110 claim.ended p-1 c-3 acme "deadline"'
+                    ' {"how": "deadline", "from": "waiting", "outcome": "refused", "exit_code": null}'
                 ],
                 "notices": ["c c-3"],
             }

@@ -23,7 +23,8 @@ def test_a_request_is_taken_in_as_it_was_asked(on_store: OnStore) -> None:
         pool, _ = await store.pools.put("p-1", "linux", SESSION, "api")
         await make_tenant(store, "acme", weight=4, max_priority=5)
         new = ask(
-            id="c-1", key="k", hash="h", request={"a": 1}, priority=9, lease=30.0, max_duration=300.0, deadline=50.0, park_ttl=5.0,
+            id="c-1", key="k", hash="h", request={"a": 1}, priority=9, lease=30.0, max_duration=300.0, deadline=50.0,
+            park_ttl=5.0,
             retry="lost", secrets={"a": "b"},
         )  # fmt: skip
         async with await Changes.of(store) as changes:
@@ -125,7 +126,8 @@ def test_an_assignment_binds_claim_and_worker(on_store: OnStore, spec: Any, expe
             found = await changes.seen()
             assert pair.at == await store.db.value("SELECT extract(epoch FROM holdfast.now())::float8")
             claim = {
-                "state": expected, "worker_id": "w-1", "fence": pair.fence, "attempts": 1, "assigned_at": 103.0, "progress_heard": 3.0,
+                "state": expected, "worker_id": "w-1", "fence": pair.fence, "attempts": 1, "assigned_at": 103.0,
+                "progress_heard": 3.0,
             }  # fmt: skip
             worker = {
                 "state": "held", "version": 4, "held_from": "warm", "claim_id": "c-1", "tenant": "acme", "fence": pair.fence,
@@ -215,6 +217,6 @@ def test_a_cap_counts_live_claims_of_its_tenant_only(on_store: OnStore, cap: int
         await make_tenant(store, "acme", max_claims=cap)
         asked = [ask("acme", id="c-3"), ask("acme", id="c-4"), ask("acme", id="c-5"), ask("behind", id="c-6")]
         served = [pair.claim for pair in await match(store, pool, *asked)]
-        assert sorted(served) == ["c-3", "c-4", "c-5"][: 3 if cap is None else cap] + ["c-6"]
+        assert sorted(served) == [*["c-3", "c-4", "c-5"][: 3 if cap is None else cap], "c-6"]
 
     on_store(story)

@@ -67,7 +67,8 @@ def test_a_changed_pool_gets_a_new_chance_only_with_a_new_revision(on_store: OnS
 @pytest.mark.parametrize(
     ("first", "then", "id_", "what"),
     [
-        ("api", "cr", "p-1", "taken"), ("cr", "api", "p-1", "taken"), ("cr", "cr", "p-1", "changed"), ("cr", "cr", "p-2", "taken"),
+        ("api", "cr", "p-1", "taken"), ("cr", "api", "p-1", "taken"), ("cr", "cr", "p-1", "changed"),
+        ("cr", "cr", "p-2", "taken"),
         ("api", "api", "p-2", "changed"),
     ],
 )  # fmt: skip

@@ -266,7 +266,8 @@ def test_a_known_claim_is_found_on_another_worker_than_its_rows_say(on_store: On
                 "ended_at": 105.0,
             }
             assert found["events"] == [
-                '105 claim.ended p-1 w-3 c-3 c "its end was in commits that the database lost" {"how": "forgotten", "outcome": "lost"}',
+                '105 claim.ended p-1 w-3 c-3 c "its end was in commits that the database lost"'
+                ' {"how": "forgotten", "outcome": "lost"}',
                 '105 claim.adopted worker.adopted p-1 w-3 c-9 acme "its pod or agent still holds it"',
             ]
             assert await store.fleet.adopt(found_on("w-4", "c-3", HIGH + 2)) == Stale(), "an ended claim stays ended"
@@ -293,7 +294,8 @@ def test_a_free_pod_without_a_row_gets_one(on_store: OnStore, spent: bool) -> No
             row = {key: value for key, value in found["worker w-1"].items() if value not in (None, False)}
             reason = {"reason": "it has served a tenant that the database no longer knows"} if spent else {}
             assert row == {
-                "id": "w-1", "pool_id": "p-1", "state": "retiring" if spent else "spawning", "version": 1, "revision": "r", "epoch": 3,
+                "id": "w-1", "pool_id": "p-1", "state": "retiring" if spent else "spawning", "version": 1, "revision": "r",
+                "epoch": 3,
                 "created_at": 102.0, "state_since": 102.0, "state_heard": 2.0, "pod_uid": "uid-1", "schedulable": True,
             } | reason  # fmt: skip
             assert found["events"] == ['102 worker.adopted p-1 w-1 "a pod without a row, after lost commits"']

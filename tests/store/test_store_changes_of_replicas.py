@@ -62,7 +62,8 @@ def test_a_beat_renews_its_own_terms_and_says_what_their_duties_did(on_store: On
 
 @pytest.mark.parametrize(
     ("passed", "elapsed", "heard"),
-    [(1.0, 1.0, 1.0), (2.0, 9.0, 2.0), (3.0, 3.0, 2.0), (5.0, 5.0, 2.0), (5.1, 9.0, 0.0), (4.0, 1.0, 1.0), (3.0, None, 0.0), (-1.0, 1.0, 0.0)],
+    [(1.0, 1.0, 1.0), (2.0, 9.0, 2.0), (3.0, 3.0, 2.0), (5.0, 5.0, 2.0), (5.1, 9.0, 0.0), (4.0, 1.0, 1.0), (3.0, None, 0.0),
+    (-1.0, 1.0, 0.0)],
 )  # fmt: skip
 def test_heard_time_moves_by_what_was_heard(on_store: OnStore, passed: float, elapsed: float | None, heard: float) -> None:
     async def story(store: PostgresStore) -> None:
@@ -130,7 +131,8 @@ def test_taking_a_term_counts_who_took_it_from_whom(on_store: OnStore) -> None:
         ("pool: backoff_until = holdfast.now()", 2), ("pool: backoff_until = holdfast.now() + interval '1 ms'", 0),
         ("installation: recovering_since = holdfast.now()", 0),
         ("pool: spec = jsonb_set(spec, '{max}', '4')", 1), ("pool: spec = jsonb_set(spec, '{max}', '3')", 0),
-        ("worker: state = 'gone', claim_id = NULL", 4), ("worker: state = 'parked', tenant = 'a', parked_since = holdfast.now(), claim_id = NULL", 4),
+        ("worker: state = 'gone', claim_id = NULL", 4),
+        ("worker: state = 'parked', tenant = 'a', parked_since = holdfast.now(), claim_id = NULL", 4),
         ("worker: terminating = true", 3), ("worker: schedulable = false", 3), ("worker: suspect_since = holdfast.now()", 3),
     ],
 )  # fmt: skip

@@ -23,7 +23,8 @@ async def write(store: PostgresStore, change: str) -> None:
 @pytest.mark.parametrize(
     ("obstacle", "outcome"),
     [
-        ("", "released"), ("", "expired"), ("", "completed"), ("worker: version = version", "failed"), ("worker: version = 9", "lost"),
+        ("", "released"), ("", "expired"), ("", "completed"), ("worker: version = version", "failed"),
+        ("worker: version = 9", "lost"),
         ("worker: version = 9", "cancelled"), ("pool: state = 'draining'", "released"), ("worker: revision = 'old'", "released"),
         ("worker: terminating = true", "released"), ("worker: schedulable = false", "released"),
         ("worker: suspect_since = holdfast.now()", "released"), ("claim: park_ttl = '0'", "released"),
@@ -152,7 +153,8 @@ def test_a_hand_over_that_moved_meanwhile_is_not_taken_back(on_store: OnStore) -
     [
         ("lost", True, False, None, 0, Done()), ("lost", True, False, None, 1, Done()), ("lost", True, False, None, 2, Stale()),
         ("lost", False, False, None, 0, Stale()), (None, True, False, None, 0, Stale()), (None, True, True, None, 0, Done()),
-        (None, False, True, None, 0, Stale()), (None, True, True, {"a": "b"}, 0, Stale()), ("lost", True, True, {"a": "b"}, 1, Done()),
+        (None, False, True, None, 0, Stale()), (None, True, True, {"a": "b"}, 0, Stale()),
+        ("lost", True, True, {"a": "b"}, 1, Done()),
     ],
 )  # fmt: skip
 def test_an_active_claim_is_served_again_only_after_a_death(
