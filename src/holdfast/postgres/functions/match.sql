@@ -259,8 +259,10 @@ BEGIN
     END LOOP;
 
     -- Callers that wait at other replicas; those of this batch hear from the return.
-    IF v_direct AND jsonb_array_length(p_new) < cardinality(v_others) THEN
+    -- A new request may bring the worker of an older one and wait itself, so the counts alone do not say whether there are any.
+    IF v_direct AND cardinality(v_others) > 0 THEN
         PERFORM pg_notify('holdfast', 'c ' || left(string_agg(id, ' '), 7000)) FROM unnest(v_others) AS o(id)
-        WHERE NOT EXISTS (SELECT FROM jsonb_to_recordset(p_new) AS n(id text) WHERE n.id = o.id);
+        WHERE NOT EXISTS (SELECT FROM jsonb_to_recordset(p_new) AS n(id text) WHERE n.id = o.id)
+        HAVING count(*) > 0;
     END IF;
 END $$;
