@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -40,6 +41,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def shared_postgres() -> Iterator[EmbeddedPostgres]:
+    if running := os.environ.get("HOLDFAST_TEST_POSTGRES"):  # the folder of a server that outlives this process
+        yield EmbeddedPostgres(Path(running), find_binaries())
+        return
     folder = Path(tempfile.mkdtemp(prefix="hf-"))
     folder.chmod(0o755)  # as root, Postgres runs as another account
     server = EmbeddedPostgres(folder / "postgres", find_binaries())

@@ -1,0 +1,367 @@
+"""What the end of a claim writes: every column, event and notification, and nothing else."""
+
+import pytest
+
+from holdfast.model.outcome import Done, Skipped, Stale
+from holdfast.ports.store import Pair
+from holdfast.postgres.store import PostgresStore
+from postgres.changes import Changes, add_worker, apart, pool_with_worker
+from postgres.store_clock import Clock
+from postgres.store_steps import BARE, JOB, acknowledge, active, agent_report, ask, assigned, deliver, end, match
+
+LEASED = {"lease": 30.0, "max_duration": 300.0}
+
+
+async def test_a_released_session_is_parked_for_its_tenant(store: PostgresStore) -> None:
+    clock = await apart(store)
+    pool = await pool_with_worker(store)
+    await active(store, pool, ask(id="c-1", secrets={"a": "b"}, **LEASED))
+    await clock.live(5)
+    async with await Changes.of(store) as changes:
+        assert await end(store, "c-1", exit_code=3) == Done()
+        assert await changes.seen() == {
+            "claim c-1": {
+                "how": "release",
+                "state": "ended",
+                "reason": "release",
+                "outcome": "released",
+                "ended_at": 105.0,
+                "exit_code": 3,
+            },
+            "worker w-1": {
+                "ready": False,
+                "state": "parked",
+                "version": 7,
+                "claim_id": None,
+                "park_ttl": "00:01:00",
+                "held_from": None,
+                "state_heard": 5.0,
+                "state_since": 105.0,
+                "parked_heard": 5.0,
+                "parked_since": 105.0,
+            },
+            "events": [
+                '105 claim.ended worker.parked p-1 w-1 c-1 acme "release"'
+                ' {"how": "release", "from": "active", "outcome": "released", "exit_code": 3}'
+            ],
+            "notices": ["c c-1", "w w-1"],
+        }
+
+
+async def test_a_cancelled_hand_over_gives_the_worker_back_as_it_was(store: PostgresStore) -> None:
+    clock = await apart(store)
+    pool = await pool_with_worker(store)
+    await assigned(store, pool, ask(id="c-1", secrets={"a": "b"}))
+    await clock.live(5)
+    async with await Changes.of(store) as changes:
+        assert await end(store, "c-1", "cancel") == Done()
+        assert await changes.seen() == {
+            "claim c-1": {"how": "cancel", "state": "ended", "reason": "cancel", "outcome": "cancelled", "ended_at": 105.0},
+            "claim_secret c-1": None,
+            "worker w-1": {
+                "state": "warm",
+                "tenant": None,
+                "version": 5,
+                "claim_id": None,
+                "held_from": None,
+                "state_heard": 5.0,
+                "state_since": 105.0,
+            },
+            "events": [
+                '105 claim.ended worker.returned p-1 w-1 c-1 acme "cancel"'
+                ' {"how": "cancel", "from": "assigned", "outcome": "cancelled", "exit_code": null}'
+            ],
+            "notices": ["c c-1", "w w-1"],
+        }
+        # The same of a parked worker: the clock of its TTL goes on.
+        await active(store, pool, ask(id="c-2", park_ttl=50.0))
+        await end(store, "c-2")
+        await store.workers.report(agent_report("w-1", reset_fence=(await worker_fence(store))))
+        await clock.live(5)
+        await assigned(store, pool, ask(id="c-3"))
+        await changes.seen()
+        assert await end(store, "c-3", "cancel") == Done()
+        assert await changes.seen() == {
+            "claim c-3": {"how": "cancel", "state": "ended", "reason": "cancel", "outcome": "cancelled", "ended_at": 110.0},
+            "worker w-1": {"state": "parked", "version": 12, "claim_id": None, "held_from": None},
+            "events": [
+                '110 claim.ended worker.returned p-1 w-1 c-3 acme "cancel"'
+                ' {"how": "cancel", "from": "assigned", "outcome": "cancelled", "exit_code": null}'
+            ],
+            "notices": ["c c-3", "w w-1"],
+        }
+
+
+async def worker_fence(store: PostgresStore) -> int:
+    fence: int = await store.db.value("SELECT fence FROM holdfast.worker WHERE id = 'w-1'")
+    return fence
+
+
+async def test_a_job_that_ends_takes_its_worker_with_it(store: PostgresStore) -> None:
+    clock = await apart(store)
+    pool = await pool_with_worker(store, JOB)
+    await active(store, pool, ask(id="c-1"))
+    await clock.live(5)
+    async with await Changes.of(store) as changes:
+        assert await end(store, "c-1", "result", exit_code=0) == Done()
+        assert await changes.seen() == {
+            "claim c-1": {
+                "how": "result",
+                "state": "ended",
+                "reason": "result",
+                "outcome": "completed",
+                "ended_at": 105.0,
+                "exit_code": 0,
+            },
+            "worker w-1": {
+                "state": "retiring",
+                "reason": "its claim ended: completed",
+                "version": 7,
+                "claim_id": None,
+                "held_from": None,
+                "state_heard": 5.0,
+                "state_since": 105.0,
+            },
+            "events": [
+                '105 claim.ended worker.retiring p-1 w-1 c-1 acme "result"'
+                ' {"how": "result", "from": "active", "outcome": "completed", "exit_code": 0}'
+            ],
+            "notices": ["c c-1", "w w-1"],
+        }
+        await add_worker(store, pool, "w-2")
+        await assigned(store, pool, ask(id="c-2"))
+        await changes.seen()
+        assert await end(store, "c-2", "death") == Done(), "nothing was delivered, but its pod is gone"
+        assert await changes.seen() == {
+            "claim c-2": {"how": "death", "state": "ended", "reason": "death", "outcome": "lost", "ended_at": 105.0},
+            "worker w-2": {
+                "state": "retiring",
+                "reason": "its claim ended: lost",
+                "version": 5,
+                "claim_id": None,
+                "held_from": None,
+            },
+            "events": [
+                '105 claim.ended worker.retiring p-1 w-2 c-2 acme "death"'
+                ' {"how": "death", "from": "assigned", "outcome": "lost", "exit_code": null}'
+            ],
+            "notices": ["c c-2", "w w-2"],
+        }
+        assert await match(store, pool, ask(id="c-3", deadline=5.0)) == []
+        await changes.seen()
+        assert await end(store, "c-3", "deadline") == Stale()
+        await clock.live(5)
+        await changes.seen()
+        assert await end(store, "c-3", "deadline") == Done(), "at the very moment of its deadline"
+        assert await changes.seen() == {
+            "claim c-3": {"how": "deadline", "state": "ended", "reason": "deadline", "outcome": "refused", "ended_at": 110.0},
+            "events": [
+                '110 claim.ended p-1 c-3 acme "deadline"'
+                ' {"how": "deadline", "from": "waiting", "outcome": "refused", "exit_code": null}'
+            ],
+            "notices": ["c c-3"],
+        }
+
+
+@pytest.mark.parametrize("how", ["lease", "max_duration"])
+async def test_a_deadline_ends_a_claim_at_its_moment_and_the_brake_counts_it(store: PostgresStore, how: str) -> None:
+    clock = await apart(store)
+    pool = await pool_with_worker(store)
+    times = {"lease": 60.0, "max_duration": 300.0} | {how: 5.0}
+    await active(store, pool, ask(id="c-1", **times))
+    await clock.live(4)
+    async with await Changes.of(store) as changes:
+        assert await end(store, "c-1", how) == Stale()
+        assert await changes.seen() == {}
+        await clock.live(1)
+        await changes.seen()
+        assert await end(store, "c-1", how) == Done()
+        found = await changes.seen()
+        assert found["ending claim c-1"] == {"at": 105.0, "id": "c-1", "kind": "claim"}
+        assert (found["claim c-1"]["how"], found["claim c-1"]["outcome"]) == (how, "expired")
+        assert found["worker w-1"]["state"] == "parked"
+
+
+async def requeued(store: PostgresStore, clock: Clock, changes: Changes, pair: Pair, **how: object) -> object:
+    await clock.live(2)
+    await changes.seen()
+    assert await store.claims.requeue(pair.claim, pair.fence, reason="because", **how) == Done()
+    return await changes.seen()
+
+
+async def test_a_requeued_claim_starts_again_and_its_worker_goes_back_or_retires(store: PostgresStore) -> None:
+    clock = await apart(store)
+    pool = await pool_with_worker(store, JOB)
+    async with await Changes.of(store) as changes:
+        pair = await assigned(store, pool, ask(id="c-1", retry="lost", deadline=50.0, **LEASED))
+        await store.claims.offer([(pair.claim, pair.fence, True)])
+        assert await requeued(store, clock, changes, pair, keep_worker=True, suspect=True) == {
+            "claim c-1": {
+                "state": "waiting",
+                "reason": "because",
+                "offered": False,
+                "protected": None,
+                "worker_id": None,
+                "assigned_at": None,
+                "progress_heard": None,
+            },
+            "worker w-1": {
+                "state": "warm",
+                "tenant": None,
+                "version": 7,
+                "claim_id": None,
+                "held_from": None,
+                "state_heard": 2.0,
+                "state_since": 102.0,
+                "suspect_since": 102.0,
+            },
+            "events": ['102 claim.requeued worker.returned p-1 w-1 c-1 acme "because"'],
+            "notices": ["p p-1", "w w-1"],
+        }
+        await store.workers.report(agent_report("w-1"))
+        [pair] = await match(store, pool)
+        assert await requeued(store, clock, changes, pair) == {
+            "claim c-1": {
+                "state": "waiting",
+                "reason": "because",
+                "worker_id": None,
+                "assigned_at": None,
+                "progress_heard": None,
+            },
+            "worker w-1": {
+                "state": "retiring",
+                "reason": "because",
+                "version": 10,
+                "claim_id": None,
+                "held_from": None,
+                "state_heard": 4.0,
+                "state_since": 104.0,
+            },
+            "events": ['104 claim.requeued worker.retiring p-1 w-1 c-1 acme "because"'],
+            "notices": ["p p-1", "w w-1"],
+        }
+        await add_worker(store, pool, "w-2")
+        [pair] = await match(store, pool)
+        await deliver(store, pair)
+        await acknowledge(store, pair.worker, pair.fence, None)
+        assert await requeued(store, clock, changes, pair, dead=True) == {
+            "claim c-1": {
+                "state": "waiting",
+                "losses": 1,
+                "reason": "because",
+                "offered": False,
+                "active_at": None,
+                "delivered": False,
+                "max_heard": None,
+                "protected": None,
+                "worker_id": None,
+                "assigned_at": None,
+                "lease_heard": None,
+                "deadline_heard": 56.0,
+                "progress_heard": None,
+            },
+            "worker w-2": {
+                "state": "retiring",
+                "reason": "because",
+                "version": 7,
+                "claim_id": None,
+                "held_from": None,
+                "state_heard": 6.0,
+                "state_since": 106.0,
+            },
+            "events": ['106 claim.retried worker.retiring p-1 w-2 c-1 acme "because"'],
+            "notices": ["p p-1", "w w-2"],
+        }
+        await add_worker(store, pool, "w-3")
+        [pair] = await match(store, pool)
+        await deliver(store, pair)
+        await acknowledge(store, pair.worker, pair.fence, None)
+        found = await requeued(store, clock, changes, pair, dead=True, untouched=True, suspect=True)
+        assert found == {
+            "claim c-1": {
+                "state": "waiting",
+                "reason": "because",
+                "offered": False,
+                "active_at": None,
+                "delivered": False,
+                "max_heard": None,
+                "protected": None,
+                "worker_id": None,
+                "assigned_at": None,
+                "lease_heard": None,
+                "deadline_heard": 58.0,
+                "progress_heard": None,
+            },
+            "worker w-3": {
+                "state": "retiring",
+                "reason": "because",
+                "version": 7,
+                "claim_id": None,
+                "held_from": None,
+                "state_heard": 8.0,
+                "state_since": 108.0,
+            },
+            "events": ['108 claim.retried worker.retiring p-1 w-3 c-1 acme "because"'],
+            "notices": ["p p-1", "w w-3"],
+        }
+
+
+async def test_a_condemned_worker_forgets_that_it_was_parked(store: PostgresStore) -> None:
+    clock = await apart(store)
+    pool = await pool_with_worker(store)
+    await active(store, pool, ask(id="c-1", **LEASED))
+    await end(store, "c-1")
+    await clock.live(3)
+    async with await Changes.of(store) as changes:
+        version = await store.db.value("SELECT version FROM holdfast.worker")
+        assert await store.workers.condemn("w-1", version - 1, "past its TTL", counted=True) == Stale()
+        assert await changes.seen() == {}
+        assert await store.workers.condemn("w-1", version, "past its TTL", counted=True) == Done()
+        assert await changes.seen() == {
+            "ending worker w-1": {"at": 103.0, "id": "w-1", "kind": "worker"},
+            "worker w-1": {
+                "state": "retiring",
+                "reason": "past its TTL",
+                "version": 8,
+                "park_ttl": None,
+                "state_heard": 3.0,
+                "state_since": 103.0,
+                "parked_heard": None,
+                "parked_since": None,
+            },
+            "events": ['103 worker.retiring p-1 w-1 acme "past its TTL" {"from": "parked"}'],
+            "notices": ["w w-1"],
+        }
+
+
+@pytest.mark.parametrize("kind", ["worker", "claim"])
+async def test_a_brake_that_trips_says_what_it_counted(store: PostgresStore, kind: str) -> None:
+    clock = await apart(store)
+    pool = await pool_with_worker(store, BARE)
+    for worker in ("w-2", "w-3", "w-4"):
+        await add_worker(store, pool, worker)
+    for claim in ("c-1", "c-2"):
+        await active(store, pool, ask(id=claim, lease=2.0))
+    await clock.live(3)
+
+    async def ending(n: int) -> object:
+        if kind == "claim":
+            return await end(store, f"c-{n}", "lease")
+        return await store.workers.condemn(f"w-{n + 2}", None, "not wanted", counted=True)
+
+    # A share of 0.5 allows one ending of two claims: the one that ended counts as well.
+    await store.fleet.set_brake(*((0, 0.5) if kind == "claim" else (1, 0.0)))
+    async with await Changes.of(store) as changes:
+        assert await ending(1) == Done()
+        await changes.seen()
+        assert await ending(2) == Skipped("braked")
+        sentence = {
+            "worker": "1 workers were ended in ten minutes, of 5",
+            "claim": "1 claims were ended in ten minutes, of 2",
+        }[kind]
+        assert await changes.seen() == {
+            "installation": {"brake_reason": sentence, "brake_tripped_at": 103.0},
+            "events": [f'103 brake.tripped "{sentence}"'],
+        }
+        assert await ending(2) == Skipped("braked")
+        assert await changes.seen() == {}, "it is said once"
