@@ -16,7 +16,7 @@ import asyncpg
 import msgspec
 
 from holdfast.postgres.claims import MATCH
-from holdfast.postgres.database import functions_schema, render
+from holdfast.postgres.database import asking, functions_schema, render
 from holdfast.postgres.embedded import DATABASE, PASSWORD, ROLE
 
 from .request import request
@@ -41,10 +41,10 @@ def run(stage: Stage, pools: list[str], *, clients: int, seconds: float) -> Spre
 
 
 def pgbench(program: Path, stage: Stage, pools: list[str], clients: int, seconds: float) -> Spread:
-    sql = render(MATCH, functions_schema())
+    sql = render(asking(MATCH, 4), functions_schema())
     document = "'" + claim("@").replace("@", "c-' || :n::text || '") + "'"
     script = stage.home / f"claim-{secrets.token_hex(4)}.sql"
-    words = {"$1": f"(ARRAY{pools})[:pool::int]", "$2::jsonb": f"({document})::jsonb", "$3": "1", "$4": "0"}
+    words = {"$1": f"(ARRAY{pools})[:pool::int]", "$2::jsonb": f"({document})::jsonb", "$3": "1", "$4": "true", "$5": "0"}
     statement = re.sub(r"\$\d(::jsonb)?", lambda found: words[found[0]], sql)
     script.write_text(f"\\set n random(1, {SEED})\n\\set pool random(1, {len(pools)})\n{statement};\n")
     logs = stage.home / script.stem
@@ -70,14 +70,14 @@ def pgbench(program: Path, stage: Stage, pools: list[str], clients: int, seconds
 
 
 def bare(stage: Stage, pools: list[str], clients: int, seconds: float) -> Spread:
-    sql, ids = render(MATCH, functions_schema()), itertools.count()
+    sql, ids = render(asking(MATCH, 4), functions_schema()), itertools.count()
 
     async def one(connection: asyncpg.Connection, latencies: list[float]) -> None:
         statement = await connection.prepare(sql)
         end = time.perf_counter() + seconds
         while (started := time.perf_counter()) < end:
             n = next(ids)
-            await statement.fetch(pools[n % len(pools)], claim(f"c-{pools[0]}-{n}"), 1, 0)
+            await statement.fetch(pools[n % len(pools)], claim(f"c-{pools[0]}-{n}"), 1, True, 0)
             latencies.append(time.perf_counter() - started)
 
     async def all_of_them() -> Spread:

@@ -190,7 +190,7 @@ def test_a_condemn_that_waited_for_a_claim_finds_the_worker_held(on_store: OnSto
             transaction = connection.transaction()
             await transaction.start()
             new = {"ord": 0, **msgspec.structs.asdict(ask())}
-            made = await connection.fetch(store.db.sql(MATCH), pool.id, encode([new]), 9, 0, True)
+            made = await connection.fetch(store.db.sql(MATCH.replace("@acting", "true")), pool.id, encode([new]), 9, True)
             assert len(made) == 2, "taken in, and paired"
             condemning = asyncio.create_task(store.workers.condemn(worker, None, "not wanted", counted=False))
             await waiting(store, 1, condemning)

@@ -155,6 +155,19 @@ def test_an_ending_that_waited_for_the_brake_sees_that_recovery_began(on_store: 
     on_store(story)
 
 
+def test_recovery_waits_for_what_is_being_done_so_that_leave_to_act_holds_until_its_commit(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        begun, acted = await queued(
+            store,
+            store.db.sql("SELECT @fn.acting(0)"),
+            store.fleet.begin_recovery("restored", 0),
+            store.workers.may_end_orphan("w-orphan"),
+        )
+        assert (begun, acted) == (True, RECOVERING), "who comes after the beginning waits for it, and does nothing"
+
+    on_store(story)
+
+
 def test_recovery_begins_beside_an_ending_lease(on_store: OnStore) -> None:
     async def story(store: PostgresStore) -> None:
         clock = await Clock.of(store)

@@ -11,7 +11,7 @@ from .database import Database
 
 _encode = msgspec.json.Encoder().encode
 
-MATCH = "SELECT * FROM @fn.match($1, $2::jsonb, $3, $4, $5)"
+MATCH = "SELECT * FROM @fn.match(p_pool => $1, p_new => $2::jsonb, p_limit => $3, p_acting => @acting, p_direct => $4)"
 
 # Note durably that the worker is being told: from here on it may have served this tenant.
 DELIVER = """
@@ -43,9 +43,15 @@ UPDATE holdfast.claim SET lease_heard = (SELECT holdfast.heard()) + lease
 WHERE id = $1 AND fence = $2 AND state = 'active' RETURNING id
 """
 
-END = "SELECT o_what FROM @fn.end_claim($1, $2, $3, $4, $5, $6, $7, $8)"
+END = """
+SELECT o_what FROM @fn.end_claim(p_claim => $1, p_fence => $2, p_states => $3, p_outcome => $4, p_how => $5, p_reason => $6,
+                                 p_exit => $7, p_acting => @acting)
+"""
 
-REQUEUE = "SELECT @fn.requeue($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+REQUEUE = """
+SELECT CASE WHEN @acting THEN @fn.requeue(p_claim => $1, p_fence => $2, p_keep_worker => $3, p_suspect => $4, p_dead => $5,
+                                          p_untouched => $6, p_idle => $7, p_reason => $8) ELSE 'recovering' END
+"""
 
 # Each branch walks its own partial index; hand-overs are looked at from 4 s on.
 DUE = """
@@ -169,7 +175,7 @@ class PostgresClaims:
 
     async def match(self, pool_id: str, new: Sequence[NewClaim], limit: int, *, direct: bool = True) -> Batch:
         asked = [{"ord": n, **msgspec.structs.asdict(claim)} for n, claim in enumerate(new)]
-        rows = await self._db.rows(MATCH, pool_id, _encode(asked).decode(), limit, self._db.mark.value, direct)
+        rows = await self._db.act(MATCH, pool_id, _encode(asked).decode(), limit, direct)
         batch = Batch({}, [])
         for what, claim, worker, fence, uid, tenant, at in rows:
             if what in ("assigned", "active"):
@@ -217,9 +223,7 @@ class PostgresClaims:
         fence: int | None = None,
         exit_code: int | None = None,
     ) -> Outcome:
-        return outcome_of(
-            await self._db.value(END, claim, fence, list(states), outcome, how, reason, exit_code, self._db.mark.value)
-        )
+        return outcome_of(await self._db.act_value(END, claim, fence, list(states), outcome, how, reason, exit_code))
 
     async def requeue(
         self,
@@ -233,8 +237,8 @@ class PostgresClaims:
         untouched: bool = False,
         idle: float | None = None,
     ) -> Outcome:
-        args = (claim, fence, keep_worker, suspect, dead, untouched, idle, reason, self._db.mark.value)
-        return outcome_of(await self._db.value(REQUEUE, *args))
+        args = (claim, fence, keep_worker, suspect, dead, untouched, idle, reason)
+        return outcome_of(await self._db.act_value(REQUEUE, *args))
 
     async def due(self, limit: int) -> list[Due]:
         return [Due(**dict(row)) for row in await self._db.rows(DUE, limit)]

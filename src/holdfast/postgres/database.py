@@ -84,6 +84,12 @@ def render(sql: str, functions: str) -> str:
     return re.sub(r"@(claim|worker)\.(\w+)", guard, sql).replace("@fn", functions)
 
 
+def asking(text: str, args: int) -> str:
+    """Write out `@acting` in a statement with so many arguments: the mark is one more."""
+    assert "@acting" in text, "a statement that acts must ask whether it may"
+    return text.replace("@acting", f"@fn.acting(${args + 1})")
+
+
 FIRST_OWN_TYPE = 10_000  # below, a type's number is part of Postgres itself
 _KNOWN_TYPES: dict[frozenset[int], Any] = {}
 _NAMED = SimpleNamespace(name="asked before")  # stands for the statement that asked, which took nobody's place
@@ -177,6 +183,15 @@ class Database:
 
     async def value(self, text: str, *args: object) -> Any:
         found = await self.rows(text, *args)
+        return found[0][0] if found else None
+
+    async def act(self, text: str, *args: object) -> list[asyncpg.Record]:
+        """Runs a statement that gives out, spawns or ends something. Its word `@acting` becomes the question whether that is
+        allowed, which is asked with the mark that this process has seen (functions/recovery.sql `acting`)."""
+        return await self.rows(asking(text, len(args)), *args, self.mark.value)
+
+    async def act_value(self, text: str, *args: object) -> Any:
+        found = await self.act(text, *args)
         return found[0][0] if found else None
 
     async def close(self) -> None:

@@ -1,11 +1,5 @@
 -- How claims end and workers leave: one guarded change each, with its event, and the brake in front of them.
 
--- Nothing is given out, spawned or ended while commits are being recovered, nor when the database shows an older mark than
--- the caller has seen: then commits were lost, and nobody has noticed yet.
-CREATE FUNCTION @fn.halted(p_mark bigint) RETURNS boolean LANGUAGE sql AS $$
-    SELECT i.recovering_since IS NOT NULL OR h.mark < p_mark FROM holdfast.installation i, holdfast.hearing h
-$$;
-
 -- P7's brake: NULL means "go on", else why not now. Counts what we end by ourselves in ten minutes; a person releases it.
 CREATE FUNCTION @fn.braked(p_kind text, p_id text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -15,9 +9,6 @@ DECLARE
     t timestamptz := holdfast.now();
 BEGIN
     SELECT * INTO i FROM holdfast.installation FOR UPDATE;
-    IF i.recovering_since IS NOT NULL THEN
-        RETURN 'recovering';  -- it began while we waited for this row
-    END IF;
     IF i.brake_tripped_at IS NOT NULL THEN
         RETURN 'braked';
     END IF;
@@ -108,8 +99,9 @@ BEGIN
 END $$;
 
 -- End a claim by one of P2's ways. Answers done | stale | braked | recovering, and what it was before.
+-- `p_acting`: Holdfast may end something of its own accord now. Holders, results and operators need no such leave.
 CREATE FUNCTION @fn.end_claim(p_claim text, p_fence bigint, p_states text[], p_outcome text, p_how text,
-                              p_reason text, p_exit integer, p_mark bigint)
+                              p_reason text, p_exit integer, p_acting boolean)
 RETURNS TABLE (o_what text, o_worker text, o_also text) LANGUAGE plpgsql AS $$
 DECLARE
     c holdfast.claim;
@@ -124,7 +116,7 @@ BEGIN
         RETURN;
     END IF;
     IF p_how IN ('lease', 'max_duration', 'deadline', 'death', 'pool_deleted', 'unprotected') THEN
-        IF @fn.halted(p_mark) THEN
+        IF NOT p_acting THEN
             RETURN QUERY SELECT 'recovering', NULL::text, NULL::text;
             RETURN;
         END IF;
@@ -162,7 +154,7 @@ END $$;
 -- Send a claim back to its place in the queue. Assigned: its worker proved unusable before anything started (`p_idle`: and the
 -- hand-over still has not moved for so long). Active: only with proof of death, and only if the claim asked for retry: lost.
 CREATE FUNCTION @fn.requeue(p_claim text, p_fence bigint, p_keep_worker boolean, p_suspect boolean, p_dead boolean,
-                            p_untouched boolean, p_idle float, p_reason text, p_mark bigint)
+                            p_untouched boolean, p_idle float, p_reason text)
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     c holdfast.claim;
@@ -173,9 +165,6 @@ BEGIN
         OR (state IN @claim.retry AND p_dead AND ((p_untouched AND NOT secret) OR (retry = 'lost' AND losses < 2)))) FOR UPDATE;
     IF NOT FOUND OR (p_idle IS NOT NULL AND c.progress_heard > holdfast.heard() - make_interval(secs => p_idle)) THEN
         RETURN 'stale';
-    END IF;
-    IF @fn.halted(p_mark) THEN
-        RETURN 'recovering';
     END IF;
     -- Who has not spoken since commits were lost may have acknowledged in one of them: its silence says nothing.
     IF p_idle IS NOT NULL AND EXISTS (SELECT FROM holdfast.worker w, holdfast.installation i
@@ -204,9 +193,9 @@ BEGIN
     RETURN 'done';
 END $$;
 
--- Condemn a free worker: the only way out for one that no claim ended. Answers done | stale | frozen | braked | recovering.
+-- Condemn a free worker: the only way out for one that no claim ended. Answers done | stale | frozen | braked.
 CREATE FUNCTION @fn.condemn(p_worker text, p_version integer, p_reason text, p_counted boolean, p_dead boolean,
-                            p_mark bigint, p_floor integer)
+                            p_floor integer)
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     w holdfast.worker;
@@ -227,9 +216,6 @@ BEGIN
         AND (p_version IS NULL OR version = p_version) FOR UPDATE;
     IF NOT FOUND THEN
         RETURN 'stale';
-    END IF;
-    IF @fn.halted(p_mark) THEN
-        RETURN 'recovering';
     END IF;
     IF EXISTS (SELECT FROM holdfast.pool WHERE id = w.pool_id AND frozen IS NOT NULL) THEN
         RETURN 'frozen';

@@ -123,10 +123,11 @@ BEGIN
     WHERE tenants.tenant <> ALL (p_full) ORDER BY c.priority DESC, c.tag, c.id LIMIT p_limit;
 END $$;
 
--- One batch of one pool. `what`: new | same | other | closed for each request, assigned | active for each pair.
+-- One batch of one pool. `what`: new | same | other | closed for each request, assigned | active for each pair. If not
+-- `p_acting`, requests are taken in and wait.
 -- Everything here is a few rows by an index, whatever the statistics say. Left to itself the planner plans each LIMIT anew
 -- (40 % of a claim's CPU), and on tables that were small when last analyzed it hashes all workers to update one.
-CREATE FUNCTION @fn.match(p_pool text, p_new jsonb, p_limit integer, p_mark bigint, p_direct boolean)
+CREATE FUNCTION @fn.match(p_pool text, p_new jsonb, p_limit integer, p_acting boolean, p_direct boolean)
 RETURNS TABLE (o_what text, o_claim text, o_worker text, o_fence bigint, o_uid text, o_tenant text, o_at timestamptz)
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
@@ -170,7 +171,7 @@ BEGIN
                 WHERE n.key IS NOT NULL AND key_live AND tenant = n.tenant AND key = n.key AND id <> n.id
             ) AS c;
     END IF;
-    IF @fn.halted(p_mark) OR EXISTS (SELECT FROM holdfast.installation WHERE stopping) THEN
+    IF NOT p_acting OR EXISTS (SELECT FROM holdfast.installation WHERE stopping) THEN
         RETURN;
     END IF;
     -- Without an agent and without a protection to write there is nothing left to do, unless the pod must be looked at first.
