@@ -16,7 +16,7 @@ import asyncpg
 import msgspec
 
 from holdfast.postgres.claims import MATCH
-from holdfast.postgres.database import asking, functions_schema, render
+from holdfast.postgres.rendering import asking, functions_schema, render
 from holdfast.postgres.embedded import DATABASE, PASSWORD, ROLE
 
 from .request import request

@@ -162,6 +162,7 @@ def any_row(dice: random.Random, name: str = NAME, **fixed: Any) -> Row:
         "seal": dice.random() < 0.2,
         "heartbeat": any_heartbeat(dice, name) if dice.random() < 0.8 else None,
         "suspect_since": dice.choice([None, NOW - 10]),
+        "unconfirmed_since": dice.choice([None, None, NOW - 10]),
         "pod_uid": dice.choice([UID, UID, UID, None]),
         "scheduled_age": dice.choice([None, *AGES]),
         "claim_retry": dice.choice([None, "lost"]),

@@ -114,6 +114,14 @@ def test_nothing_ends_while_commits_may_be_missing(view: Observed) -> None:
 
 
 @LOOK
+@given(views(recovering=False, unconfirmed_since=1.0))
+def test_an_unconfirmed_worker_is_not_ended_without_proof_that_its_pod_has(view: Observed) -> None:
+    for action in Converge().plan(view):
+        if isinstance(action, Condemn) and view.rows[action.worker].worker.state != "spawning":
+            assert action.proof is not None, "it may be busy, whatever its row says"
+
+
+@LOOK
 @given(views(recovering=False))
 def test_strangers_that_are_stamped_busy_young_or_began_in_another_epoch_are_left_alone(view: Observed) -> None:
     deleted = about(Converge().plan(view), DeletePod)

@@ -17,8 +17,8 @@ from holdfast.model.claim import KEY_HOURS, MAX_LOST_RETRIES
 from holdfast.model.duration import seconds
 from holdfast.model.pool import PoolSpec
 from holdfast.postgres.claims import DUE
-from holdfast.postgres.database import functions_text
 from holdfast.postgres.history import OUTPUTS, PRUNE
+from holdfast.postgres.rendering import functions_text
 
 CONVERGE, DEADLINES, SCALE = converge.Converge.period, deadlines.Deadlines.period, scale.Scale.period
 TRIES = handover.TRIES * handover.TRY_SECONDS + (handover.TRIES - 1) * handover.PAUSE

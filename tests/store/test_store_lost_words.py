@@ -11,7 +11,7 @@ from holdfast.postgres.store import PostgresStore
 from store.makes import JOB, Clock, OnStore, active, ask, assigned, make_pool, make_warm, name, tell
 from store.shelf import Shelf, passed
 
-GUARDED = "SELECT count(*) FROM holdfast.worker w, holdfast.installation i WHERE w.suspect_since = i.recovered_at"
+UNCONFIRMED = "SELECT count(*) FROM holdfast.worker WHERE unconfirmed_since IS NOT NULL"
 
 
 async def told_and_silent(store: PostgresStore) -> tuple[Pool, Pair]:
@@ -38,7 +38,7 @@ def test_a_claim_whose_acknowledgement_may_be_lost_is_not_run_elsewhere_for_its_
         assert await store.claims.requeue(pair.claim, pair.fence, **stalled) == Stale()
         [claim] = await store.claims.get([pair.claim])
         assert (claim.state, claim.worker) == ("assigned", pair.worker)
-        assert "has not spoken since the database lost commits" in claim.reason
+        assert "has not reported since the database lost commits" in claim.reason
         shelf = Shelf(pool, [pair.worker])
         shelf.kept[pair.worker] = msgspec.structs.replace(shelf.kept[pair.worker], left_to=pair.fence)
         did = await passed(Converge(), store, shelf)
@@ -58,13 +58,13 @@ def test_who_speaks_again_and_has_not_begun_loses_the_claim_as_ever(on_store: On
     on_store(story)
 
 
-def test_who_was_suspect_before_is_guarded_after_the_next_recovery_as_well(on_store: OnStore) -> None:
+def test_a_worker_that_was_unconfirmed_before_is_so_after_the_next_recovery_as_well(on_store: OnStore) -> None:
     async def story(store: PostgresStore) -> None:
         pool = await make_pool(store, JOB)
         [worker] = await make_warm(store, pool)
         for _ in range(2):
             await recovered(store)
-            assert await store.db.value(GUARDED) == 1
+            assert await store.db.value(UNCONFIRMED) == 1
         row = await store.workers.get(worker)
         assert row is not None
         assert await store.workers.condemn(worker, row.version, "not wanted", counted=False) == Stale()

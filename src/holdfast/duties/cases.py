@@ -77,14 +77,15 @@ def living(row: Row, pod: Pod, observed: Observed) -> Verdict:
     """Warm, parked or held, on a pod that lives."""
     worker, heartbeat = row.worker, row.heartbeat
     free = worker.state in ("warm", "parked")
-    if worker.suspect_since is not None and recover.left_to(row, pod) is not None:
-        return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])  # its agent has spoken, for the last time, and left
+    doubted = worker.suspect_since is not None or not worker.confirmed
+    if doubted and recover.left_to(row, pod) is not None:
+        return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])  # its agent has reported, for the last time, and left
     if free and not pod.agent_running:
         # It works for a claim that we do not know: not to be ended, and not to be given out.
         reason = "its agent has left it to a claim that we do not know"
         return Verdict(Case.STRANGE_HOLD, [] if worker.suspect_since else [Suspect(worker.id, worker.version, reason)])
     if free and not pod.schedulable:
-        return Verdict(Case.CORDONED_FREE, [Condemn(worker.id, worker.version, "its node is cordoned", counted=False)])
+        return Verdict(Case.CORDONED_FREE, _let_go(row, "its node is cordoned", counted=False))
     if worker.state == "held" and row.protection != "off" and row.claim_state == "active":
         assert worker.claim is not None
         assert worker.tenant is not None
@@ -107,16 +108,17 @@ def living(row: Row, pod: Pod, observed: Observed) -> Verdict:
             reason = "its agent is idle although its claim is active"
             return Verdict(Case.AGENT_IDLE, [] if known else [Suspect(worker.id, worker.version, reason)])
         if silent and free and row.silence == "retire":
-            return Verdict(Case.SILENT_RETIRE, [Condemn(worker.id, worker.version, "silent for 60 s (silence: retire)")])
+            return Verdict(Case.SILENT_RETIRE, _let_go(row, "silent for 60 s (silence: retire)"))
         if silent and worker.suspect_since is None:
             return Verdict(Case.SILENT, [Suspect(worker.id, worker.version, "no word from its agent for 60 s")])
-        if not silent and worker.suspect_since is not None and heartbeat is not None and heartbeat.age < SILENT / 2 and not free:
+        current = heartbeat is not None and heartbeat.age < SILENT / 2 and (worker.confirmed or heartbeat.spoke_since_recovery)
+        if not silent and doubted and current and not free:
             return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])
         if free and heartbeat is not None and heartbeat.claim is not None and row.age > SILENT:
             if heartbeat.claim_ended:
                 # It was told to end and has not, for a minute: nobody else can ever be given this worker.
                 reason = f"its agent does not let go of {heartbeat.claim}, which has ended"
-                return Verdict(Case.HOLDS_ON, [Condemn(worker.id, worker.version, reason, counted=False)])
+                return Verdict(Case.HOLDS_ON, _let_go(row, reason, counted=False))
             if worker.suspect_since is None:
                 # It works for a claim that we do not know: not to be ended, and not to be given out.
                 reason = f"its agent holds {heartbeat.claim}, which we do not know"
@@ -196,8 +198,7 @@ def terminating(row: Row) -> Verdict:
     worker = row.worker
     if worker.state == "held":
         return Verdict(Case.TERMINATING_BUSY)  # it drains; the pod's end decides
-    reason = "its pod is being ended from outside"
-    return Verdict(Case.TERMINATING_FREE, [Condemn(worker.id, worker.version, reason, counted=False)])
+    return Verdict(Case.TERMINATING_FREE, _let_go(row, "its pod is being ended from outside", counted=False))
 
 
 def retiring(row: Row, pod: Pod, observed: Observed) -> Verdict:
@@ -258,6 +259,12 @@ def _says_idle(heartbeat: Heartbeat) -> bool:
 
 def _quarantine(pod: Pod, observed: Observed, reason: str) -> list[Action]:
     return [] if pod.name in observed.quarantined else [Quarantine(pod.name, reason)]
+
+
+def _let_go(row: Row, reason: str, *, counted: bool = True) -> list[Action]:
+    """Condemns a free worker, but not an unconfirmed one: it may be busy, and only its pod's end would prove that it is not."""
+    worker = row.worker
+    return [Condemn(worker.id, worker.version, reason, counted=counted)] if worker.confirmed else []
 
 
 def _failed_start(row: Row, reason: str) -> Condemn:

@@ -70,4 +70,11 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     terminating: bool = False
     schedulable: bool = True
     suspect_since: float | None = None
+    unconfirmed_since: float | None = None  # its agent has not reported since the database lost commits
     delivered: bool = False
+
+    @property
+    def confirmed(self) -> bool:
+        """False: what its row says may be older than what it does. So it is not given out, not ended, and its claim is not
+        requeued for a stalled hand-over, until its agent reports, its pod ends, or an operator decides."""
+        return self.unconfirmed_since is None

@@ -90,7 +90,7 @@ SELECT id FROM holdfast.claim WHERE worker_id = $1 AND fence = $2 AND state = 'e
 SHOW = """
 , crowd AS MATERIALIZED (
     SELECT p.id, format('pool %L has %s of %s workers free; %s starting, %s held%s%s', p.name,
-               count(*) FILTER (WHERE x.state = 'warm' AND x.ready AND NOT x.terminating AND x.schedulable AND x.suspect_since IS NULL),
+               count(*) FILTER (WHERE x.state = 'warm' AND @free(x)),
                p.spec ->> 'max', count(*) FILTER (WHERE x.state = 'spawning'), count(*) FILTER (WHERE x.state = 'held'),
                CASE WHEN p.frozen IS NOT NULL THEN '; the pool is frozen: ' || p.frozen ELSE '' END,
                CASE WHEN p.trouble IS NOT NULL THEN '; the last spawn failed: ' || p.trouble ELSE '' END) AS sentence

@@ -1,22 +1,15 @@
 """The one seam to Postgres: a pool of connections, named statements, and errors that say what to do."""
 
 import asyncio
-import hashlib
 import math
-import re
 from collections.abc import Awaitable, Callable, Collection
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import asyncpg
 
-from ..model.claim import CLAIM
-from ..model.worker import WORKER
 from ..ports.store import UNCOMPARED, StoreUnavailable
-
-HERE = Path(__file__).parent
-MACHINES = {"claim": CLAIM, "worker": WORKER}
+from .rendering import asking, functions_schema, render
 
 # A statement that takes longer than this is a fault, not a load: the caller hears 503 and may ask again.
 STATEMENT_SECONDS = 10.0
@@ -64,30 +57,6 @@ class Mark:
     def value(self) -> int:
         known = self._until == math.inf or asyncio.get_running_loop().time() <= self._until
         return self._value if known else UNCOMPARED
-
-
-def functions_text() -> str:
-    return "\n".join(path.read_text() for path in sorted((HERE / "functions").glob("*.sql")))
-
-
-def functions_schema() -> str:
-    """Functions belong to the release that wrote them: the schema's name is a hash of their text and of the tables in it."""
-    return "holdfast_" + hashlib.sha256(render(functions_text(), "fn").encode()).hexdigest()[:8]
-
-
-def render(sql: str, functions: str) -> str:
-    """Fill in `@fn`, and guards such as `@worker.condemn`, which come from the state machines' tables."""
-
-    def guard(match: re.Match[str]) -> str:
-        return MACHINES[match[1]].guard(match[2])
-
-    return re.sub(r"@(claim|worker)\.(\w+)", guard, sql).replace("@fn", functions)
-
-
-def asking(text: str, args: int) -> str:
-    """Write out `@acting` in a statement with so many arguments: the mark is one more."""
-    assert "@acting" in text, "a statement that acts must ask whether it may"
-    return text.replace("@acting", f"@fn.acting(${args + 1})")
 
 
 FIRST_OWN_TYPE = 10_000  # below, a type's number is part of Postgres itself

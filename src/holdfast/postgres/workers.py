@@ -90,10 +90,10 @@ w AS (
 SELECT 'done' FROM w
 """
 
-# Heard from again: whoever spoke after it became suspect is not silent.
-UNSUSPECT = """
-UPDATE holdfast.worker AS worker SET suspect_since = NULL, version = version + 1
-WHERE worker.id = ANY ($1::text[]) AND worker.suspect_since IS NOT NULL
+# Its agent reported: it is neither silent nor unconfirmed.
+HEARD_AGAIN = """
+UPDATE holdfast.worker AS w SET suspect_since = NULL, unconfirmed_since = NULL, version = version + 1
+WHERE w.id = ANY ($1::text[]) AND (w.suspect_since IS NOT NULL OR NOT @confirmed(w))
 """
 
 FACTS = """
@@ -138,7 +138,8 @@ WORKER_COLUMNS = """
 w.id, w.pool_id, p.name AS pool, w.state, w.version, w.revision, w.claim_id AS claim, w.tenant, w.fence, w.reason, w.pod_uid, w.node,
 w.endpoint, w.ready, w.terminating, w.schedulable, w.delivered, extract(epoch FROM w.created_at)::float8 AS created_at,
 extract(epoch FROM w.state_since)::float8 AS state_since, extract(epoch FROM w.parked_since)::float8 AS parked_since,
-extract(epoch FROM w.park_ttl)::float8 AS park_ttl, extract(epoch FROM w.suspect_since)::float8 AS suspect_since
+extract(epoch FROM w.park_ttl)::float8 AS park_ttl, extract(epoch FROM w.suspect_since)::float8 AS suspect_since,
+extract(epoch FROM w.unconfirmed_since)::float8 AS unconfirmed_since
 """
 GET = f"SELECT {WORKER_COLUMNS} FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id WHERE w.id = $1"
 FIND = f"""
@@ -208,7 +209,7 @@ class PostgresWorkers:
         return _guarded(await self._db.value(SUSPECT, worker, version, reason))
 
     async def heard_again(self, workers: Sequence[str]) -> None:
-        await self._db.rows(UNSUSPECT, list(workers))
+        await self._db.rows(HEARD_AGAIN, list(workers))
 
     async def unprotect(self, worker: str, version: int) -> Outcome:
         return _guarded(await self._db.act_value(UNPROTECT, worker, version))

@@ -54,7 +54,7 @@ BEGIN
         RETURN w.held_from;
     END IF;
     IF p.state <> 'live' OR p.spec ->> 'mode' <> 'session' OR NOT (p.spec #>> '{worker,agent}')::boolean
-       OR w.revision <> p.revision OR w.terminating OR NOT w.schedulable OR w.suspect_since IS NOT NULL
+       OR w.revision <> p.revision OR NOT @capacity(w)
        OR p_outcome NOT IN ('released', 'expired', 'completed') OR @fn.park_ttl(c, p) <= interval '0' THEN
         RETURN 'retiring';
     END IF;
@@ -166,11 +166,10 @@ BEGIN
     IF NOT FOUND OR (p_idle IS NOT NULL AND c.progress_heard > holdfast.heard() - make_interval(secs => p_idle)) THEN
         RETURN 'stale';
     END IF;
-    -- Who has not spoken since commits were lost may have acknowledged in one of them: its silence says nothing.
-    IF p_idle IS NOT NULL AND EXISTS (SELECT FROM holdfast.worker w, holdfast.installation i
-                                      WHERE w.id = c.worker_id AND w.suspect_since = i.recovered_at) THEN
-        UPDATE holdfast.claim SET reason = 'its worker has not spoken since the database lost commits: it may have begun'
-        WHERE id = p_claim;
+    -- An unconfirmed worker may have acknowledged in one of the lost commits, so a stalled hand-over proves nothing.
+    IF p_idle IS NOT NULL AND EXISTS (SELECT FROM holdfast.worker w WHERE w.id = c.worker_id AND NOT @confirmed(w)) THEN
+        UPDATE holdfast.claim SET reason = 'its worker has not reported since the database lost commits and may have begun;'
+            ' `holdfast recover` shows what an operator can do' WHERE id = p_claim;
         RETURN 'stale';
     END IF;
     -- The fence stays: it says up to which assignment this claim is done with its workers.
@@ -207,8 +206,8 @@ BEGIN
     IF p_floor IS NOT NULL THEN
         SELECT pool_id INTO v_pool FROM holdfast.worker WHERE id = p_worker;
         PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.pool.' || v_pool, 0));
-        IF p_floor >= (SELECT count(*) FROM holdfast.worker WHERE pool_id = v_pool AND (state = 'spawning'
-                       OR state = 'warm' AND NOT terminating AND schedulable AND suspect_since IS NULL)) THEN
+        IF p_floor >= (SELECT count(*) FROM holdfast.worker f WHERE f.pool_id = v_pool
+                       AND (f.state = 'spawning' OR f.state = 'warm' AND @capacity(f))) THEN
             RETURN 'stale';
         END IF;
     END IF;
@@ -225,9 +224,9 @@ BEGIN
         RETURN 'stale';
     END IF;
     -- An agent that says it works, for a claim that we do not know as ended, is not free, whatever the row says. Nor is that
-    -- known of one that recovery left suspect. Proof of death and an operator's word (no version) go above this.
+    -- known of an unconfirmed worker. Proof of death and an operator's word (no version) go above this.
     IF p_version IS NOT NULL AND NOT p_dead AND (
-        EXISTS (SELECT FROM holdfast.installation i WHERE i.recovered_at = w.suspect_since)
+        NOT @confirmed(w)
         OR EXISTS (SELECT FROM holdfast.pulse u WHERE u.worker_id = p_worker AND u.claim_id IS NOT NULL
                    AND NOT EXISTS (SELECT FROM holdfast.claim c WHERE c.id = u.claim_id AND c.state = 'ended'))) THEN
         RETURN 'stale';

@@ -102,9 +102,9 @@ BEGIN
     END IF;
     SELECT epoch INTO v_epoch FROM holdfast.installation;
     -- What cannot be given out is not capacity: a claim would wait behind it for ever.
-    SELECT count(*), count(*) FILTER (WHERE state = 'spawning' OR (state = 'warm' AND NOT terminating AND schedulable
-                                      AND suspect_since IS NULL)), count(*) FILTER (WHERE state = 'spawning')
-    INTO v_present, v_coming, v_starting FROM holdfast.worker WHERE pool_id = p_pool AND state <> 'gone';
+    SELECT count(*), count(*) FILTER (WHERE w.state = 'spawning' OR (w.state = 'warm' AND @capacity(w))),
+           count(*) FILTER (WHERE w.state = 'spawning')
+    INTO v_present, v_coming, v_starting FROM holdfast.worker w WHERE w.pool_id = p_pool AND w.state <> 'gone';
     v_count := least(cardinality(p_ids), (p.spec ->> 'max')::integer - v_present, p_free_target - v_coming,
                      p_limit_starting - v_starting);
     IF v_count <= 0 THEN

@@ -189,8 +189,7 @@ BEGIN
         SELECT array_agg(c.id), array_agg(w.id) INTO v_claims, v_workers
         FROM (SELECT id, tenant, row_number() OVER (PARTITION BY tenant ORDER BY parked_since DESC, id) AS n
               FROM (SELECT p.id, p.tenant, p.parked_since FROM holdfast.worker p
-                    WHERE p.pool_id = p_pool AND p.state = 'parked' AND p.ready AND NOT p.terminating AND p.schedulable
-                      AND p.suspect_since IS NULL
+                    WHERE p.pool_id = p_pool AND p.state = 'parked' AND @free(p)
                       AND EXISTS (SELECT FROM holdfast.claim c
                                   WHERE c.pool_id = p_pool AND c.tenant = p.tenant AND c.state = 'waiting')
                     ORDER BY p.id LIMIT p_limit FOR UPDATE) AS free) AS w
@@ -217,16 +216,14 @@ BEGIN
         v_slice := cardinality(v_ids);
         -- Two walks along an index: one ORDER BY over both would read and sort every free worker of the pool.
         SELECT array_agg(id) INTO v_free FROM (
-            SELECT id FROM holdfast.worker
-            WHERE pool_id = p_pool AND revision = v_pool.revision
-              AND state = 'warm' AND ready AND NOT terminating AND schedulable AND suspect_since IS NULL
-            ORDER BY state_since, id LIMIT v_slice FOR UPDATE SKIP LOCKED) w;
+            SELECT f.id FROM holdfast.worker f
+            WHERE f.pool_id = p_pool AND f.revision = v_pool.revision AND f.state = 'warm' AND @free(f)
+            ORDER BY f.state_since, f.id LIMIT v_slice FOR UPDATE SKIP LOCKED) w;
         IF coalesce(cardinality(v_free), 0) < v_slice THEN
             SELECT v_free || array_agg(id) INTO v_free FROM (
-                SELECT id FROM holdfast.worker
-                WHERE pool_id = p_pool AND revision <> v_pool.revision
-                  AND state = 'warm' AND ready AND NOT terminating AND schedulable AND suspect_since IS NULL
-                ORDER BY state_since, id LIMIT v_slice - coalesce(cardinality(v_free), 0) FOR UPDATE SKIP LOCKED) w;
+                SELECT f.id FROM holdfast.worker f
+                WHERE f.pool_id = p_pool AND f.revision <> v_pool.revision AND f.state = 'warm' AND @free(f)
+                ORDER BY f.state_since, f.id LIMIT v_slice - coalesce(cardinality(v_free), 0) FOR UPDATE SKIP LOCKED) w;
         END IF;
         EXIT WHEN v_free IS NULL;
         v_slice := cardinality(v_free);

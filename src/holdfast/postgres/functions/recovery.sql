@@ -142,7 +142,8 @@ BEGIN
         p_fence, true, t, t, h, p_uid, p_endpoint, true)
     ON CONFLICT (id) DO UPDATE SET state = 'held', version = worker.version + 1, claim_id = p_claim, held_from = 'warm',
         tenant = p_tenant, fence = p_fence, delivered = true, state_since = t, state_heard = h, pod_uid = p_uid, ready = true,
-        parked_since = NULL, parked_heard = NULL, park_ttl = NULL, reason = NULL, endpoint = coalesce(p_endpoint, worker.endpoint);
+        parked_since = NULL, parked_heard = NULL, park_ttl = NULL, reason = NULL, endpoint = coalesce(p_endpoint, worker.endpoint),
+        unconfirmed_since = NULL;
     INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant, reason)
     VALUES (t, 'claim.adopted', 'worker.adopted', v_pool.id, p_worker, p_claim, p_tenant, 'its pod or agent still holds it');
     RETURN 'done';
@@ -173,7 +174,7 @@ BEGIN
     RETURN 'done';
 END $$;
 
--- Recovery is over. Who has not spoken since it began gets no claim until it does.
+-- Recovery is over. A worker whose agent has not reported since it began is unconfirmed until it does (`@confirmed`).
 CREATE FUNCTION @fn.end_recovery() RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     i holdfast.installation;
@@ -184,10 +185,10 @@ BEGIN
         RETURN 'stale';
     END IF;
     UPDATE holdfast.installation SET recovering_since = NULL, recovered_at = t;
-    UPDATE holdfast.worker w SET suspect_since = t, version = version + 1
+    UPDATE holdfast.worker w SET unconfirmed_since = coalesce(w.unconfirmed_since, t), version = version + 1
     FROM holdfast.pool p
     WHERE p.id = w.pool_id AND (
-        -- Whose agent has not spoken since; and who has neither an agent nor a stamp that could speak for it: an operator looks.
+        -- Its agent has not reported since. Or it has neither an agent nor a stamp that could show what it does: an operator decides.
         ((p.spec #>> '{worker,agent}')::boolean AND w.state IN ('warm', 'parked', 'held') AND NOT EXISTS (
             SELECT FROM holdfast.pulse u WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard))
         OR (NOT (p.spec #>> '{worker,agent}')::boolean AND p.spec #>> '{protection,mode}' <> 'claim' AND w.state = 'warm'));

@@ -87,12 +87,12 @@ BEGIN
             RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, w.pool_id;
             RETURN;
         END IF;
-    ELSIF p_doing = 'idle' AND (w.suspect_since IS NOT NULL OR w.endpoint IS DISTINCT FROM p_endpoint
+    ELSIF p_doing = 'idle' AND (w.suspect_since IS NOT NULL OR NOT @confirmed(w) OR w.endpoint IS DISTINCT FROM p_endpoint
           OR (NOT w.ready AND (w.state = 'warm' OR p_reset_fence = w.fence))) THEN
-        UPDATE holdfast.worker SET suspect_since = NULL, version = version + 1, endpoint = p_endpoint,
+        UPDATE holdfast.worker SET suspect_since = NULL, unconfirmed_since = NULL, version = version + 1, endpoint = p_endpoint,
             ready = ready OR state = 'warm' OR coalesce(fence = p_reset_fence, false)
         WHERE id = p_worker AND state IN ('warm', 'parked');
-        IF FOUND AND w.suspect_since IS NOT NULL THEN
+        IF FOUND AND (w.suspect_since IS NOT NULL OR NOT @confirmed(w)) THEN
             -- Beats are stored a moment later, together: until then it would be taken for silent once more.
             INSERT INTO holdfast.pulse AS pulse (worker_id, beat_heard, doing, reset_fence)
             VALUES (p_worker, holdfast.heard(), p_doing, p_reset_fence)
