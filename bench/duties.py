@@ -57,7 +57,7 @@ async def passes(stage: Stage, workers: int) -> tuple[dict[str, Pass], float]:
     await stage.sql("ANALYZE")
     store = await stage.store()
     try:
-        ports = Ports(store, HollowCluster((await store.fleet.state()).install, pool_id, name, workers))
+        ports = Ports(store, HollowCluster((await store.recovery.state()).install, pool_id, name, workers))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         found = {}
         for duty in (Converge(), MatchDuty(), Deadlines(), Scale(), Pools(), Prune()):

@@ -16,8 +16,8 @@ import asyncpg
 import msgspec
 
 from holdfast.postgres.claims import MATCH
-from holdfast.postgres.rendering import asking, functions_schema, render
 from holdfast.postgres.embedded import DATABASE, PASSWORD, ROLE
+from holdfast.postgres.rendering import asking, functions_schema, render
 
 from .request import request
 from .spread import Spread

@@ -28,8 +28,9 @@ from .engine.replica import Replica
 from .engine.wakes import Wakes
 from .local.cluster import LocalCluster
 from .ports.cluster import Cluster
+from .ports.recovery import Mark
 from .ports.store import Store, StoreUnavailable
-from .postgres.database import Database, Mark
+from .postgres.database import Database
 from .postgres.migrate import migrate
 from .postgres.store import PostgresStore
 

@@ -11,7 +11,8 @@ from typing import Protocol
 import pytest
 
 from holdfast.model.pod import Pod, Stamp
-from holdfast.ports.cluster import Cluster, Identity, Order, Output, Refused, Remembered
+from holdfast.ports.cluster import Cluster, Identity, Order, Output, Refused
+from holdfast.ports.recovery import Remembered
 
 FOREVER = ["sleep", "1000"]
 PATIENCE = 20.0  # seconds until a condition that never comes fails its test

@@ -9,7 +9,8 @@ from holdfast.duties.observed import Observed
 from holdfast.model.claim import fence_of
 from holdfast.model.pod import Heartbeat, Pod, Stamp
 from holdfast.model.worker import Worker
-from holdfast.ports.store import Recovery, Row
+from holdfast.ports.recovery import Recovery
+from holdfast.ports.store import Row
 
 NAME = "w-etl-1"
 UID = "uid-1"

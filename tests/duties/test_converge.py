@@ -8,16 +8,12 @@ from hypothesis import strategies as st
 
 from holdfast.duties.actions import (
     Action,
-    Adopt,
-    AdoptFree,
-    BeginRecovery,
     Bury,
     Clear,
     Condemn,
     CreatePod,
     DeletePod,
     EndClaim,
-    EndRecovery,
     ForgetPod,
     NoteUid,
     Requeue,
@@ -30,6 +26,7 @@ from holdfast.duties.observed import Case, Observed
 from holdfast.model.claim import LIVE
 from holdfast.model.pod import Heartbeat, Pod
 from holdfast.ports.store import Row
+from holdfast.recovery.actions import Adopt, AdoptFree, BeginRecovery, EndRecovery
 
 LOOK = settings(deadline=None, max_examples=400)
 ENDS = (Condemn, DeletePod, Bury, EndClaim, Requeue, ForgetPod, Clear)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from store_stage import ask, make_pool, make_warm
 
-from holdfast.duties.actions import Adopt, Condemn, ShowFacts
+from holdfast.duties.actions import Condemn, ShowFacts
 from holdfast.duties.converge import Converge
 from holdfast.duties.deadlines import Deadlines
 from holdfast.duties.observed import Observed
@@ -14,6 +14,7 @@ from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import Pool
 from holdfast.ports.store import AgentReport, Pair
 from holdfast.postgres.store import PostgresStore
+from holdfast.recovery.actions import Adopt
 
 OnStore = Callable[..., None]
 
@@ -37,7 +38,7 @@ def pod_of(worker: str, pool: Pool, **facts: object) -> Pod:
 
 async def view_of(store: PostgresStore, *pods: Pod) -> Observed:
     rows = {row.worker.id: row for row in await store.workers.rows(None)}
-    return Observed({pod.name: pod for pod in pods}, rows, {}, await store.fleet.state(), await store.now())
+    return Observed({pod.name: pod for pod in pods}, rows, {}, await store.recovery.state(), await store.now())
 
 
 async def serve(store: PostgresStore, pair: Pair) -> None:
@@ -67,12 +68,12 @@ def test_recovery_leaves_a_claim_with_the_worker_that_serves_it_now(on_store: On
         assert second.worker != first.worker
         await serve(store, second)
 
-        assert await store.fleet.begin_recovery("the server's timeline changed", 0)
+        assert await store.recovery.begin("the server's timeline changed", 0)
         hung = pod_of(first.worker, pool, terminating=True, protected=True, stamp=Stamp("acme", "c-1", first.fence))
         busy = pod_of(second.worker, pool, protected=True, stamp=Stamp("acme", "c-1", second.fence))
         for action in Converge().plan(await view_of(store, hung, busy)):
             if isinstance(action, Adopt):
-                await store.fleet.adopt(action.adoption)
+                await store.recovery.adopt(action.adoption)
 
         (claim,) = await store.claims.get(["c-1"])
         assert (claim.state, claim.worker, claim.fence) == ("active", second.worker, second.fence)

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.agent.activation import PROGRESS_SECONDS
 from holdfast.api.agents import POLL_SECONDS
-from holdfast.duties import cases, converge, deadlines, recover, scale
+from holdfast.duties import cases, converge, deadlines, scale
 from holdfast.duties.match import MatchDuty
 from holdfast.duties.pools import Pools
 from holdfast.duties.prune import KEEP_DAYS, Prune
@@ -19,6 +19,7 @@ from holdfast.model.pool import PoolSpec
 from holdfast.postgres.claims import DUE
 from holdfast.postgres.history import OUTPUTS, PRUNE
 from holdfast.postgres.rendering import functions_text
+from holdfast.recovery import compare
 
 CONVERGE, DEADLINES, SCALE = converge.Converge.period, deadlines.Deadlines.period, scale.Scale.period
 TRIES = handover.TRIES * handover.TRY_SECONDS + (handover.TRIES - 1) * handover.PAUSE
@@ -41,7 +42,7 @@ BOUNDS = [
     ("holder of a leased claim vanished", LEASE + DEADLINES, LEASE + 5),
     ("parked past its TTL", SCALE, 10),
     ("pool deleted, after its last claim", SCALE + Pools.period, 10),
-    ("database restored", recover.LISTEN + CONVERGE, 60),
+    ("database restored", compare.LISTEN + CONVERGE, 60),
 ]
 
 
@@ -89,7 +90,7 @@ def test_silence_is_three_missed_polls_at_least() -> None:
 
 
 def test_recovery_listens_longer_than_a_poll_takes() -> None:
-    assert recover.LISTEN > POLL_SECONDS
+    assert compare.LISTEN > POLL_SECONDS
 
 
 def test_an_orphan_is_older_than_a_spawn_of_unknown_outcome() -> None:

@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 from holdfast.duties.actions import DeletePod
-from holdfast.engine import marks
-from holdfast.engine.marks import LOOK_SECONDS
 from holdfast.engine.replica import Replica
 from holdfast.local.cluster import LocalCluster
 from holdfast.local.keeping import LOCK_SECONDS
 from holdfast.model.outcome import Done, Skipped
 from holdfast.model.pod import Stamp
-from holdfast.ports.cluster import ClusterUnavailable, Remembered
+from holdfast.ports.cluster import ClusterUnavailable
+from holdfast.ports.recovery import Remembered
 from holdfast.ports.store import StoreUnavailable
 from holdfast.postgres.store import PostgresStore
+from holdfast.recovery import marks
+from holdfast.recovery.marks import LOOK_SECONDS
 from store.makes import (
     BARE,
     DIRECT,
@@ -71,7 +72,7 @@ def test_whoever_beats_first_notices_that_even_one_mark_was_lost(on_store: OnSto
             assert await store.db.value(MARK) == 3
             await restore(store, 3 - lost)
             await beating[first].beat()
-            state = await store.fleet.state()
+            state = await store.recovery.state()
             assert (state.recovering, state.epoch) == (True, 2)
             assert state.mark > 3, "no mark is given twice"
             assert "mark 3 of epoch 1 was seen" in (state.reason or "")
@@ -96,8 +97,8 @@ def test_a_loss_that_all_replicas_see_is_one_recovery(on_store: OnStore, server:
             for _ in range(2):
                 for replica in beating:
                     await replica.beat()
-                assert (await store.fleet.state()).recovering
-            await store.fleet.end_recovery()
+                assert (await store.recovery.state()).recovering
+            await store.recovery.end()
             for _ in range(2):
                 for replica in beating:
                     await replica.beat()
@@ -142,7 +143,7 @@ def test_a_replica_that_lost_its_store_does_nothing_before_it_has_compared(on_st
             await interrupt(replica)
             assert replica.waits_for == "the store is not available (ConnectionRefusedError)"
             assert await match(door, pool, ask()) == [], "what answers now may be another database"
-            assert (await door.fleet.state()).uncertain, "and what it does not know may exist"
+            assert (await door.recovery.state()).uncertain, "and what it does not know may exist"
             assert await applier(door, outside)(DeletePod(spare, f"uid-{spare}", 30.0)) == Skipped("recovering")
 
             outside.down = True
@@ -155,7 +156,7 @@ def test_a_replica_that_lost_its_store_does_nothing_before_it_has_compared(on_st
             outside.down = False
             await replica.beat()
             assert replica.waits_for is None
-            assert not (await door.fleet.state()).uncertain
+            assert not (await door.recovery.state()).uncertain
             assert len(await match(door, pool)) == 1
 
     on_store(story)
@@ -186,7 +187,7 @@ def test_what_was_given_out_since_the_last_mark_and_then_lost_is_noticed_by_its_
             if back == "all, and the worker was new":
                 await store.db.rows("DELETE FROM holdfast.worker WHERE id = $1", given.worker)
             await survivor.beat()
-            state = await store.fleet.state()
+            state = await store.recovery.state()
             assert (state.recovering, state.epoch) == (True, 2)
             assert f"pod {given.worker} is stamped for claim {given.claim}" in (state.reason or "")
             assert await match(one, pool, ask("b")) == []
@@ -307,6 +308,6 @@ def test_another_installations_mark_says_nothing_and_its_database_is_left_alone(
         assert await store.fleet.replicas() == []
         await store.db.rows("UPDATE holdfast.installation SET install_id = 'i-test'")
         await replica.beat()
-        assert not (await store.fleet.state()).recovering
+        assert not (await store.recovery.state()).recovering
 
     on_store(story)

@@ -222,8 +222,8 @@ MUTANTS = (
             ),
             Change(
                 "duties/cases.py",
-                "    if pod.epoch != seen.state.epoch and began:\n        return Verdict(Case.ORPHAN_EPOCH",
-                "    if False:\n        return Verdict(Case.ORPHAN_EPOCH",
+                "    if pod.epoch != seen.state.epoch and began:\n        return Verdict(Case.ORPHAN_FROM_BEFORE",
+                "    if False:\n        return Verdict(Case.ORPHAN_FROM_BEFORE",
             ),
         ),
     ),

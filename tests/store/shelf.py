@@ -17,7 +17,8 @@ from holdfast.engine.wakes import Wakes
 from holdfast.model.outcome import Outcome
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import Pool
-from holdfast.ports.cluster import ClusterUnavailable, OutcomeUnknown, Remembered
+from holdfast.ports.cluster import ClusterUnavailable, OutcomeUnknown
+from holdfast.ports.recovery import Remembered
 from holdfast.postgres.store import PostgresStore
 from holdfast.wiring import wire
 

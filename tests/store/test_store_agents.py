@@ -2,10 +2,10 @@
 
 import pytest
 
-from holdfast.duties.actions import AdoptFree
-from holdfast.duties.recover import compare
 from holdfast.model.outcome import Done
 from holdfast.postgres.store import PostgresStore
+from holdfast.recovery.actions import AdoptFree
+from holdfast.recovery.compare import compare
 from store.makes import (
     DIRECT,
     JOB,
@@ -46,10 +46,10 @@ def test_an_agent_with_a_claim_that_has_no_row_is_left_alone(on_store: OnStore) 
         for worker in [*workers, "w-nobody"]:
             for recovering in (False, True):
                 if recovering:
-                    await store.fleet.begin_recovery("restored", 0)
+                    await store.recovery.begin("restored", 0)
                 told = await store.workers.report(word(worker, doing="running", claim="c-lost", fence=1, tenant="acme"))
                 assert told.do in ("nothing", "unknown"), await state_of(store, "worker", worker)
-                await store.fleet.end_recovery()
+                await store.recovery.end()
 
     on_store(story)
 
@@ -80,7 +80,7 @@ def test_while_recovering_no_agent_is_told_to_end_or_exit(on_store: OnStore) -> 
         busy = word(pair.worker, doing="running", claim=pair.claim, fence=pair.fence)
         assert (await store.workers.report(busy)).do == "end"
         assert (await store.workers.report(word(pair.worker))).do == "exit"
-        await store.fleet.begin_recovery("restored", 0)
+        await store.recovery.begin("restored", 0)
         assert (await store.workers.report(busy)).do == "nothing"
         assert (await store.workers.report(word(pair.worker))).do == "nothing"
 
@@ -109,13 +109,13 @@ def test_a_worker_whose_past_tenant_the_database_forgot_serves_nobody_else(on_st
         elif obstacle == "the pool is frozen":
             await store.pools.freeze("linux", "an incident")
         # The backup shows it warm. In the lost commits it served tenant a, was reset and parked; its agent remembers.
-        forgotten = word(worker, reset_fence=(await store.fleet.state()).last_fence + 7)
-        await store.fleet.begin_recovery("restored", 0)
+        forgotten = word(worker, reset_fence=(await store.recovery.state()).last_fence + 7)
+        await store.recovery.begin("restored", 0)
         await clock.live(1)
         await store.workers.report(forgotten)
         await store.workers.beat([forgotten])
         await clock.live(1)
-        assert await store.fleet.end_recovery() == Done()
+        assert await store.recovery.end() == Done()
         if obstacle != "the next word is late":
             await store.workers.report(forgotten)
         given = await match(store, pool, ask("b", lease=60.0))
@@ -128,7 +128,7 @@ def test_a_pod_without_a_row_whose_agent_was_reset_is_not_taken_for_new(on_store
     async def story(store: PostgresStore) -> None:
         clock = await Clock.of(store)
         pool = await make_pool(store, SESSION)
-        await store.fleet.begin_recovery("restored", 0)
+        await store.recovery.begin("restored", 0)
         await clock.live(1)
         forgotten = word("w-lost", reset_fence=7)
         await store.workers.report(forgotten)
@@ -137,10 +137,10 @@ def test_a_pod_without_a_row_whose_agent_was_reset_is_not_taken_for_new(on_store
         [heartbeat] = await store.workers.heartbeats(["w-lost"])
         for action in compare(None, pod_of("w-lost", pool), heartbeat):
             assert isinstance(action, AdoptFree)
-            await store.fleet.adopt_free(
+            await store.recovery.adopt_free(
                 action.worker, action.uid, action.pool_id, action.pool, action.revision, spent=action.spent
             )
-        await store.fleet.end_recovery()
+        await store.recovery.end()
         await store.workers.report(forgotten)
         assert await match(store, pool, ask("b", lease=60.0)) == []
 
@@ -157,8 +157,8 @@ def test_a_restore_to_before_an_earlier_recovery_gives_no_fence_twice(on_store: 
         )
         assert backup is not None
         # Commits are lost once: epoch 2. A claim is given out in it, and the mark with its epoch is kept outside.
-        await store.fleet.begin_recovery("restored", 0)
-        await store.fleet.end_recovery()
+        await store.recovery.begin("restored", 0)
+        await store.recovery.end()
         await make_warm(store, pool)  # the first has nobody who could speak for it: only an operator gives it out again
         given = (await active(store, pool)).fence
         async with replicas(store, 2) as (one, two):
@@ -175,8 +175,8 @@ def test_a_restore_to_before_an_earlier_recovery_gives_no_fence_twice(on_store: 
             after = replica_on(two, cluster)
             assert await match(two, pool) == [], "nor does who has not compared yet"
             await after.beat()
-            assert (await store.fleet.state()).recovering, "the mark outside is higher"
-        await store.fleet.end_recovery()
+            assert (await store.recovery.state()).recovering, "the mark outside is higher"
+        await store.recovery.end()
         await make_warm(store, pool)
         [pair] = await match(store, pool)
         assert pair.fence > given, "two assignments with one fence cannot be told apart"

@@ -42,10 +42,10 @@ def test_a_job_whose_agent_has_left_is_not_suspect_after_recovery(on_store: OnSt
         shelf = Shelf(pool, [pair.worker])
         await shelf.protect(pair.worker, f"uid-{pair.worker}", Stamp("acme", pair.claim, pair.fence))
         shelf.kept[pair.worker] = msgspec.structs.replace(shelf.kept[pair.worker], left_to=pair.fence)
-        await store.fleet.begin_recovery("restored", 0)
+        await store.recovery.begin("restored", 0)
         await clock.live(31)
         await passed(Converge(), store, shelf)
-        assert not (await store.fleet.state()).recovering
+        assert not (await store.recovery.state()).recovering
         await passed(Converge(), store, shelf)
         assert await store.db.value(SUSPECTS) == 0
 

@@ -27,8 +27,8 @@ async def told_and_silent(store: PostgresStore) -> tuple[Pool, Pair]:
 
 
 async def recovered(store: PostgresStore) -> None:
-    await store.fleet.begin_recovery("restored", 0)
-    assert await store.fleet.end_recovery() == Done()
+    await store.recovery.begin("restored", 0)
+    assert await store.recovery.end() == Done()
 
 
 def test_a_claim_whose_acknowledgement_may_be_lost_is_not_run_elsewhere_for_its_workers_silence(on_store: OnStore) -> None:

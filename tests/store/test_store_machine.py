@@ -10,7 +10,7 @@ from holdfast.model.claim import CLAIM
 from holdfast.model.outcome import Done
 from holdfast.model.pool import Pool
 from holdfast.model.worker import WORKER
-from holdfast.ports.store import Adoption
+from holdfast.ports.recovery import Adoption
 from holdfast.postgres.store import PostgresStore
 from store.makes import BARE, JOB, SESSION, OnStore, ask, broken, make_pool, match, name, word
 
@@ -112,7 +112,7 @@ async def unspawn(store: PostgresStore, pool: Pool, worker: str) -> bool:
 
 
 async def adopt_free(store: PostgresStore, pool: Pool, worker: str) -> bool:
-    return await done(store.fleet.adopt_free(worker, f"uid-{worker}", pool.id, pool.name, pool.revision, spent=False))
+    return await done(store.recovery.adopt_free(worker, f"uid-{worker}", pool.id, pool.name, pool.revision, spent=False))
 
 
 async def rehold(store: PostgresStore, pool: Pool, worker: str) -> bool:
@@ -126,8 +126,8 @@ async def rehold(store: PostgresStore, pool: Pool, worker: str) -> bool:
         tenant="acme",
         fence=FENCE + 1,
     )
-    await store.fleet.begin_recovery("restored", 0)
-    return await done(store.fleet.adopt(adoption))
+    await store.recovery.begin("restored", 0)
+    return await done(store.recovery.adopt(adoption))
 
 
 WORKER_CALLS: list[tuple[str, Call]] = [

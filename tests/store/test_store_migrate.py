@@ -131,7 +131,7 @@ def test_the_oldest_postgres_does_the_core_of_it(oldest: EmbeddedPostgres) -> No
         store = PostgresStore(await database.Database.connect(oldest.dsn))
         try:
             assert (await store.db.value("SHOW server_version")).startswith(str(OLDEST))
-            await store.fleet.state()
+            await store.recovery.state()
             clock = await Clock.of(store)
             pools = [await make_pool(store, spec, called) for spec, called in ((DIRECT, "a"), (JOB, "b"), (SESSION, "c"))]
             for pool in pools:

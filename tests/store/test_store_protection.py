@@ -131,9 +131,9 @@ def test_only_a_free_worker_that_is_as_seen_is_unprotected(on_store: OnStore) ->
         seen = await version()
         await store.workers.report(word(pair.worker, reset_fence=pair.fence))
         assert await store.workers.unprotect(pair.worker, seen) == Stale(), "changed since"
-        await store.fleet.begin_recovery("restored", 0)
+        await store.recovery.begin("restored", 0)
         assert await store.workers.unprotect(pair.worker, await version()) == Stale(), "its stamp may be all that is left to know"
-        await store.fleet.end_recovery()
+        await store.recovery.end()
         assert await store.workers.unprotect(pair.worker, await version()) == Done(), "parked is free"
 
     on_store(story)

@@ -29,8 +29,8 @@ KNOWN_BEFORE = "SELECT w.id FROM holdfast.worker w, holdfast.installation i WHER
 
 
 async def recovered(store: PostgresStore) -> None:
-    await store.fleet.begin_recovery("restored", 0)
-    assert await store.fleet.end_recovery() == Done()
+    await store.recovery.begin("restored", 0)
+    assert await store.recovery.end() == Done()
 
 
 def test_an_unconfirmed_worker_is_not_given_out_or_ended_until_its_agent_reports(on_store: OnStore) -> None:
@@ -72,7 +72,7 @@ def test_the_release_before_ends_a_recovery_and_this_one_knows_what_is_unconfirm
     async def story(store: PostgresStore) -> None:
         pool = await make_pool(store, JOB)
         workers = await make_warm(store, pool, 2)
-        await store.fleet.begin_recovery("restored", 0)
+        await store.recovery.begin("restored", 0)
         await store.db.rows(ENDED_BEFORE)
         assert await column(store, UNCONFIRMED) == sorted(workers)
 
@@ -111,8 +111,8 @@ def test_free_workers_are_found_by_their_index(on_store: OnStore) -> None:
         pool = await make_pool(store, DIRECT)
         await make_warm(store, pool, 3)
         look = store.db.sql(
-            "EXPLAIN SELECT f.id FROM holdfast.worker f WHERE f.pool_id = 'p' AND f.revision = 'r' AND f.state = 'warm' AND @free(f)"
-            " ORDER BY f.state_since, f.id LIMIT 1"
+            "EXPLAIN SELECT f.id FROM holdfast.worker f WHERE f.pool_id = 'p' AND f.revision = 'r'"
+            " AND f.state = 'warm' AND @free(f) ORDER BY f.state_since, f.id LIMIT 1"
         )
         async with another(store) as connection:
             await connection.execute("SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off")

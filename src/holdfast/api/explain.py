@@ -122,7 +122,7 @@ async def explain_pool(context: Context, name: str) -> tuple[list[str], dict[str
         f"Pool {name} ({pool.spec.mode}) is {pool.state}: {load.free_ready} of {pool.spec.max} workers free, "
         f"{load.spawning} starting, {load.held} held, {load.parked} parked, {load.retiring} retiring; it keeps {pool.spec.warm} warm."
     ]
-    recovery = await context.store.fleet.state()
+    recovery = await context.store.recovery.state()
     if recovery.recovering:
         why = f" ({recovery.reason})" if recovery.reason else ""
         sentences.append(f"The database lost commits{why}: nothing is given out, spawned or ended until pods have been compared.")

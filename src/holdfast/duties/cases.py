@@ -4,15 +4,14 @@ from dataclasses import replace
 
 import structlog
 
-from ..model.claim import MAX_LOST_RETRIES, epoch_of
+from ..model.claim import MAX_LOST_RETRIES
 from ..model.pod import Heartbeat, Pod
 from ..ports.store import Facts, Row
-from . import recover
+from ..recovery import compare
+from ..recovery.actions import BeginRecovery
 from .actions import (
     Acknowledged,
     Action,
-    AdoptFree,
-    BeginRecovery,
     Bury,
     Clear,
     Condemn,
@@ -45,10 +44,10 @@ ORPHAN_GRACE = 45.0  # a pod without a row may be older than our view of rows; 6
 
 def classify(row: Row | None, pod: Pod | None, observed: Observed) -> Verdict:
     """Exactly one case for each worker. The order of the questions is the order of precedence."""
-    compared = recover.compare(row, pod, _pulse(row, pod, observed)) if observed.state.recovering else []
+    compared = _compared(row, pod, observed) if observed.state.recovering else []
     if pod is not None and pod.stamp is not None and pod.stamp.fence > observed.state.last_fence:
         reason = "a pod carries a fence that this database never gave"
-        return Verdict(Case.AHEAD, [BeginRecovery(reason, epoch_of(pod.stamp.fence)), *compared])
+        return Verdict(Case.AHEAD, [BeginRecovery(reason, pod.stamp.fence), *compared])
     if observed.state.recovering:
         return Verdict(Case.RECOVERING, compared)
     if row is None:
@@ -58,7 +57,7 @@ def classify(row: Row | None, pod: Pod | None, observed: Observed) -> Verdict:
         pod = None  # identity is the UID: a pod of the same name is not this worker's
     if pod is None:
         return without_pod(row, observed)
-    if row.claim_state == "assigned" and (left := recover.left_to(row, pod)) is not None:
+    if row.claim_state == "assigned" and (left := compare.left_to(row, pod)) is not None:
         return Verdict(Case.UNHEARD, [Acknowledged(row.worker.id, left[2])])  # it runs, or has run: then its exit code counts
     if pod.phase == "ended":
         return ended(row, pod)
@@ -78,7 +77,7 @@ def living(row: Row, pod: Pod, observed: Observed) -> Verdict:
     worker, heartbeat = row.worker, row.heartbeat
     free = worker.state in ("warm", "parked")
     doubted = worker.suspect_since is not None or not worker.confirmed
-    if doubted and recover.left_to(row, pod) is not None:
+    if doubted and compare.left_to(row, pod) is not None:
         return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])  # its agent has reported, for the last time, and left
     if free and not pod.agent_running:
         # It works for a claim that we do not know: not to be ended, and not to be given out.
@@ -238,14 +237,13 @@ def stranger(pod: Pod, observed: Observed) -> Verdict:
         return Verdict(Case.ORPHAN_YOUNG)
     if pod.stamp is not None or not pod.agent_running or (heartbeat is not None and heartbeat.claim is not None):
         return Verdict(Case.ORPHAN_BUSY, _quarantine(pod, observed, "a pod without a row that is stamped or busy"))
-    if pod.epoch != observed.state.epoch and heartbeat is not None and _says_idle(heartbeat):
-        spent = heartbeat.reset_fence is not None
-        adopt = AdoptFree(pod.worker, pod.uid, pod.pool_id, pod.pool, pod.revision, spent)
-        return Verdict(Case.ORPHAN_IDLE, [adopt])
+    from_before = compare.from_before(pod, observed.state)
+    if from_before and heartbeat is not None and _says_idle(heartbeat):
+        return Verdict(Case.ORPHAN_IDLE, [compare.adopt_free(pod, spent=heartbeat.reset_fence is not None)])
     # What has not started and whose agent has never spoken nobody was ever given: its row alone was lost.
     began = pod.phase != "pending" or heartbeat is not None or pod.protected
-    if pod.epoch != observed.state.epoch and began:
-        return Verdict(Case.ORPHAN_EPOCH, _quarantine(pod, observed, "a pod without a row, of another epoch"))
+    if from_before and began:
+        return Verdict(Case.ORPHAN_FROM_BEFORE, _quarantine(pod, observed, "a pod without a row, of another epoch"))
     if pod.terminating and not observed.whole:
         return Verdict(Case.ORPHAN)  # asked again by full passes only: each change of the pod is looked at
     delete = DeletePod(pod.name, pod.uid, 30.0, orphan=True, counted=not pod.terminating, reason="a pod without a row")
@@ -272,10 +270,15 @@ def _failed_start(row: Row, reason: str) -> Condemn:
     return Condemn(worker.id, worker.version, reason, counted=False, pool_id=worker.pool_id, trouble=reason)
 
 
-def _pulse(row: Row | None, pod: Pod | None, observed: Observed) -> Heartbeat | None:
-    if row is not None:
-        return row.heartbeat
-    return observed.heartbeats.get(pod.name) if pod is not None else None
+def _compared(row: Row | None, pod: Pod | None, observed: Observed) -> list[Action]:
+    """What the pod and its agent know that the database does not."""
+    if pod is None:
+        return []  # judged after recovery, as any other pod that is gone
+    heartbeat = row.heartbeat if row is not None else observed.heartbeats.get(pod.name)
+    if adoptions := compare.compare(row, pod, heartbeat):
+        return [*adoptions]
+    unknown = row is not None and row.worker.pod_uid is None and pod.phase != "ended"
+    return [NoteUid(pod.worker, pod.uid)] if unknown else []
 
 
 def new_facts(row: Row, pod: Pod) -> Facts | None:

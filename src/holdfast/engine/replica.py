@@ -18,10 +18,10 @@ from ..duties.prune import Prune
 from ..duties.scale import Scale
 from ..ports.cluster import ClusterUnavailable
 from ..ports.store import AgentReport, Beat, StoreUnavailable
+from ..recovery.marks import Marks
 from .apply import Apply
 from .desk import Desk
 from .hints import Hints
-from .marks import Marks
 from .metrics import Metrics
 from .passes import Passes
 from .terms import BEAT, TERM, Terms, stale_after
@@ -61,7 +61,7 @@ class Replica:
         self._pokes = {name: asyncio.Event() for name in self.duties}
         self._passes = Passes(ports, apply, self.terms, metrics, self.hint)
         self._hints = Hints(ports, self.converge, self.terms, self._passes)
-        self._marks = Marks(ports, metrics)
+        self._marks = Marks(ports.store, ports.cluster, metrics.cluster_errors.inc)
         self._words: dict[str, AgentReport] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._freeing: set[asyncio.Task[None]] = set()
@@ -143,7 +143,7 @@ class Replica:
             self._joined = True
         sent = _now()
         elapsed = None if self._last_beat is None else sent - self._last_beat
-        beat = await fleet.beat(self.id, elapsed, TERM, self.terms.reports(), marks.mark, marks.epoch)
+        beat = await fleet.beat(self.id, elapsed, TERM, self.terms.reports(), marks.seen)
         self._last_beat = sent
         self.beat_at = _now()
         self.terms.stored(beat, sent)

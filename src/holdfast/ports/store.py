@@ -1,6 +1,5 @@
 """Where the truth lives. Every change is one guarded statement: it happens as described, with its event, or not at all."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
@@ -12,7 +11,6 @@ from ..model.tenant import Tenant, TenantSpec
 from ..model.worker import Worker
 from .installation import Access, Fleet, History
 from .records import (
-    Adoption,
     AgentReport,
     Assignment,
     Batch,
@@ -25,12 +23,10 @@ from .records import (
     NewClaim,
     Pair,
     PoolLoad,
-    Recovery,
     Row,
     TermState,
 )
-
-UNCOMPARED = 2**62  # a mark above all: nothing is done before the database was compared with what is kept outside
+from .recovery import RecoveryStore
 
 
 class WrongInstallation(Exception):
@@ -223,13 +219,11 @@ class Store(Protocol):
     def history(self) -> History: ...
     @property
     def access(self) -> Access: ...
+    @property
+    def recovery(self) -> RecoveryStore: ...
 
     async def now(self) -> float:
         """The database's clock."""
-
-    def saw(self, mark: int, seconds: float = math.inf) -> None:
-        """The replica knows this mark, for so long. A database that shows less, or after that any, is not acted on: nothing is
-        given out, spawned or ended."""
 
     async def listen(self) -> "Notices":
         """What other replicas notify of. A hint: everything works without it, a little later."""
@@ -252,7 +246,6 @@ class Notices(Protocol):
 
 __all__ = [
     "Access",
-    "Adoption",
     "AgentReport",
     "Assignment",
     "Batch",
@@ -270,7 +263,6 @@ __all__ = [
     "Pair",
     "PoolLoad",
     "Pools",
-    "Recovery",
     "Row",
     "Store",
     "StoreUnavailable",

@@ -1,14 +1,14 @@
 """The one seam to Postgres: a pool of connections, named statements, and errors that say what to do."""
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Collection
 from types import SimpleNamespace
 from typing import Any, cast
 
 import asyncpg
 
-from ..ports.store import UNCOMPARED, StoreUnavailable
+from ..ports.recovery import Mark
+from ..ports.store import StoreUnavailable
 from .rendering import asking, functions_schema, render
 
 # A statement that takes longer than this is a fault, not a load: the caller hears 503 and may ask again.
@@ -40,23 +40,6 @@ MISSING = (
 
 # Only a pooler in transaction mode says these: a statement was prepared on one server connection and used on another.
 NOT_PREPARED = (asyncpg.exceptions.InvalidSQLStatementNameError, asyncpg.exceptions.DuplicatePreparedStatementError)
-
-
-class Mark:
-    """The highest mark that this process has seen: a database that shows less has lost commits, and is not acted on. Known for a
-    while only: a process that slept does not know what others have seen, and may have lost, meanwhile."""
-
-    def __init__(self) -> None:
-        self._value, self._until = 0, math.inf
-
-    def saw(self, value: int, seconds: float) -> None:
-        until = math.inf if seconds == math.inf else asyncio.get_running_loop().time() + seconds
-        self._value, self._until = value, until
-
-    @property
-    def value(self) -> int:
-        known = self._until == math.inf or asyncio.get_running_loop().time() <= self._until
-        return self._value if known else UNCOMPARED
 
 
 FIRST_OWN_TYPE = 10_000  # below, a type's number is part of Postgres itself

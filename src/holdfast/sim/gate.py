@@ -9,7 +9,8 @@ from typing import Any
 
 import asyncpg
 
-from ..postgres.database import CONNECT_SECONDS, STATEMENT_SECONDS, Database, Mark
+from ..ports.recovery import Mark
+from ..postgres.database import CONNECT_SECONDS, STATEMENT_SECONDS, Database
 from ..postgres.notices import Kind
 from ..postgres.store import PostgresStore
 from .loop import later

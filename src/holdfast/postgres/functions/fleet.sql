@@ -3,35 +3,15 @@
 -- One statement a second for each replica: it is alive, its duties' terms go on, and heard time moves.
 -- `p_elapsed` is the replica's own monotonic time since its last beat (NULL: none yet). Heard time moves by no more than
 -- that, so neither an outage nor a jump of the database's clock lets a deadline pass.
--- `p_mark` and `p_epoch` are the highest that the replica knows of, its own or kept outside. They are compared before this beat
--- raises the mark: of a database that lost one mark, the next beat would make up for it, and nobody would notice.
-CREATE FUNCTION @fn.beat(p_replica text, p_elapsed float, p_term float, p_duties jsonb, p_mark bigint, p_epoch integer)
+-- Called by compared_beat (recovery.sql) only: what the replica has seen must be compared before this raises the mark.
+CREATE FUNCTION @fn.beat(p_replica text, p_elapsed float, p_term float, p_duties jsonb)
 RETURNS TABLE (o_mark bigint, o_epoch integer, o_recovering boolean, o_terms jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE
     h holdfast.hearing;
-    i holdfast.installation;
     t timestamptz;
     v_step interval;
-    v_system text;
-    v_timeline integer;
 BEGIN
-    SELECT * INTO i FROM holdfast.installation;
-    SELECT * INTO h FROM holdfast.hearing;
-    IF h.mark < p_mark OR i.epoch < p_epoch THEN
-        -- In the same change as the beat: whoever noticed may die now, and the next one would see nothing.
-        PERFORM @fn.begin_recovery(format('the database shows mark %s of epoch %s, and mark %s of epoch %s was seen',
-                                          h.mark, i.epoch, p_mark, p_epoch), p_mark, p_epoch);
-    END IF;
-    SELECT system_identifier::text INTO v_system FROM pg_control_system();
-    v_timeline := ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer;
-    IF (i.system_identifier, i.timeline) IS DISTINCT FROM (v_system, v_timeline) THEN
-        IF i.system_identifier IS NOT NULL THEN
-            PERFORM @fn.begin_recovery('the server''s identity or timeline changed: restored, or failed over',
-                                       (SELECT mark FROM holdfast.hearing), i.epoch - 1);
-        END IF;
-        UPDATE holdfast.installation SET system_identifier = v_system, timeline = v_timeline;
-    END IF;
     SELECT * INTO h FROM holdfast.hearing FOR UPDATE;
     t := holdfast.now();
     -- The same rule as in holdfast.heard(), bounded by our own clock.

@@ -43,6 +43,51 @@ BEGIN
     RETURN true;
 END $$;
 
+-- The greatest fence that this database can have given.
+CREATE FUNCTION @fn.last_fence() RETURNS bigint LANGUAGE sql AS $$
+    SELECT (i.epoch::bigint << 40) + f.last_value FROM holdfast.installation i, holdfast.fence f
+$$;
+
+-- An agent or a pod has a fence that this database never gave. The fence shows the epoch of the database that gave it.
+CREATE FUNCTION @fn.begin_by_fence(p_reason text, p_fence bigint) RETURNS boolean LANGUAGE sql AS $$
+    SELECT @fn.begin_recovery(p_reason, (SELECT mark FROM holdfast.hearing), (p_fence >> 40)::integer)
+$$;
+
+-- Begin recovery if this database shows less than a replica has seen, or if it is another server than before. `p_mark` and
+-- `p_epoch` are the highest that the replica knows of, its own or kept outside the database.
+CREATE FUNCTION @fn.notice(p_mark bigint, p_epoch integer) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    h holdfast.hearing;
+    i holdfast.installation;
+    v_system text;
+    v_timeline integer;
+BEGIN
+    SELECT * INTO i FROM holdfast.installation;
+    SELECT * INTO h FROM holdfast.hearing;
+    IF h.mark < p_mark OR i.epoch < p_epoch THEN
+        PERFORM @fn.begin_recovery(format('the database shows mark %s of epoch %s, and mark %s of epoch %s was seen',
+                                          h.mark, i.epoch, p_mark, p_epoch), p_mark, p_epoch);
+    END IF;
+    SELECT system_identifier::text INTO v_system FROM pg_control_system();
+    v_timeline := ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer;
+    IF (i.system_identifier, i.timeline) IS DISTINCT FROM (v_system, v_timeline) THEN
+        IF i.system_identifier IS NOT NULL THEN
+            PERFORM @fn.begin_recovery('the server''s identity or timeline changed: restored, or failed over',
+                                       (SELECT mark FROM holdfast.hearing), i.epoch - 1);
+        END IF;
+        UPDATE holdfast.installation SET system_identifier = v_system, timeline = v_timeline;
+    END IF;
+END $$;
+
+-- A beat, after what its replica has seen was compared. In this order, because the beat raises the mark: of a database that lost one
+-- mark, the beat would make up for it. And in one transaction, because the replica that noticed may die before the next.
+CREATE FUNCTION @fn.compared_beat(p_mark bigint, p_epoch integer, p_replica text, p_elapsed float, p_term float, p_duties jsonb)
+RETURNS TABLE (o_mark bigint, o_epoch integer, o_recovering boolean, o_terms jsonb) LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM @fn.notice(p_mark, p_epoch);
+    RETURN QUERY SELECT * FROM @fn.beat(p_replica => p_replica, p_elapsed => p_elapsed, p_term => p_term, p_duties => p_duties);
+END $$;
+
 -- What pods are stamped with, compared with the rows: of commits that were lost since the last mark, a stamp is all that is left.
 -- A stamp is written after its worker's row, and a row's fence only grows, so one that is ahead of it was given by a database
 -- that we are not. (To be above all that we gave is not enough to ask for: after a crash the sequence itself may be ahead.)
@@ -51,16 +96,15 @@ DECLARE
     s record;
 BEGIN
     SELECT t.* INTO s FROM jsonb_to_recordset(p_stamps) AS t(worker text, uid text, claim text, fence bigint)
-    WHERE t.fence > (SELECT (i.epoch::bigint << 40) + f.last_value FROM holdfast.installation i, holdfast.fence f)
+    WHERE t.fence > @fn.last_fence()
        OR EXISTS (SELECT FROM holdfast.worker w WHERE w.id = t.worker AND w.pod_uid = t.uid
                   AND w.state IN ('warm', 'parked', 'held') AND coalesce(w.fence, 0) < t.fence)
     ORDER BY t.fence DESC LIMIT 1;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    RETURN @fn.begin_recovery(
-        format('pod %s is stamped for claim %s with a fence that this database did not give it', s.worker, s.claim),
-        (SELECT mark FROM holdfast.hearing), (s.fence >> 40)::integer);
+    RETURN @fn.begin_by_fence(
+        format('pod %s is stamped for claim %s with a fence that this database did not give it', s.worker, s.claim), s.fence);
 END $$;
 
 -- After lost commits: a claim that only its pod and agent still know, or know more of. All checks come before any write.

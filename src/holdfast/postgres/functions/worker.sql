@@ -23,13 +23,11 @@ RETURNS TABLE (o_do text, o_fence bigint, o_reason text, o_park boolean, o_pool 
 DECLARE
     w holdfast.worker;
     c holdfast.claim;
-    v_epoch integer;
     v_frozen boolean;
     t timestamptz := holdfast.now();
 BEGIN
-    SELECT epoch INTO v_epoch FROM holdfast.installation;
     -- The caller has verified that this fence was really given to this claim: so it was given by a database that we are not.
-    IF p_fence > (v_epoch::bigint << 40) + (SELECT last_value FROM holdfast.fence) THEN
+    IF p_fence > @fn.last_fence() THEN
         RETURN QUERY SELECT 'ahead', p_fence, 'an agent holds a fence that this database never gave', false, NULL::text;
         RETURN;
     END IF;

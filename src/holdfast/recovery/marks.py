@@ -1,13 +1,13 @@
-"""Notice lost commits: what anybody has ever seen of the database, it must still show."""
+"""Notice lost commits: the database must never show less than any replica has seen."""
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
-from ..duties.duty import Ports
-from ..ports.cluster import ClusterUnavailable, Remembered
-from ..ports.store import UNCOMPARED, Beat
-from .metrics import Metrics
+from ..ports.cluster import Cluster, ClusterUnavailable
+from ..ports.recovery import UNCOMPARED, Remembered, Seen
+from ..ports.store import Beat, Store
 
 log = structlog.get_logger()
 
@@ -24,16 +24,16 @@ class Marks:
     that is done as well as can be. After an interruption, as at the start, there may be another database: nothing goes on
     before it was done, and before the stamps of all pods were compared, too."""
 
-    def __init__(self, ports: Ports, metrics: Metrics) -> None:
-        self.mark = 0
-        self.epoch = 0
-        self._ports = ports
-        self._metrics = metrics
+    def __init__(self, store: Store, cluster: Cluster, count_error: Callable[[], None]) -> None:
+        self.seen = Seen()
+        self._store = store
+        self._cluster = cluster
+        self._count_error = count_error  # of the cluster
         self._calm, self._stored_at = False, 0.0
         self._recovering = False
         self._looking: asyncio.Task[str | None] | None = None
         self._keeping: asyncio.Task[None] | None = None
-        ports.store.saw(UNCOMPARED)
+        store.recovery.saw(UNCOMPARED)
 
     async def look(self) -> None:
         """Before a beat: what do others know of this database, and is it ours at all?"""
@@ -47,7 +47,7 @@ class Marks:
         unread = self._looking.result() if self._looking.done() else f"the mark was not read within {LOOK_SECONDS} s"
         if unread is not None:
             raise ClusterUnavailable(f"marks not yet compared: {unread}")
-        state, ours = await self._ports.store.fleet.state(), self._ports.cluster.install
+        state, ours = await self._store.recovery.state(), self._cluster.install
         if state.install != ours:
             raise ClusterUnavailable(f"this database is installation {state.install}'s, and these pods are {ours}'s")
         await self._compare_stamps()
@@ -55,19 +55,20 @@ class Marks:
     def stored(self, beat: Beat) -> None:
         """The database showed all that we knew, or it is recovering. Beside the beat, so that others will know as well."""
         if beat.recovering and not self._recovering:
-            log.error("the database lost commits: everything waits until pods and agents are compared", epoch=beat.epoch)
-        self.mark, self.epoch = max(self.mark, beat.mark), max(self.epoch, beat.epoch)
+            log.error("the database lost commits: everything waits until pods and agents are compared", epoch=beat.seen.epoch)
+        self.seen = self.seen.raised_to(beat.seen)
         self._calm, self._recovering = True, beat.recovering
         self._stored_at = asyncio.get_running_loop().time()
-        self._ports.store.saw(self.mark, UNHEARD_SECONDS)
+        self._store.recovery.saw(self.seen.mark, UNHEARD_SECONDS)
         if self._keeping is None or self._keeping.done():
-            self._keeping = asyncio.create_task(self._keep(Remembered(self._ports.cluster.install, beat.mark, beat.epoch)))
+            shown = Remembered(self._cluster.install, beat.seen.mark, beat.seen.epoch)
+            self._keeping = asyncio.create_task(self._keep(shown))
 
     def interrupted(self) -> None:
         """The store could not be asked. When it can be, it may be another: nothing is done before it was compared."""
         if self._calm:
             self._calm, self._looking = False, None  # what was read before does not count
-            self._ports.store.saw(UNCOMPARED)
+            self._store.recovery.saw(UNCOMPARED)
 
     async def close(self) -> None:
         tasks = [task for task in (self._looking, self._keeping) if task is not None]
@@ -78,26 +79,26 @@ class Marks:
     async def _read(self) -> str | None:
         """Why what is kept outside could not be read."""
         try:
-            kept = await self._ports.cluster.remembered()
+            kept = await self._cluster.remembered()
         except ClusterUnavailable as error:
-            self._metrics.cluster_errors.inc()
+            self._count_error()
             return str(error)
-        if kept is not None and kept.install == self._ports.cluster.install:
-            self.mark, self.epoch = max(self.mark, kept.mark), max(self.epoch, kept.epoch)
+        if kept is not None and kept.install == self._cluster.install:
+            self.seen = self.seen.raised_to(kept)
         return None
 
     async def _compare_stamps(self) -> None:
         """What was lost since the last mark shows on pods alone. Without their list we go on: `converge` compares it later, and a
         single damaged pod must not stop the whole fleet."""
         try:
-            pods = await asyncio.wait_for(self._ports.cluster.pods(), LIST_SECONDS)
+            pods = await asyncio.wait_for(self._cluster.pods(), LIST_SECONDS)
         except (TimeoutError, ClusterUnavailable):
-            self._metrics.cluster_errors.inc()
+            self._count_error()
         else:
-            await self._ports.store.fleet.compare_stamps(pods)
+            await self._store.recovery.compare_stamps(pods)
 
     async def _keep(self, mark: Remembered) -> None:
         try:
-            await self._ports.cluster.remember(mark)
+            await self._cluster.remember(mark)
         except ClusterUnavailable:
-            self._metrics.cluster_errors.inc()
+            self._count_error()
