@@ -211,7 +211,7 @@ MUTANTS = (
         "an adopted pod reaped after a restore",
         (
             Change(
-                "duties/recover.py",
+                "recovery/compare.py",
                 "    if held is not None:\n        claim,",
                 "    if held is not None and row is not None and row.worker.claim is not None:\n        claim,",
             ),
@@ -222,7 +222,7 @@ MUTANTS = (
             ),
             Change(
                 "duties/cases.py",
-                "    if pod.epoch != seen.state.epoch and began:\n        return Verdict(Case.ORPHAN_FROM_BEFORE",
+                "    if from_before and began:\n        return Verdict(Case.ORPHAN_FROM_BEFORE",
                 "    if False:\n        return Verdict(Case.ORPHAN_FROM_BEFORE",
             ),
         ),
@@ -261,13 +261,13 @@ MUTANTS = (
         "lost commits that nobody compares",
         (
             Change(
-                "engine/marks.py",
-                "        self.mark, self.epoch = max(self.mark, beat.mark), max(self.epoch, beat.epoch)\n",
-                "        self.mark, self.epoch = 0, 0\n",
+                "recovery/marks.py",
+                "        self.seen = self.seen.raised_to(beat.seen)\n",
+                "        self.seen = Seen()\n",
             ),
             Change(
-                "engine/marks.py",
-                "            self.mark, self.epoch = max(self.mark, kept.mark), max(self.epoch, kept.epoch)\n",
+                "recovery/marks.py",
+                "            self.seen = self.seen.raised_to(kept)\n",
                 "            pass\n",
             ),
         ),
@@ -292,8 +292,8 @@ PAST = (
         (
             Change(
                 "duties/cases.py",
-                "    age = max(seen.now - pod.created_at, seen.strange.get(pod.name, 0.0))\n",
-                "    age = seen.now - pod.created_at\n",
+                "    age = max(observed.now - pod.created_at, observed.strange.get(pod.name, 0.0))\n",
+                "    age = observed.now - pod.created_at\n",
             ),
         ),
     ),
@@ -305,13 +305,15 @@ PAST = (
         "a claim that was adopted did not say whether its worker is protected",
         (
             Change(
-                f"{FN}/worker.sql", "            protected = coalesce(protected, false)\n", "            protected = protected\n"
+                f"{FN}/recovery.sql",
+                "            protected = coalesce(protected, false)\n",
+                "            protected = protected\n",
             ),
         ),
     ),
     Mutant(
         "a claim that only its pod knew was called protected",
-        (Change(f"{FN}/worker.sql", "true, true, false,  -- what its holder", "true, true, true,  -- what its holder"),),
+        (Change(f"{FN}/recovery.sql", "true, true, false,  -- what its holder", "true, true, true,  -- what its holder"),),
     ),
     Mutant(
         "a claim was served meanwhile, and a worker too many was let go",
@@ -322,7 +324,7 @@ PAST = (
         (
             Change(
                 "api/claims.py",
-                '        raise FieldProblem(503, "unavailable", lost, headers={"Retry-After": "2"})\n',
+                '        raise Problem(503, "unavailable", lost, headers={"Retry-After": "2"})\n',
                 "        raise AssertionError\n",
             ),
         ),
