@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -64,6 +64,7 @@ class Recovery(msgspec.Struct, frozen=True):
     last_fence: int  # the greatest fence that this database can have given
     recovered_ago: float | None = None  # seconds since the last recovery ended
     behind: bool = False  # it shows less than this replica has seen, or was not yet compared with it
+    since: float | None = None  # when the recovery that is under way began
 
     @property
     def uncertain(self) -> bool:
@@ -83,6 +84,20 @@ class Adoption(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     fence: int
     endpoint: str | None = None
+
+
+class Unconfirmed(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker whose agent has not reported since the database lost commits."""
+
+    worker: str
+    pool: str
+    state: Literal["warm", "parked", "held"]
+    since: float
+    agent: bool  # False: its pool has no agents, so that only an operator can decide
+    claim: str | None = None
+    claim_state: Literal["assigned", "active"] | None = None
+    delivered: bool = False  # its claim may have been sent to it
+    tenant: str | None = None
 
 
 class RecoveryStore(Protocol):
@@ -107,4 +122,15 @@ class RecoveryStore(Protocol):
 
     async def adopt_free(self, worker: str, uid: str, pool_id: str, pool: str, revision: str, *, spent: bool) -> Outcome: ...
 
-    async def end(self) -> Outcome: ...
+    async def end(self) -> Outcome:
+        """Recovery is over. Workers whose agents have not reported since it began are unconfirmed."""
+
+    async def unconfirmed(self) -> list[Unconfirmed]:
+        """What recovery left to be decided, by worker."""
+
+    async def confirm(self, worker: str, reason: str) -> Outcome:
+        """An operator's decision: an unconfirmed worker is what its row says."""
+
+    async def give_up(self, worker: str, reason: str) -> Outcome:
+        """An operator's decision: an unconfirmed worker retires. Its claim ends as lost, by force, unless it is known that the
+        worker was never sent it: then the claim goes back to the queue."""

@@ -7,13 +7,14 @@ import msgspec
 
 from ..model.outcome import Outcome, outcome_of
 from ..model.pod import Pod
-from ..ports.recovery import Adoption, Recovery
+from ..ports.recovery import Adoption, Recovery, Unconfirmed
 from .database import Database
 
 STATE = """
 SELECT i.install_id, i.epoch, h.mark, i.recovering_since IS NOT NULL, i.recovery_reason,
        coalesce(extract(epoch FROM holdfast.heard() - i.recovery_heard), 0)::float8, @fn.last_fence(),
-       extract(epoch FROM holdfast.now() - i.recovered_at)::float8, h.mark < $1
+       extract(epoch FROM holdfast.now() - i.recovered_at)::float8, h.mark < $1,
+       extract(epoch FROM i.recovering_since)::float8
 FROM holdfast.installation i, holdfast.hearing h
 """
 BEGIN = "SELECT @fn.begin_recovery(p_reason => $1, p_mark => $2, p_epoch => $3)"
@@ -27,6 +28,15 @@ ADOPT_FREE = """
 SELECT @fn.adopt_free(p_worker => $1, p_uid => $2, p_pool_id => $3, p_pool => $4, p_revision => $5, p_spent => $6)
 """
 END = "SELECT @fn.end_recovery()"
+UNCONFIRMED = """
+SELECT w.id AS worker, p.name AS pool, w.state, extract(epoch FROM w.unconfirmed_since)::float8 AS since,
+       (p.spec #>> '{worker,agent}')::boolean AS agent, c.id AS claim, c.state AS claim_state,
+       coalesce(c.delivered, false) AS delivered, w.tenant
+FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id LEFT JOIN holdfast.claim c ON c.id = w.claim_id
+WHERE w.state IN ('warm', 'parked', 'held') AND NOT @confirmed(w) ORDER BY w.id
+"""
+CONFIRM = "SELECT CASE WHEN @acting THEN @fn.confirm($1, $2) ELSE 'recovering' END"
+GIVE_UP = "SELECT CASE WHEN @acting THEN @fn.give_up($1, $2) ELSE 'recovering' END"
 
 
 class PostgresRecovery:
@@ -65,3 +75,12 @@ class PostgresRecovery:
 
     async def end(self) -> Outcome:
         return outcome_of(await self._db.value(END))
+
+    async def unconfirmed(self) -> list[Unconfirmed]:
+        return [Unconfirmed(**dict(row)) for row in await self._db.rows(UNCONFIRMED)]
+
+    async def confirm(self, worker: str, reason: str) -> Outcome:
+        return outcome_of(await self._db.act_value(CONFIRM, worker, reason))
+
+    async def give_up(self, worker: str, reason: str) -> Outcome:
+        return outcome_of(await self._db.act_value(GIVE_UP, worker, reason))

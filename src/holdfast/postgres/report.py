@@ -5,7 +5,8 @@ from typing import Any
 from .database import Database
 
 WORKERS = """
-SELECT p.name AS pool, w.state, count(*) AS n, count(*) FILTER (WHERE w.suspect_since IS NOT NULL) AS suspects
+SELECT p.name AS pool, w.state, count(*) AS n, count(*) FILTER (WHERE w.suspect_since IS NOT NULL) AS suspects,
+       count(*) FILTER (WHERE w.state IN ('warm', 'parked', 'held') AND NOT @confirmed(w)) AS unconfirmed
 FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id WHERE w.state <> 'gone' GROUP BY 1, 2
 """
 CLAIMS = """
@@ -106,6 +107,16 @@ CHECKS: tuple[tuple[str, str, str, str], ...] = (
         "it ends by itself once pods and agents have been compared; see events recovery.*",
         """SELECT format('recovering since %s: %s', recovering_since, recovery_reason) FROM holdfast.installation
            WHERE recovering_since IS NOT NULL""",
+    ),
+    (
+        "P7",
+        "no worker is unconfirmed",
+        "`holdfast recover` lists each of them with its claim, and what an operator can decide",
+        # A minute: the passes after recovery confirm those whose agents have left.
+        """SELECT format('worker %s of pool %s has not reported since the database lost commits%s', w.id, p.name,
+                         CASE WHEN w.claim_id IS NULL THEN '' ELSE format(' and has claim %s of tenant %s', w.claim_id, w.tenant) END)
+           FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id
+           WHERE w.state IN ('warm', 'parked', 'held') AND w.unconfirmed_since < holdfast.now() - interval '1 min'""",
     ),
     (
         "P7",

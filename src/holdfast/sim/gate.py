@@ -16,7 +16,7 @@ from ..postgres.store import PostgresStore
 from .loop import later
 from .server import Postgres
 
-NAME = re.compile(r"holdfast_[0-9a-f]{8}\.(\w+)\(|\b(INSERT INTO|UPDATE|DELETE FROM|FROM) holdfast\.(\w+)")
+NAME = re.compile(r"holdfast_[0-9a-f]{8}\.(?!acting\()(\w+)\(|\b(INSERT INTO|UPDATE|DELETE FROM|FROM) holdfast\.(\w+)")
 
 
 def name_of(sql: str) -> str:
