@@ -6,7 +6,7 @@ from store_stage import ask, make_pool, make_warm
 
 from holdfast.duties.actions import Condemn, ShowFacts
 from holdfast.duties.converge import Converge
-from holdfast.duties.deadlines import Deadlines
+from holdfast.duties.deadlines import FIRST_STALL, Deadlines
 from holdfast.duties.observed import Observed
 from holdfast.duties.scale import plan_pool
 from holdfast.model.outcome import Done, Skipped, Stale
@@ -140,7 +140,7 @@ def test_a_retried_claim_has_its_waiting_time_anew_also_after_an_outage(on_store
         (pair,) = (await store.claims.match(pool.id, [ask("c-1", retry="lost", deadline=600.0)], 1)).pairs
         await serve(store, pair)
         assert await store.claims.requeue("c-1", pair.fence, dead=True, reason="it died") == Done()
-        assert Deadlines().plan(await store.claims.due(10)) == []
+        assert Deadlines().plan(await store.claims.due(10, FIRST_STALL)) == []
         (claim,) = await store.claims.get(["c-1"])
         assert claim.deadline_at is not None
         assert claim.deadline_at - await store.now() > 300, "most of its 600 s; no replica beats here, so some seconds are deaf"

@@ -28,7 +28,7 @@ MUTANTS = (
             ),
             Change(
                 f"{FN}/ends.sql",
-                "IF EXISTS (SELECT FROM holdfast.claim WHERE worker_id = p_worker AND state IN ('assigned', 'active')) THEN\n        RETURN 'stale';\n    END IF;\n    -- An agent",
+                "IF EXISTS (SELECT FROM holdfast.claim WHERE worker_id = p_worker AND state IN @claim.live) THEN\n        RETURN 'stale';\n    END IF;\n    -- An agent",
                 "-- An agent",
             ),
             Change(

@@ -9,6 +9,7 @@ from typing import Any
 
 import asyncpg
 
+from holdfast.duties.deadlines import FIRST_STALL
 from holdfast.model.pool import Pool, PoolSpec, ProtectionSpec, WorkerSpec
 from holdfast.model.tenant import TenantSpec
 from holdfast.ports.store import AgentReport, Assignment, NewClaim, Pair
@@ -290,7 +291,7 @@ class Clock:
 
 
 async def due(store: PostgresStore) -> list[str]:
-    return [one.claim for one in await store.claims.due(1000)]
+    return [one.claim for one in await store.claims.due(1000, FIRST_STALL)]
 
 
 def only(values: Sequence[Any], kind: type) -> list[Any]:

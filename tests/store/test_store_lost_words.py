@@ -4,6 +4,7 @@ import msgspec
 
 from holdfast.duties.actions import Acknowledged
 from holdfast.duties.converge import Converge
+from holdfast.engine.hints import due_workers
 from holdfast.model.outcome import Done, Stale
 from holdfast.model.pool import Pool
 from holdfast.ports.store import Pair
@@ -85,7 +86,7 @@ def test_thousands_of_running_jobs_hide_nobody_who_is_due(on_store: OnStore) -> 
         fresh = name("w")
         assert await store.workers.spawn(pool.id, [fresh], 1000, 1000)
         await clock.live(6)
-        assert fresh in await store.workers.due()
+        assert fresh in await due_workers(store)
 
     on_store(story)
 

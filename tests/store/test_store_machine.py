@@ -103,6 +103,12 @@ async def condemn(store: PostgresStore, pool: Pool, worker: str) -> bool:
     return await done(store.workers.condemn(worker, None, "not wanted", counted=True))
 
 
+async def disown(store: PostgresStore, pool: Pool, worker: str) -> bool:
+    before = await store.db.value("SELECT state FROM holdfast.worker WHERE id = $1", worker)
+    await store.db.rows("SELECT @fn.retire_spent($1)", worker)
+    return await store.db.value("SELECT state FROM holdfast.worker WHERE id = $1", worker) != before
+
+
 async def bury(store: PostgresStore, pool: Pool, worker: str) -> bool:
     return await done(store.workers.bury(worker, "its pod is gone"))
 
@@ -135,6 +141,7 @@ WORKER_CALLS: list[tuple[str, Call]] = [
     ("warm", hear),
     ("hold", hold),
     ("condemn", condemn),
+    ("disown", disown),
     ("bury", bury),
     ("unspawn", unspawn),
     ("adopt_free", adopt_free),

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.duties.actions import Clear
 from holdfast.engine.handover import HandOvers
+from holdfast.engine.hints import due_workers
 from holdfast.engine.metrics import Metrics
 from holdfast.model.claim import Claim
 from holdfast.model.outcome import Done, Stale
@@ -144,13 +145,13 @@ def test_a_free_worker_that_is_protected_is_looked_at_soon(on_store: OnStore) ->
 
     async def story(store: PostgresStore) -> None:
         pair = await lone_active(store, SESSION, ask("a", lease=60.0))
-        assert await store.workers.due() == []
+        assert await due_workers(store) == []
         assert await end(store, pair.claim) == Done()
-        assert await store.workers.due() == [pair.worker]
+        assert await due_workers(store) == [pair.worker]
         row = await store.workers.get(pair.worker)
         assert row is not None
         assert await store.workers.unprotect(pair.worker, row.version) == Done()
-        assert await store.workers.due() == []
+        assert await due_workers(store) == []
 
     on_store(story)
 

@@ -36,6 +36,7 @@ log = structlog.get_logger()
 
 SILENT = 60.0  # seconds of heard time without a word: three missed polls of 20 s
 SPAWN_LOOK = 5.0  # a row without a pod for so long: its creator died, or the outcome is unknown
+RETIRING_LOOK = 2.0  # a worker retires: its pod's end is looked for again after this, between two full passes
 ASK_AGAIN = 30.0  # a pod that should end and still lives is asked again: whoever watched its deadline may be dead
 RETIRING_GRACE = 30.0  # nobody holds it: a container that ignores SIGTERM must not keep its node and its slot for a drain's hour
 STAMP_GRACE = 2.0  # an agent's word is stored within 1 s: if it did something since it was stamped, that has been heard by then

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from ..duties.actions import Action
+from ..duties.cases import RETIRING_LOOK, SILENT, SPAWN_LOOK
 from ..duties.converge import Converge
 from ..duties.duty import Ports
 from ..ports.cluster import ClusterUnavailable
-from ..ports.store import Row, StoreUnavailable
+from ..ports.store import Row, Store, StoreUnavailable
 from .passes import Passes
 from .terms import Terms
 
@@ -47,7 +48,7 @@ class Hints:
         while True:
             await asyncio.sleep(DUE_PERIOD)
             if self._ours():
-                self.hint(await self._ports.store.workers.due())
+                self.hint(await due_workers(self._ports.store))
 
     async def changes(self) -> None:
         async for names in self._ports.cluster.changes():
@@ -72,6 +73,11 @@ class Hints:
 
     def _ours(self) -> bool:
         return self._terms.trusted("converge", asyncio.get_running_loop().time())
+
+
+async def due_workers(store: Store) -> list[str]:
+    """Workers for whom time alone has made something due, by the same seconds as a full pass."""
+    return await store.workers.due(no_pod=SPAWN_LOOK, retiring=RETIRING_LOOK, silent=SILENT)
 
 
 def _workers_of(action: Action, rows: Mapping[str, Row]) -> set[str]:

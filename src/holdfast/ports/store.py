@@ -88,8 +88,8 @@ class Claims(Protocol):
         `dead` (proof of death), and if it asked for retry: lost or is provably `untouched`: it never began. `idle`: only if its
         hand-over still has not moved for so long."""
 
-    async def due(self, limit: int) -> list[Due]:
-        """Claims with something due, oldest first."""
+    async def due(self, limit: int, stalled: float) -> list[Due]:
+        """Claims with something due, oldest first. A hand-over is due once it has not moved for `stalled` seconds."""
 
     async def ended_by(self, worker: str, fence: int) -> str | None:
         """The claim that this worker's result ended, under this fence."""
@@ -144,8 +144,8 @@ class Workers(Protocol):
     async def report(self, report: AgentReport, *, fresh: bool = True) -> Directive:
         """Take an agent's word and say what it should do. Warm, reset and heard-again happen here, if it spoke just now."""
 
-    async def due(self) -> list[str]:
-        """Workers for whom time alone may have made something due."""
+    async def due(self, *, no_pod: float, retiring: float, silent: float) -> list[str]:
+        """Workers for whom time alone may have made something due: so many seconds without a pod, retiring, or silent."""
 
     async def may_end_orphan(self, name: str) -> Outcome:
         """Whether a pod without a row may be ended now; the brake counts it."""

@@ -20,7 +20,7 @@ WITH c AS (
     UPDATE holdfast.claim AS claim SET delivered = true,
         progress_heard = CASE WHEN claim.delivered THEN claim.progress_heard ELSE (SELECT holdfast.heard()) END
     FROM holdfast.worker w
-    WHERE w.id = $1 AND w.pod_uid = $2 AND w.claim_id = claim.id AND claim.worker_id = w.id AND claim.state = 'assigned'
+    WHERE w.id = $1 AND w.pod_uid = $2 AND w.claim_id = claim.id AND claim.worker_id = w.id AND claim.state IN @claim.activate
       AND claim.offered AND w.fence = claim.fence
     RETURNING claim.*
 ), w AS (
@@ -34,7 +34,7 @@ ACKNOWLEDGE = "SELECT @fn.acknowledge($1, $2, $3)"
 
 PROGRESS = """
 UPDATE holdfast.claim SET progress_heard = (SELECT holdfast.heard())
-WHERE worker_id = $1 AND fence = $2 AND state = 'assigned' RETURNING id
+WHERE worker_id = $1 AND fence = $2 AND state IN @claim.activate RETURNING id
 """
 
 # An adopted claim's lease starts anew with the holder's first word.
@@ -53,14 +53,14 @@ SELECT CASE WHEN @acting THEN @fn.requeue(p_claim => $1, p_fence => $2, p_keep_w
                                           p_untouched => $6, p_idle => $7, p_reason => $8) ELSE 'recovering' END
 """
 
-# Each branch walks its own partial index; hand-overs are looked at from 4 s on.
+# Each branch walks its own partial index; hand-overs are looked at once they have not moved for `$2` seconds.
 DUE = """
 WITH clock AS MATERIALIZED (SELECT holdfast.heard() AS h),
 due AS (
     (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'waiting' AND c.deadline_heard <= clock.h
      ORDER BY c.deadline_heard LIMIT $1)
     UNION ALL
-    (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'assigned' AND c.progress_heard <= clock.h - interval '4 s'
+    (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'assigned' AND c.progress_heard <= clock.h - make_interval(secs => $2)
      ORDER BY c.progress_heard LIMIT $1)
     UNION ALL
     (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'active' AND c.lease_heard IS NOT NULL AND c.lease_heard <= clock.h
@@ -99,7 +99,7 @@ SHOW = """
 ), caps AS MATERIALIZED (
     SELECT t.name, t.max_claims FROM holdfast.tenant t
     WHERE t.name IN (SELECT tenant FROM chosen WHERE state = 'waiting') AND t.max_claims <= (
-        SELECT count(*) FROM holdfast.claim l WHERE l.tenant = t.name AND l.state IN ('assigned', 'active'))
+        SELECT count(*) FROM holdfast.claim l WHERE l.tenant = t.name AND l.state IN @claim.live)
 )
 SELECT c.id, c.pool_id, p.name AS pool, c.tenant, c.state, c.priority, c.attempts, c.key, c.worker_id AS worker, c.fence, c.protected,
        c.outcome, c.exit_code, c.retry, (p.spec #>> '{worker,agent}')::boolean AS agent,
@@ -240,8 +240,8 @@ class PostgresClaims:
         args = (claim, fence, keep_worker, suspect, dead, untouched, idle, reason)
         return outcome_of(await self._db.act_value(REQUEUE, *args))
 
-    async def due(self, limit: int) -> list[Due]:
-        return [Due(**dict(row)) for row in await self._db.rows(DUE, limit)]
+    async def due(self, limit: int, stalled: float) -> list[Due]:
+        return [Due(**dict(row)) for row in await self._db.rows(DUE, limit, stalled)]
 
     async def ended_by(self, worker: str, fence: int) -> str | None:
         claim: str | None = await self._db.value(ENDED_BY, worker, fence)

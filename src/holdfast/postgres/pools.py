@@ -17,7 +17,7 @@ p.id, p.name, p.spec, p.revision, p.state AS pool_state, p.source, p.generation,
 extract(epoch FROM p.created_at)::float8 AS created_at, extract(epoch FROM p.backoff_until)::float8 AS backoff_until
 """
 
-PUT = "SELECT * FROM @fn.put_pool($1, $2, $3::jsonb, $4, $5)"
+PUT = "SELECT * FROM @fn.put_pool(p_id => $1, p_name => $2, p_spec => $3::jsonb, p_revision => $4, p_source => $5)"
 
 DELETE = f"""
 WITH clock AS (SELECT holdfast.now() AS t),
@@ -46,7 +46,7 @@ ALL = f"SELECT {POOL_COLUMNS} FROM holdfast.pool p WHERE p.state <> 'gone' ORDER
 # out unconfirmed workers, which may not be ended: fifty of those would hide all others.
 LOADS = f"""
 WITH clock AS MATERIALIZED (SELECT holdfast.now() AS t, holdfast.heard() AS h),
-live AS (SELECT tenant, count(*) AS n FROM holdfast.claim WHERE state IN ('assigned', 'active') GROUP BY tenant),
+live AS (SELECT tenant, count(*) AS n FROM holdfast.claim WHERE state IN @claim.live GROUP BY tenant),
 queue AS (SELECT pool_id, tenant, count(*) AS n, min(created_at) AS oldest FROM holdfast.claim WHERE state = 'waiting' GROUP BY 1, 2),
 waiting AS (
     SELECT q.pool_id, sum(q.n)::bigint AS all_waiting, min(q.oldest) AS oldest,

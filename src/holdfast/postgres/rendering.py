@@ -1,14 +1,17 @@
-"""Fill in what SQL takes from Python: the functions' schema, the guards of the state machines, and predicates with a name."""
+"""Fill in what SQL takes from Python: the functions' schema, guards and sets of states, predicates with a name, numbers."""
 
 import hashlib
 import re
 from pathlib import Path
 
-from ..model.claim import CLAIM
-from ..model.worker import WORKER
+from ..model.claim import CLAIM, FENCE_BITS, KEY_HOURS, LIVE, MAX_LOST_RETRIES
+from ..model.machine import sql_list
+from ..model.worker import FREE, STARTED, WORKER
 
 HERE = Path(__file__).parent
 MACHINES = {"claim": CLAIM, "worker": WORKER}
+SETS = {"claim.live": LIVE, "worker.free": FREE, "worker.started": STARTED}  # sets of states that are no transition's guard
+NUMBERS = {"FENCE_BITS": FENCE_BITS, "KEY_HOURS": KEY_HOURS, "MAX_LOST_RETRIES": MAX_LOST_RETRIES}
 
 # Predicates about a worker's row, written in SQL as `@free(w)`. The state is left to the caller, because an index needs to see it.
 CONFIRMED = "{w}.unconfirmed_since IS NULL"  # the same rule as `Worker.confirmed`
@@ -30,16 +33,19 @@ def functions_schema() -> str:
 
 
 def render(sql: str, functions: str) -> str:
-    """Fill in `@fn`, guards such as `@worker.condemn`, and predicates such as `@free(w)`."""
+    """Fill in `@fn`, guards such as `@worker.condemn`, sets such as `@claim.live`, predicates such as `@free(w)`, and numbers such
+    as `@KEY_HOURS`."""
 
     def guard(match: re.Match[str]) -> str:
-        return MACHINES[match[1]].guard(match[2])
+        states = SETS.get(f"{match[1]}.{match[2]}")
+        return sql_list(states) if states is not None else MACHINES[match[1]].guard(match[2])
 
     def predicate(match: re.Match[str]) -> str:
         return f"({PREDICATES[match[1]].format(w=match[2])})"
 
     sql = re.sub(r"@(claim|worker)\.(\w+)", guard, sql)
     sql = re.sub(rf"@({'|'.join(PREDICATES)})\((\w+)\)", predicate, sql)
+    sql = re.sub(r"@([A-Z_]+)\b", lambda match: str(NUMBERS[match[1]]), sql)
     return sql.replace("@fn", functions)
 
 

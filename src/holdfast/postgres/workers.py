@@ -110,7 +110,7 @@ REPORT = """
 SELECT * FROM @fn.report(p_worker => $1, p_uid => $2, p_doing => $3, p_claim => $4, p_fence => $5, p_reset_fence => $6,
                          p_endpoint => $7, p_fresh => $8, p_acting => @acting)
 """
-DUE = "SELECT * FROM @fn.due_workers()"
+DUE = "SELECT * FROM @fn.due_workers(p_no_pod => $1, p_retiring => $2, p_silent => $3)"
 ORPHAN = "SELECT CASE WHEN @acting THEN coalesce(@fn.braked('worker', $1), 'done') ELSE 'recovering' END"
 
 BEAT = """
@@ -131,7 +131,7 @@ FROM holdfast.pulse u, (SELECT holdfast.heard() AS h) c, holdfast.installation i
 # First here, then on the pod: a clear that was planned from an old view must not land on a new claim's protection.
 UNPROTECT = """
 UPDATE holdfast.worker SET protected = false, version = version + 1
-WHERE id = $1 AND version = $2 AND state IN ('warm', 'parked') AND (SELECT @acting) RETURNING 'done'
+WHERE id = $1 AND version = $2 AND state IN @worker.free AND (SELECT @acting) RETURNING 'done'
 """
 
 WORKER_COLUMNS = """
@@ -229,8 +229,8 @@ class PostgresWorkers:
         [row] = await self._db.act(REPORT, *about, fresh)
         return Directive(*row)
 
-    async def due(self) -> list[str]:
-        return [row[0] for row in await self._db.rows(DUE)]
+    async def due(self, *, no_pod: float, retiring: float, silent: float) -> list[str]:
+        return [row[0] for row in await self._db.rows(DUE, no_pod, retiring, silent)]
 
     async def may_end_orphan(self, name: str) -> Outcome:
         return outcome_of(await self._db.act_value(ORPHAN, name))

@@ -17,7 +17,7 @@ BEGIN
     IF p_kind = 'worker' THEN
         SELECT count(*) INTO v_alive FROM holdfast.worker WHERE state <> 'gone';
     ELSE
-        SELECT count(*) INTO v_alive FROM holdfast.claim WHERE state IN ('assigned', 'active');
+        SELECT count(*) INTO v_alive FROM holdfast.claim WHERE state IN @claim.live;
     END IF;
     IF v_count >= greatest(i.brake_limit, floor(i.brake_share * (v_alive + v_count))) THEN
         UPDATE holdfast.installation SET brake_tripped_at = t,
@@ -81,7 +81,7 @@ BEGIN
         RETURN NULL;
     END IF;
     SELECT * INTO p FROM holdfast.pool WHERE id = w.pool_id;
-    v_to := @fn.onward(w, c, p_outcome, p_keep);
+    v_to := @fn.onward(w => w, c => c, p_outcome => p_outcome, p_keep => p_keep);
     UPDATE holdfast.worker SET
         state = v_to, version = version + 1, claim_id = NULL, held_from = NULL, state_since = t, state_heard = h,
         delivered = CASE WHEN v_to = 'warm' THEN false ELSE delivered END,
@@ -138,8 +138,9 @@ BEGIN
     UPDATE holdfast.claim SET state = 'ended', outcome = p_outcome, how = p_how, reason = p_reason, exit_code = p_exit,
         ended_at = t WHERE id = p_claim;
     DELETE FROM holdfast.claim_secret WHERE claim_id = p_claim;
-    IF c.worker_id IS NOT NULL AND c.state IN ('assigned', 'active') THEN
-        v_also := @fn.leave(c, p_outcome, p_how <> 'death', format('its claim ended: %s', p_outcome));
+    IF c.worker_id IS NOT NULL AND c.state IN @claim.live THEN
+        v_also := @fn.leave(c => c, p_outcome => p_outcome, p_keep => p_how <> 'death',
+                            p_reason => format('its claim ended: %s', p_outcome));
     END IF;
     INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant, reason, data)
     VALUES (t, 'claim.ended', v_also, c.pool_id, c.worker_id, c.id, c.tenant, p_reason,
@@ -162,7 +163,7 @@ DECLARE
     t timestamptz := holdfast.now();
 BEGIN
     SELECT * INTO c FROM holdfast.claim WHERE id = p_claim AND fence = p_fence AND (state IN @claim.requeue
-        OR (state IN @claim.retry AND p_dead AND ((p_untouched AND NOT secret) OR (retry = 'lost' AND losses < 2)))) FOR UPDATE;
+        OR (state IN @claim.retry AND p_dead AND ((p_untouched AND NOT secret) OR (retry = 'lost' AND losses < @MAX_LOST_RETRIES)))) FOR UPDATE;
     IF NOT FOUND OR (p_idle IS NOT NULL AND c.progress_heard > holdfast.heard() - make_interval(secs => p_idle)) THEN
         RETURN 'stale';
     END IF;
@@ -179,10 +180,10 @@ BEGIN
         -- A retried claim gets its waiting time anew, or its deadline, long past, would refuse it at once.
         deadline_heard = CASE WHEN c.state = 'active' THEN holdfast.heard() + patience ELSE deadline_heard END
     WHERE id = p_claim;
-    v_also := @fn.leave(c, 'lost', p_keep_worker, p_reason);
+    v_also := @fn.leave(c => c, p_outcome => 'lost', p_keep => p_keep_worker, p_reason => p_reason);
     IF p_suspect THEN
         UPDATE holdfast.worker SET suspect_since = t, version = version + 1
-        WHERE id = c.worker_id AND state IN ('warm', 'parked');
+        WHERE id = c.worker_id AND state IN @worker.free;
     END IF;
     INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant, reason)
     VALUES (t, CASE WHEN c.state = 'active' THEN 'claim.retried' ELSE 'claim.requeued' END, v_also, c.pool_id, c.worker_id,
@@ -220,7 +221,7 @@ BEGIN
         RETURN 'frozen';
     END IF;
     -- P2, asserted from the other side as well: a live claim on it is a bug elsewhere, and must not end here.
-    IF EXISTS (SELECT FROM holdfast.claim WHERE worker_id = p_worker AND state IN ('assigned', 'active')) THEN
+    IF EXISTS (SELECT FROM holdfast.claim WHERE worker_id = p_worker AND state IN @claim.live) THEN
         RETURN 'stale';
     END IF;
     -- An agent that says it works, for a claim that we do not know as ended, is not free, whatever the row says. Nor is that

@@ -12,7 +12,7 @@ LANGUAGE sql AS $$
         SET state = CASE WHEN p_direct THEN 'active' ELSE 'assigned' END,
             worker_id = pair.worker_id,
             -- Not joined: a table without statistics counts as hundreds of rows, and the plan below would read every worker.
-            fence = ((SELECT epoch FROM holdfast.installation)::bigint << 40) + nextval('holdfast.fence'),
+            fence = ((SELECT epoch FROM holdfast.installation)::bigint << @FENCE_BITS) + nextval('holdfast.fence'),
             attempts = claim.attempts + 1,
             reason = '',
             offered = p_direct,
@@ -46,7 +46,7 @@ $$;
 CREATE FUNCTION @fn.room(p_tenant text) RETURNS bigint LANGUAGE sql AS $$
     SELECT CASE WHEN t.max_claims IS NULL THEN 1000000000
                 ELSE t.max_claims - (SELECT count(*) FROM holdfast.claim
-                                     WHERE tenant = p_tenant AND state IN ('assigned', 'active')) END
+                                     WHERE tenant = p_tenant AND state IN @claim.live) END
     FROM (SELECT (SELECT max_claims FROM holdfast.tenant WHERE name = p_tenant)) AS t(max_claims)
 $$;
 
@@ -199,7 +199,8 @@ BEGIN
         WHERE w.n <= @fn.room(w.tenant);
         IF v_claims IS NOT NULL THEN
             PERFORM @fn.charge(p_pool, v_claims);
-            FOR r IN SELECT * FROM @fn.assign(p_pool, v_claims, v_workers, v_direct, v_always) LOOP
+            FOR r IN SELECT * FROM @fn.assign(p_pool => p_pool, p_claims => v_claims, p_workers => v_workers, p_direct => v_direct,
+                                              p_always => v_always) LOOP
                 v_left := v_left - 1;
                 v_others := v_others || r.o_claim;
                 RETURN QUERY SELECT v_word, r.o_claim, r.o_worker, r.o_fence, r.o_uid, r.o_tenant, r.o_at;
@@ -245,7 +246,8 @@ BEGIN
         FROM s JOIN room USING (tenant);
         IF v_claims IS NOT NULL THEN
             PERFORM @fn.charge(p_pool, v_claims);
-            FOR r IN SELECT * FROM @fn.assign(p_pool, v_claims, v_free[1:cardinality(v_claims)], v_direct, v_always) LOOP
+            FOR r IN SELECT * FROM @fn.assign(p_pool => p_pool, p_claims => v_claims, p_workers => v_free[1:cardinality(v_claims)],
+                                              p_direct => v_direct, p_always => v_always) LOOP
                 v_left := v_left - 1;
                 v_others := v_others || r.o_claim;
                 RETURN QUERY SELECT v_word, r.o_claim, r.o_worker, r.o_fence, r.o_uid, r.o_tenant, r.o_at;

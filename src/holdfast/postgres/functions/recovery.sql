@@ -29,7 +29,7 @@ BEGIN
     h := holdfast.heard();
     -- What the lost time would have renewed starts anew: nobody could be heard in it. Claims, the installation, workers: whoever
     -- ends a claim locks in this order too, and several of a kind by their ids.
-    PERFORM FROM holdfast.claim WHERE state IN ('assigned', 'active') ORDER BY id FOR UPDATE;
+    PERFORM FROM holdfast.claim WHERE state IN @claim.live ORDER BY id FOR UPDATE;
     UPDATE holdfast.claim SET lease_heard = h + lease WHERE state = 'active' AND lease IS NOT NULL;
     -- Nor does anybody know whether an assignment was delivered: its worker may know of this tenant, and have let go of it since.
     WITH c AS (UPDATE holdfast.claim SET progress_heard = h, delivered = true WHERE state = 'assigned' RETURNING worker_id)
@@ -45,12 +45,12 @@ END $$;
 
 -- The greatest fence that this database can have given.
 CREATE FUNCTION @fn.last_fence() RETURNS bigint LANGUAGE sql AS $$
-    SELECT (i.epoch::bigint << 40) + f.last_value FROM holdfast.installation i, holdfast.fence f
+    SELECT (i.epoch::bigint << @FENCE_BITS) + f.last_value FROM holdfast.installation i, holdfast.fence f
 $$;
 
 -- An agent or a pod has a fence that this database never gave. The fence shows the epoch of the database that gave it.
 CREATE FUNCTION @fn.begin_by_fence(p_reason text, p_fence bigint) RETURNS boolean LANGUAGE sql AS $$
-    SELECT @fn.begin_recovery(p_reason, (SELECT mark FROM holdfast.hearing), (p_fence >> 40)::integer)
+    SELECT @fn.begin_recovery(p_reason, (SELECT mark FROM holdfast.hearing), (p_fence >> @FENCE_BITS)::integer)
 $$;
 
 -- Begin recovery if this database shows less than a replica has seen, or if it is another server than before. `p_mark` and
@@ -98,7 +98,7 @@ BEGIN
     SELECT t.* INTO s FROM jsonb_to_recordset(p_stamps) AS t(worker text, uid text, claim text, fence bigint)
     WHERE t.fence > @fn.last_fence()
        OR EXISTS (SELECT FROM holdfast.worker w WHERE w.id = t.worker AND w.pod_uid = t.uid
-                  AND w.state IN ('warm', 'parked', 'held') AND coalesce(w.fence, 0) < t.fence)
+                  AND w.state IN @worker.started AND coalesce(w.fence, 0) < t.fence)
     ORDER BY t.fence DESC LIMIT 1;
     IF NOT FOUND THEN
         RETURN false;
@@ -139,13 +139,13 @@ BEGIN
     -- What the row still believes of this worker is older than the pod's word.
     IF w.claim_id IS NOT NULL AND w.claim_id <> p_claim THEN
         SELECT * INTO other FROM holdfast.claim WHERE id = w.claim_id FOR UPDATE;
-        IF other.state = 'assigned' THEN
+        IF other.state IN @claim.requeue THEN
             UPDATE holdfast.claim SET state = 'waiting', worker_id = NULL, offered = false, delivered = false, protected = NULL,
                 progress_heard = NULL, assigned_at = NULL, reason = 'its worker was found to hold another claim'
             WHERE id = other.id;
             INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
             VALUES (t, 'claim.requeued', other.pool_id, p_worker, other.id, other.tenant, 'its worker was found to hold another claim');
-        ELSIF other.state = 'active' THEN
+        ELSIF other.state IN @claim.end THEN
             -- Its worker took another assignment since, so it had ended, in one of P2's ways: which one, nobody knows any more.
             UPDATE holdfast.claim SET state = 'ended', outcome = 'lost', how = 'forgotten', ended_at = t,
                 reason = 'its end was in commits that the database lost' WHERE id = other.id;
@@ -158,7 +158,7 @@ BEGIN
     WITH left_behind AS (
         UPDATE holdfast.worker SET state = 'retiring', claim_id = NULL, held_from = NULL, version = version + 1, state_since = t,
             state_heard = h, reason = 'its claim was found on another worker'
-        WHERE claim_id = p_claim AND id <> p_worker RETURNING id, pool_id, reason
+        WHERE claim_id = p_claim AND id <> p_worker AND state IN @worker.spend RETURNING id, pool_id, reason
     )
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, reason)
     SELECT t, 'worker.retiring', l.pool_id, l.id, p_claim, l.reason FROM left_behind l;
@@ -177,7 +177,7 @@ BEGIN
             assigned_at = coalesce(assigned_at, t), max_heard = coalesce(max_heard, h + max_duration), offered = true,
             delivered = true, lease_heard = h + lease, reason = 'adopted after lost commits',
             protected = coalesce(protected, false)
-        WHERE id = p_claim;
+        WHERE id = p_claim AND (state IN @claim.readopt OR state = 'active');
         DELETE FROM holdfast.claim_secret WHERE claim_id = p_claim;
     END IF;
     INSERT INTO holdfast.worker (id, pool_id, state, revision, epoch, claim_id, held_from, tenant, fence, delivered, created_at,
@@ -187,7 +187,8 @@ BEGIN
     ON CONFLICT (id) DO UPDATE SET state = 'held', version = worker.version + 1, claim_id = p_claim, held_from = 'warm',
         tenant = p_tenant, fence = p_fence, delivered = true, state_since = t, state_heard = h, pod_uid = p_uid, ready = true,
         parked_since = NULL, parked_heard = NULL, park_ttl = NULL, reason = NULL, endpoint = coalesce(p_endpoint, worker.endpoint),
-        unconfirmed_since = NULL;
+        unconfirmed_since = NULL
+    WHERE worker.state IN @worker.rehold;
     INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant, reason)
     VALUES (t, 'claim.adopted', 'worker.adopted', v_pool.id, p_worker, p_claim, p_tenant, 'its pod or agent still holds it');
     RETURN 'done';
@@ -233,11 +234,11 @@ BEGIN
     FROM holdfast.pool p
     WHERE p.id = w.pool_id AND (
         -- Its agent has not reported since. Or it has neither an agent nor a stamp that could show what it does: an operator decides.
-        ((p.spec #>> '{worker,agent}')::boolean AND w.state IN ('warm', 'parked', 'held') AND NOT EXISTS (
+        ((p.spec #>> '{worker,agent}')::boolean AND w.state IN @worker.started AND NOT EXISTS (
             SELECT FROM holdfast.pulse u WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard))
         OR (NOT (p.spec #>> '{worker,agent}')::boolean AND p.spec #>> '{protection,mode}' <> 'claim' AND w.state = 'warm'));
     PERFORM @fn.retire_spent(w.id) FROM holdfast.worker w JOIN holdfast.pulse u ON u.worker_id = w.id
-    WHERE w.state IN ('spawning', 'warm') AND u.reset_fence IS NOT NULL;
+    WHERE w.state IN @worker.disown AND u.reset_fence IS NOT NULL;
     INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'recovery.ended', 'pods and agents have been compared');
     RETURN 'done';
 END $$;
@@ -248,7 +249,7 @@ DECLARE
     w holdfast.worker;
 BEGIN
     UPDATE holdfast.worker u SET unconfirmed_since = NULL, suspect_since = NULL, version = u.version + 1
-    WHERE u.id = p_worker AND u.state IN ('warm', 'parked', 'held') AND NOT @confirmed(u) RETURNING * INTO w;
+    WHERE u.id = p_worker AND u.state IN @worker.started AND NOT @confirmed(u) RETURNING * INTO w;
     IF NOT FOUND THEN
         RETURN 'stale';
     END IF;
@@ -271,7 +272,7 @@ DECLARE
 BEGIN
     -- The claim is locked before its worker, as everywhere; then the worker must still have it.
     SELECT * INTO c FROM holdfast.claim WHERE id = (SELECT claim_id FROM holdfast.worker WHERE id = p_worker) FOR UPDATE;
-    SELECT * INTO w FROM holdfast.worker u WHERE u.id = p_worker AND u.state IN ('warm', 'parked', 'held')
+    SELECT * INTO w FROM holdfast.worker u WHERE u.id = p_worker AND u.state IN @worker.started
         AND NOT @confirmed(u) AND u.claim_id IS NOT DISTINCT FROM c.id FOR UPDATE;
     IF NOT FOUND THEN
         RETURN 'stale';

@@ -7,7 +7,7 @@ CREATE FUNCTION @fn.retire_spent(p_worker text) RETURNS void LANGUAGE sql AS $$
     w AS (
         UPDATE holdfast.worker AS worker SET state = 'retiring', version = version + 1, state_since = clock.t, state_heard = clock.h,
             reason = 'its agent has served a claim that the database does not know'
-        FROM clock WHERE worker.id = p_worker AND worker.state IN ('spawning', 'warm')
+        FROM clock WHERE worker.id = p_worker AND worker.state IN @worker.disown
         RETURNING worker.id, worker.pool_id, worker.reason
     )
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id, reason)
@@ -69,7 +69,7 @@ BEGIN
         END IF;
     ELSIF NOT p_fresh THEN
         NULL;
-    ELSIF p_reset_fence IS NOT NULL AND w.state IN ('spawning', 'warm') THEN
+    ELSIF p_reset_fence IS NOT NULL AND w.state IN @worker.disown THEN
         -- It has served somebody of whom we know nothing (any more): it must not serve anybody else.
         PERFORM @fn.retire_spent(p_worker);
     ELSIF p_doing = 'draining' AND NOT w.terminating THEN
@@ -89,7 +89,7 @@ BEGIN
           OR (NOT w.ready AND (w.state = 'warm' OR p_reset_fence = w.fence))) THEN
         UPDATE holdfast.worker SET suspect_since = NULL, unconfirmed_since = NULL, version = version + 1, endpoint = p_endpoint,
             ready = ready OR state = 'warm' OR coalesce(fence = p_reset_fence, false)
-        WHERE id = p_worker AND state IN ('warm', 'parked');
+        WHERE id = p_worker AND state IN @worker.free;
         IF FOUND AND (w.suspect_since IS NOT NULL OR NOT @confirmed(w)) THEN
             -- Beats are stored a moment later, together: until then it would be taken for silent once more.
             INSERT INTO holdfast.pulse AS pulse (worker_id, beat_heard, doing, reset_fence)
@@ -112,7 +112,7 @@ DECLARE
     t timestamptz := holdfast.now();
     h timestamptz := holdfast.heard();
 BEGIN
-    SELECT * INTO c FROM holdfast.claim WHERE worker_id = p_worker AND fence = p_fence AND state IN ('assigned', 'active') FOR UPDATE;
+    SELECT * INTO c FROM holdfast.claim WHERE worker_id = p_worker AND fence = p_fence AND state IN @claim.live FOR UPDATE;
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
@@ -133,21 +133,22 @@ BEGIN
     RETURN c.id;
 END $$;
 
--- Workers for whom time alone may have made something due: looked at every few seconds, between two full passes.
-CREATE FUNCTION @fn.due_workers() RETURNS SETOF text LANGUAGE sql AS $$
+-- Workers for whom time alone may have made something due: looked at every few seconds, between two full passes. The seconds are
+-- those of the cases that the pass would find (duties/cases.py).
+CREATE FUNCTION @fn.due_workers(p_no_pod float, p_retiring float, p_silent float) RETURNS SETOF text LANGUAGE sql AS $$
     WITH clock AS MATERIALIZED (SELECT holdfast.heard() AS h)
     SELECT w.id FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id
     LEFT JOIN holdfast.pulse u ON u.worker_id = w.id LEFT JOIN holdfast.claim c ON c.id = w.claim_id, clock
     WHERE w.state <> 'gone' AND p.frozen IS NULL AND (
         (w.state = 'spawning' AND (
-            (w.pod_uid IS NULL AND w.state_heard < clock.h - interval '5 s')
+            (w.pod_uid IS NULL AND w.state_heard < clock.h - make_interval(secs => p_no_pod))
             OR coalesce(w.scheduled_heard, w.state_heard) < clock.h - @fn.duration(p.spec ->> 'startTimeout')))
-        OR (w.state = 'retiring' AND w.state_heard < clock.h - interval '2 s')
-        OR ((p.spec #>> '{worker,agent}')::boolean AND w.state IN ('warm', 'parked', 'held') AND w.suspect_since IS NULL
-            AND coalesce(u.beat_heard, w.state_heard) < clock.h - interval '60 s')
+        OR (w.state = 'retiring' AND w.state_heard < clock.h - make_interval(secs => p_retiring))
+        OR ((p.spec #>> '{worker,agent}')::boolean AND w.state IN @worker.started AND w.suspect_since IS NULL
+            AND coalesce(u.beat_heard, w.state_heard) < clock.h - make_interval(secs => p_silent))
         OR (w.state = 'held' AND c.state = 'active' AND NOT w.protected AND NOT w.terminating
             AND p.spec #>> '{protection,mode}' <> 'off')
-        OR (w.state IN ('warm', 'parked') AND w.protected AND p.spec #>> '{protection,mode}' <> 'always'))
+        OR (w.state IN @worker.free AND w.protected AND p.spec #>> '{protection,mode}' <> 'always'))
     -- Held ones that are due for silence alone come last: the agents of running jobs have left, and there may be thousands.
     ORDER BY w.state = 'held' AND c.state = 'active' AND (w.protected OR p.spec #>> '{protection,mode}' = 'off'),
              w.state = 'retiring', w.state_heard LIMIT 500
