@@ -88,7 +88,7 @@ SELECT id FROM holdfast.claim WHERE worker_id = $1 AND fence = $2 AND state = 'e
 # Heard time becomes the database's clock again by adding what was not heard. Why a claim waits is said when it is asked, so that
 # it is true then; the sentence about a pool is made once for all of its claims that are shown.
 SHOW = """
-, crowd AS MATERIALIZED (
+, pool_now AS MATERIALIZED (
     SELECT p.id, format('pool %L has %s of %s workers free; %s starting, %s held%s%s', p.name,
                count(*) FILTER (WHERE x.state = 'warm' AND @free(x)),
                p.spec ->> 'max', count(*) FILTER (WHERE x.state = 'spawning'), count(*) FILTER (WHERE x.state = 'held'),
@@ -96,7 +96,7 @@ SHOW = """
                CASE WHEN p.trouble IS NOT NULL THEN '; the last spawn failed: ' || p.trouble ELSE '' END) AS sentence
     FROM holdfast.pool p LEFT JOIN holdfast.worker x ON x.pool_id = p.id AND x.state <> 'gone'
     WHERE p.id IN (SELECT pool_id FROM chosen WHERE state = 'waiting') GROUP BY p.id
-), caps AS MATERIALIZED (
+), at_cap AS MATERIALIZED (
     SELECT t.name, t.max_claims FROM holdfast.tenant t
     WHERE t.name IN (SELECT tenant FROM chosen WHERE state = 'waiting') AND t.max_claims <= (
         SELECT count(*) FROM holdfast.claim l WHERE l.tenant = t.name AND l.state IN @claim.live)
@@ -108,14 +108,14 @@ SELECT c.id, c.pool_id, p.name AS pool, c.tenant, c.state, c.priority, c.attempt
             WHEN i.recovering_since IS NOT NULL THEN 'the database lost commits: everything waits until pods have been compared'
             WHEN p.state <> 'live' THEN 'its pool is being deleted'
             WHEN i.stopping THEN 'the installation is being stopped with its workers: nothing is given out'
-            WHEN caps.name IS NOT NULL THEN format('tenant %L holds its cap of %s claims', c.tenant, caps.max_claims)
-            ELSE crowd.sentence || CASE WHEN c.reason <> '' THEN '; before: ' || c.reason ELSE '' END END AS reason,
+            WHEN at_cap.name IS NOT NULL THEN format('tenant %L holds its cap of %s claims', c.tenant, at_cap.max_claims)
+            ELSE pool_now.sentence || CASE WHEN c.reason <> '' THEN '; before: ' || c.reason ELSE '' END END AS reason,
        extract(epoch FROM c.created_at)::float8 AS created_at, extract(epoch FROM c.assigned_at)::float8 AS assigned_at,
        extract(epoch FROM c.active_at)::float8 AS active_at, extract(epoch FROM c.ended_at)::float8 AS ended_at,
        extract(epoch FROM c.deadline_heard + h.deaf)::float8 AS deadline_at,
        extract(epoch FROM c.lease_heard + h.deaf)::float8 AS lease_until, extract(epoch FROM c.max_heard + h.deaf)::float8 AS max_until
 FROM chosen c JOIN holdfast.pool p ON p.id = c.pool_id LEFT JOIN holdfast.worker w ON w.id = c.worker_id
-LEFT JOIN crowd ON crowd.id = c.pool_id LEFT JOIN caps ON caps.name = c.tenant, holdfast.hearing h, holdfast.installation i
+LEFT JOIN pool_now ON pool_now.id = c.pool_id LEFT JOIN at_cap ON at_cap.name = c.tenant, holdfast.hearing h, holdfast.installation i
 """
 # One at a time: this is on every claim's path, and the plan of a search for an array is made anew each time (1.4 of 1.65 ms of CPU).
 GET = f"WITH chosen AS MATERIALIZED (SELECT * FROM holdfast.claim WHERE id = $1) {SHOW}"
@@ -132,34 +132,34 @@ WITH chosen AS MATERIALIZED (
 # the answer for whoever waits. Whoever writes several claims or workers locks them by their ids first, claims before workers:
 # else two such statements may wait for each other.
 OFFER = f"""
-WITH given AS MATERIALIZED (
-    SELECT g.* FROM unnest($1::text[], $2::bigint[], $3::boolean[]) AS g(id, fence, protected)
-), mine AS MATERIALIZED (
+WITH offers AS MATERIALIZED (
+    SELECT o.* FROM unnest($1::text[], $2::bigint[], $3::boolean[]) AS o(id, fence, protected)
+), locked_claims AS MATERIALIZED (
     SELECT id FROM holdfast.claim WHERE id = ANY ($1::text[]) ORDER BY id FOR UPDATE
 ), clock AS MATERIALIZED (SELECT holdfast.now() AS t, holdfast.heard() AS h),
 chosen AS (
     UPDATE holdfast.claim AS claim SET
-        offered = true, protected = g.protected, progress_heard = clock.h,
+        offered = true, protected = o.protected, progress_heard = clock.h,
         state = CASE WHEN agent.yes THEN claim.state ELSE 'active' END,
         delivered = claim.delivered OR NOT agent.yes,
         active_at = CASE WHEN agent.yes THEN NULL ELSE clock.t END,
         lease_heard = CASE WHEN agent.yes THEN NULL ELSE clock.h + claim.lease END,
         max_heard = CASE WHEN agent.yes THEN NULL ELSE clock.h + claim.max_duration END
-    FROM given g JOIN mine USING (id), clock, holdfast.pool p, LATERAL (SELECT (p.spec #>> '{{worker,agent}}')::boolean AS yes) agent
-    WHERE claim.id = g.id AND claim.fence = g.fence AND claim.state IN @claim.activate AND NOT claim.offered
+    FROM offers o JOIN locked_claims USING (id), clock, holdfast.pool p, LATERAL (SELECT (p.spec #>> '{{worker,agent}}')::boolean AS yes) agent
+    WHERE claim.id = o.id AND claim.fence = o.fence AND claim.state IN @claim.activate AND NOT claim.offered
       AND p.id = claim.pool_id
     RETURNING claim.*, p.spec #>> '{{protection,mode}}' = 'off' AS off,
-              claim.protected AND p.spec #>> '{{protection,mode}}' = 'claim' AS seen,
+              claim.protected AND p.spec #>> '{{protection,mode}}' = 'claim' AS on_pod,
               pg_notify('holdfast', CASE WHEN agent.yes THEN 'w ' || claim.worker_id ELSE 'c ' || claim.id END)
-), theirs AS MATERIALIZED (
+), locked_workers AS MATERIALIZED (
     SELECT id FROM holdfast.worker WHERE id IN (SELECT worker_id FROM chosen) ORDER BY id FOR UPDATE
-), worn AS (
+), shown_on_workers AS (
     -- What the patch's answer showed on the pod: else the next look at it would write the same once more.
     UPDATE holdfast.worker AS worker SET delivered = worker.delivered OR c.state = 'active',
-        protected = worker.protected OR c.seen, version = worker.version + 1
-    FROM chosen c JOIN theirs ON theirs.id = c.worker_id
-    WHERE worker.id = c.worker_id AND (c.state = 'active' OR c.seen AND NOT worker.protected)
-), noted AS (
+        protected = worker.protected OR c.on_pod, version = worker.version + 1
+    FROM chosen c JOIN locked_workers ON locked_workers.id = c.worker_id
+    WHERE worker.id = c.worker_id AND (c.state = 'active' OR c.on_pod AND NOT worker.protected)
+), events AS (
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
     SELECT clock.t, CASE WHEN c.state = 'active' THEN 'claim.active' ELSE 'claim.unprotected' END, c.pool_id, c.worker_id, c.id,
            c.tenant, CASE WHEN c.protected OR c.off THEN '' ELSE 'the cluster would not take the protection' END
