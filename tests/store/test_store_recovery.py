@@ -206,6 +206,17 @@ def test_a_claim_that_only_its_pod_knows_is_adopted(on_store: OnStore) -> None:
     on_store(story)
 
 
+def test_what_would_be_adopted_after_the_end_of_recovery_is_not(on_store: OnStore) -> None:
+    async def story(store: PostgresStore) -> None:
+        pool = await make_pool(store, SESSION)
+        await store.recovery.begin("restored", 0)
+        ended = store.db.sql("SELECT @fn.end_recovery()")
+        [late] = await queued(store, ended, store.recovery.adopt(held_by(pool, "w-lost", (1 << 40) + 500)))
+        assert late == Stale()
+
+    on_store(story)
+
+
 def test_a_pods_newer_word_replaces_what_the_row_believes(on_store: OnStore) -> None:
     async def story(store: PostgresStore) -> None:
         pool = await make_pool(store, JOB)

@@ -1,5 +1,6 @@
 -- Recovery after lost commits: notice, begin, compare, adopt, end, and the question whether acting is allowed (decision 0016).
--- Everything here that reads or writes the state of recovery takes the advisory lock 'holdfast.recovery' first.
+-- The advisory lock 'holdfast.recovery' guards the mode: whoever relies on it takes the lock in shared mode, and its beginning and
+-- its end take it exclusively.
 
 -- Whether the caller may give out, spawn or end something. True until the calling statement commits, because begin_recovery needs
 -- this lock exclusively. False while a recovery is under way, and when the database shows a lower mark than the caller has
@@ -120,6 +121,8 @@ DECLARE
     v_max interval;
     v_lease interval;
 BEGIN
+    -- Recovery must not end in between: a claim that is adopted after that would not have been compared with the others.
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('holdfast.recovery', 0));
     IF NOT EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NOT NULL) THEN
         RETURN 'stale';
     END IF;
@@ -225,6 +228,7 @@ DECLARE
     i holdfast.installation;
     t timestamptz := holdfast.now();
 BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.recovery', 0));
     SELECT * INTO i FROM holdfast.installation WHERE recovering_since IS NOT NULL FOR UPDATE;
     IF NOT FOUND THEN
         RETURN 'stale';
