@@ -33,11 +33,17 @@ async def recovered(store: PostgresStore) -> None:
     assert await store.recovery.end() == Done()
 
 
+async def unsuspected(store: PostgresStore) -> None:
+    """As it will be without the trigger for the release before: the rule must not lean on `suspect_since`."""
+    await store.db.rows("UPDATE holdfast.worker SET suspect_since = NULL")
+
+
 def test_an_unconfirmed_worker_is_not_given_out_or_ended_until_its_agent_reports(on_store: OnStore) -> None:
     async def story(store: PostgresStore) -> None:
         pool = await make_pool(store, JOB)
         [worker] = await make_warm(store, pool)
         await recovered(store)
+        await unsuspected(store)
         row = await store.workers.get(worker)
         assert row is not None
         assert not row.confirmed
@@ -60,6 +66,7 @@ def test_an_unconfirmed_worker_is_not_parked_for_its_tenants_next_claim(on_store
         await make_warm(store, pool)
         pair = await active(store, pool, ask(lease=60.0))
         await recovered(store)
+        await unsuspected(store)
         assert await end(store, pair.claim, "release") == Done()
         row = await store.workers.get(pair.worker)
         assert row is not None
