@@ -1,4 +1,4 @@
-"""After lost commits: compare each pod's stamp and each agent's word with the rows, adopt, and only then go on."""
+"""Compare each pod's stamp and each agent's report with the rows, decide what to adopt, and when recovery may end."""
 
 from collections.abc import Iterable, Mapping
 
@@ -12,8 +12,8 @@ LISTEN = 30.0
 
 
 def compare(row: Row | None, pod: Pod, heartbeat: Heartbeat | None) -> list[Adopt | AdoptFree]:
-    """What one worker's pod and agent know that the database does not. A pod that has ended counts as well: its stamp says whose
-    exit code it carries, and the passes after recovery end that claim by it."""
+    """Returns what to adopt because one worker's pod or agent knows it and the database does not. A pod that has ended counts as
+    well: its stamp shows whose exit code it carries, and the passes after recovery end that claim by it."""
     spoke = heartbeat if heartbeat is not None and heartbeat.spoke_since_recovery else None
     held = _held(pod, spoke) or left_to(row, pod)
     if held is not None:
@@ -62,7 +62,8 @@ def may_be_forgotten(pod: Pod, state: Recovery) -> bool:
 
 
 def _held(pod: Pod, word: Heartbeat | None) -> tuple[str, str, int] | None:
-    """What the worker holds. Its agent's word counts more than the stamp, which may be left over; its last word most of all."""
+    """Returns claim, tenant and fence that the worker holds. Its agent's report counts more than the stamp, which may be left over.
+    What the agent left behind when it went counts most."""
     if pod.stamp is not None and pod.stamp.fence == pod.left_to:
         return pod.stamp.claim, pod.stamp.owner, pod.stamp.fence
     if word is not None and pod.phase != "ended":
@@ -74,7 +75,8 @@ def _held(pod: Pod, word: Heartbeat | None) -> tuple[str, str, int] | None:
 
 
 def left_to(row: Row | None, pod: Pod) -> tuple[str, str, int] | None:
-    """What its agent's last word says that it holds, where the row knows whose that is. (Unprotected, it has no stamp.)"""
+    """Returns claim, tenant and fence to which the agent has left its container, if the row knows them. An unprotected pod has no
+    stamp that would show them."""
     worker = row.worker if row is not None and row.worker.pod_uid in (pod.uid, None) else None
     if worker is None or worker.claim is None or worker.tenant is None or worker.fence is None or worker.fence != pod.left_to:
         return None
@@ -88,7 +90,7 @@ def finish(
     state: Recovery,
     planned: Iterable[object] = (),
 ) -> list[EndRecovery]:
-    """Recovery ends when every living pod's agent has spoken since it began, or had time enough to."""
+    """Ends recovery once every living pod's agent has reported since it began, or had time enough to."""
     finding = any(isinstance(action, BeginRecovery | Adopt | AdoptFree) for action in planned)
     if finding and state.age < 2 * LISTEN:
         return []  # the next pass shows whether it took

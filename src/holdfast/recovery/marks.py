@@ -17,12 +17,12 @@ LOOK_SECONDS = 0.5  # a beat waits no longer for what is kept outside, or a slow
 
 
 class Marks:
-    """The highest mark and epoch that this replica knows of: of its own beats, and of those that any replica kept outside. Every
-    beat carries them, and the database compares them with its own.
+    """Keeps the highest mark and epoch that this replica knows of, from its own beats and from what any replica kept outside the
+    database. Every beat carries them, and the database compares them with its own.
 
-    What is kept outside is read before each beat: the mark of a replica that has died since is known to nobody else. In calm
-    that is done as well as can be. After an interruption, as at the start, there may be another database: nothing goes on
-    before it was done, and before the stamps of all pods were compared, too."""
+    What is kept outside is read before each beat, because the mark of a replica that has died since is stored nowhere else. While
+    beats are stored, a read that fails is skipped. After an interruption, as at the start, the database may be another one: no
+    beat is sent before the read succeeded and the stamps of all pods were compared."""
 
     def __init__(self, store: Store, cluster: Cluster, count_error: Callable[[], None]) -> None:
         self.seen = Seen()
@@ -36,7 +36,7 @@ class Marks:
         store.recovery.saw(UNCOMPARED)
 
     async def look(self) -> None:
-        """Before a beat: what do others know of this database, and is it ours at all?"""
+        """Reads, before a beat, what other replicas have seen. After an interruption also checks that the database is ours."""
         if asyncio.get_running_loop().time() - self._stored_at > UNHEARD_SECONDS:
             self.interrupted()
         if self._looking is None or self._looking.done():
@@ -53,7 +53,8 @@ class Marks:
         await self._compare_stamps()
 
     def stored(self, beat: Beat) -> None:
-        """The database showed all that we knew, or it is recovering. Beside the beat, so that others will know as well."""
+        """Remembers what the database showed in this beat, and keeps it outside for the other replicas. The write happens beside
+        the beat, so that a slow disk does not delay the next one."""
         if beat.recovering and not self._recovering:
             log.error("the database lost commits: everything waits until pods and agents are compared", epoch=beat.seen.epoch)
         self.seen = self.seen.raised_to(beat.seen)
@@ -65,7 +66,7 @@ class Marks:
             self._keeping = asyncio.create_task(self._keep(shown))
 
     def interrupted(self) -> None:
-        """The store could not be asked. When it can be, it may be another: nothing is done before it was compared."""
+        """Stops acting, because the store did not answer: when it answers again it may be another database."""
         if self._calm:
             self._calm, self._looking = False, None  # what was read before does not count
             self._store.recovery.saw(UNCOMPARED)
@@ -77,7 +78,7 @@ class Marks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self) -> str | None:
-        """Why what is kept outside could not be read."""
+        """Returns why what is kept outside could not be read, or None."""
         try:
             kept = await self._cluster.remembered()
         except ClusterUnavailable as error:
@@ -88,8 +89,8 @@ class Marks:
         return None
 
     async def _compare_stamps(self) -> None:
-        """What was lost since the last mark shows on pods alone. Without their list we go on: `converge` compares it later, and a
-        single damaged pod must not stop the whole fleet."""
+        """Compares the stamps of all pods, because what was lost since the last mark shows on pods alone. If pods cannot be listed,
+        `converge` compares them later: one damaged pod must not stop the whole fleet."""
         try:
             pods = await asyncio.wait_for(self._cluster.pods(), LIST_SECONDS)
         except (TimeoutError, ClusterUnavailable):
