@@ -62,8 +62,8 @@ def may_be_forgotten(pod: Pod, state: Recovery) -> bool:
 
 
 def _held(pod: Pod, word: Heartbeat | None) -> tuple[str, str, int] | None:
-    """Returns claim, tenant and fence that the worker holds. Its agent's report counts more than the stamp, which may be left over.
-    What the agent left behind when it went counts most."""
+    """Returns claim, tenant and fence that the worker holds. Its agent's report counts more than the stamp, which may be left
+    over. What the agent left behind when it went counts most."""
     if pod.stamp is not None and pod.stamp.fence == pod.left_to:
         return pod.stamp.claim, pod.stamp.owner, pod.stamp.fence
     if word is not None and pod.phase != "ended":

@@ -89,8 +89,8 @@ class Marks:
         return None
 
     async def _compare_stamps(self) -> None:
-        """Compares the stamps of all pods, because what was lost since the last mark shows on pods alone. If pods cannot be listed,
-        `converge` compares them later: one damaged pod must not stop the whole fleet."""
+        """Compares the stamps of all pods, because what was lost since the last mark shows on pods alone. If they cannot be
+        listed, `converge` compares them later: one damaged pod must not stop the whole fleet."""
         try:
             pods = await asyncio.wait_for(self._cluster.pods(), LIST_SECONDS)
         except (TimeoutError, ClusterUnavailable):
