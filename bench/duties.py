@@ -86,7 +86,7 @@ async def passes(here: Stage, workers: int, sizes: Sizes) -> tuple[dict[str, Pas
     await here.sql("ANALYZE")
     store = await here.store()
     try:
-        ports = Ports(store, cast(Cluster, HollowCluster((await store.fleet.state()).install, pool_id, name, workers)))
+        ports = Ports(store, cast(Cluster, HollowCluster((await store.recovery.state()).install, pool_id, name, workers)))
         tracemalloc.start()
         converge = Converge()
         converge.plan(await converge.observe(ports))

@@ -14,8 +14,9 @@ import msgspec
 from holdfast.local.keeping import Tokens
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import FieldProblem, Pool
-from holdfast.ports.cluster import Finding, Identity, Order, Output, Refused, Remembered
+from holdfast.ports.cluster import Finding, Identity, Order, Output, Refused
 from holdfast.ports.declared import Declarations
+from holdfast.ports.recovery import Remembered
 
 
 class HollowPods:

@@ -18,15 +18,18 @@ CASES = (
     "tests/duties/test_converge_ends.py",
     "tests/duties/test_converge_strangers.py",
     "tests/duties/test_converge_cases.py",
-    "tests/duties/test_recover.py",
+    "tests/recovery/test_compare.py",
     "tests/duties/test_converge_reads.py",
     "tests/duties/test_converge.py",
 )
 
+HAND_OVERS = tuple(f"tests/postgres/test_store_{about}.py" for about in ("rush", "turns", "protection"))
+
 # A file is judged by the first line that names it or one of its folders.
 TARGETS = (
     Target("src/holdfast/duties/cases.py", (*PLANS, *CASES, "tests/duties/test_converge_on_store.py")),
-    Target("src/holdfast/duties/recover.py", (*PLANS, "tests/duties/test_recover.py", *CASES)),
+    Target("src/holdfast/recovery", ("tests/recovery/test_compare.py", *CASES, "tests/recovery/test_marks.py")),
+    Target("src/holdfast/claimpath", ("tests/claimpath", *HAND_OVERS)),
     Target("src/holdfast/duties/converge.py", (*CASES, "tests/duties/test_converge_on_store.py")),
     Target("src/holdfast/duties/observed.py", CASES),
     Target("src/holdfast/duties/deadlines.py", (*PLANS, "tests/duties/test_deadlines.py")),

@@ -11,7 +11,7 @@ FUNCTIONS = POSTGRES / "functions"
 MODULES = ("pools", "claims", "workers", "fleet", "history", "access")  # `workers` reads a constant of `pools`
 
 # The tests that judge a mutant. Those of them that never reach the store are left out by the recorded run.
-JUDGES = ("tests/postgres", "tests/duties", "tests/running", "tests/claimpath", "tests/model/test_tenants.py")
+JUDGES = ("tests/postgres", "tests/duties", "tests/running", "tests/claimpath", "tests/recovery", "tests/model/test_tenants.py")
 
 HEAD = re.compile(r"^CREATE FUNCTION @fn\.(\w+)", re.MULTILINE)
 CALL = re.compile(r"@fn\.(\w+)")

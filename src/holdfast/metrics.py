@@ -40,6 +40,12 @@ class Metrics:
         # From the database
         self.workers = Gauge("holdfast_workers", "Workers by pool and state.", ["pool", "state"], registry=r)
         self.suspects = Gauge("holdfast_workers_suspect", "Workers silent for too long.", ["pool"], registry=r)
+        self.unconfirmed = Gauge(
+            "holdfast_workers_unconfirmed",
+            "Workers that have not reported since the database lost commits.",
+            ["pool"],
+            registry=r,
+        )
         self.claims = Gauge("holdfast_claims", "Claims that have not ended, by pool and state.", ["pool", "state"], registry=r)
         self.oldest = Gauge("holdfast_oldest_waiting_seconds", "Age of the oldest waiting claim.", ["pool"], registry=r)
         self.starved = Gauge("holdfast_pool_starved", "1: claims wait although workers are free.", ["pool"], registry=r)

@@ -17,7 +17,8 @@ import uvloop
 from .api.probes import Probes
 from .api.server import BoundedHttp
 from .ports.cluster import Cluster
-from .postgres.database import UNAVAILABLE, Mark
+from .ports.recovery import Mark
+from .postgres.database import UNAVAILABLE
 from .wiring import Layout, Settings, Wired, admit, connect, kubernetes_cluster, local_cluster, wire
 
 COLLECT_AFTER = 50_000  # objects; requests leave no cycles behind, so a collection finds little and stops everybody meanwhile

@@ -1,4 +1,4 @@
-"""Put a replica together: store, cluster, engine and doors. The only place that knows all of them."""
+"""Put a replica together: store, cluster, claim path, duties and routes. The only place that knows all of them."""
 
 import asyncio
 import contextlib
@@ -24,8 +24,9 @@ from .ids import Ids
 from .local.cluster import LocalCluster
 from .metrics import Metrics
 from .ports.cluster import Cluster
+from .ports.recovery import Mark
 from .ports.store import Store, StoreUnavailable
-from .postgres.database import Database, Mark
+from .postgres.database import Database
 from .postgres.migrate import migrate
 from .postgres.store import PostgresStore
 from .running.apply import Apply

@@ -83,7 +83,7 @@ class Stage:
         store = self.store = PostgresStore(await Database.connect(self.dsn, size=8))
         paths = [self.home / name for name in ("workers", "output", "highwater.json", "servers")]
         self.wired = wire(store, PodsOfRows(*paths, install="i-test", key=KEY), key=KEY, url="http://127.0.0.1:1")
-        store.saw(0)  # no replica runs here that would compare the database with what is kept outside
+        store.recovery.saw(0)  # no replica runs here that would compare the database with what is kept outside
         for name, (id_, role, tenant) in TOKENS.items():
             await store.access.make_token(id_, hash_token(name), name, role, tenant, None)
         await store.pools.put("p-direct", "direct", DIRECT, "api")

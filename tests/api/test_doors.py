@@ -160,7 +160,7 @@ TOTALS = (
 
 def test_totals_that_are_kept_in_the_database_are_counters(stage: Stage) -> None:
     stage.do(stage.store.db.rows("UPDATE holdfast.term SET actions = 7, skips = 3, taken_over = 2 WHERE duty = 'scale'"))
-    stage.do(stage.store.fleet.begin_recovery("the timeline changed", 0))
+    stage.do(stage.store.recovery.begin("the timeline changed", 0))
     scraped = samples(stage)
     scale = {"duty": "scale"}
     assert [scraped[name][0] for name in TOTALS] == ["counter"] * 4

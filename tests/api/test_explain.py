@@ -108,7 +108,7 @@ def test_a_frozen_pool_says_how_to_thaw_it(stage: Stage) -> None:
 
 
 def test_while_commits_are_looked_for_nothing_is_retired_and_the_pool_says_why(stage: Stage) -> None:
-    stage.do(stage.store.fleet.begin_recovery("the timeline changed", 0))
+    stage.do(stage.store.recovery.begin("the timeline changed", 0))
     refused = retired(stage, "w-1")
     assert (refused.status, refused.json["code"]) == (409, "recovering")
     assert "try again in a minute" in refused.json["detail"]

@@ -249,6 +249,7 @@ ROLES = [
           ("POST", "/v1/workers/w-1/retire", {"reason": "x"}), ("GET", "/v1/tenants", None), ("GET", "/v1/tenants/acme", None),
           ("PUT", "/v1/tenants/acme", {"weight": 1000}), ("GET", "/v1/duties", None), ("GET", "/v1/replicas", None),
           ("GET", "/v1/brake", None), ("POST", "/v1/brake/release", {"reason": "x"}), ("GET", "/v1/doctor", None),
+          ("GET", "/v1/recovery", None), ("POST", "/v1/recovery/w-1", {"decision": "confirm", "reason": "x"}),
           ("GET", "/v1/tokens", None), ("POST", "/v1/tokens", {"name": "x", "role": "admin"}),
           ("DELETE", "/v1/tokens/t-rival", None), ("GET", "/metrics", None),
       ]),

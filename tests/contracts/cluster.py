@@ -11,7 +11,8 @@ from typing import Protocol
 import pytest
 
 from holdfast.model.pod import Pod, Stamp
-from holdfast.ports.cluster import Cluster, Identity, Order, Output, Refused, Remembered
+from holdfast.ports.cluster import Cluster, Identity, Order, Output, Refused
+from holdfast.ports.recovery import Remembered
 from waiting import Deadline, becomes
 
 FOREVER = ["sleep", "1000"]

@@ -5,7 +5,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # What is about no single package.
-SUBJECTS = {"contracts", "docs", "e2e", "kube_demo", "soak", "testcluster"}
+# bench and net: the tests of the folders bench/ and mutation/.
+SUBJECTS = {"bench", "contracts", "docs", "e2e", "kube_demo", "net", "soak", "testcluster"}
 
 
 def test_each_folder_is_a_package_of_the_product_or_a_known_subject() -> None:

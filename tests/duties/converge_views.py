@@ -9,7 +9,8 @@ from holdfast.duties.observed import Observed
 from holdfast.model.claim import fence_of
 from holdfast.model.pod import Heartbeat, Pod, Stamp
 from holdfast.model.worker import Worker
-from holdfast.ports.store import Recovery, Row
+from holdfast.ports.recovery import Recovery
+from holdfast.ports.store import Row
 
 NAME = "w-etl-1"
 UID = "uid-1"
@@ -162,6 +163,7 @@ def any_row(dice: random.Random, name: str = NAME, **fixed: Any) -> Row:
         "seal": dice.random() < 0.2,
         "heartbeat": any_heartbeat(dice, name) if dice.random() < 0.8 else None,
         "suspect_since": dice.choice([None, NOW - 10]),
+        "unconfirmed_since": dice.choice([None, None, NOW - 10]),
         "pod_uid": dice.choice([UID, UID, UID, None]),
         "scheduled_age": dice.choice([None, *AGES]),
         "claim_retry": dice.choice([None, "lost"]),

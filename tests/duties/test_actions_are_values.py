@@ -6,18 +6,9 @@ from typing import Any, get_args
 import pytest
 
 from holdfast.duties import actions, duty, observed
-from holdfast.duties.actions import (
-    Action,
-    AdoptFree,
-    BeginRecovery,
-    Condemn,
-    DeletePod,
-    DrainPool,
-    EndClaim,
-    PruneOutputs,
-    Requeue,
-)
+from holdfast.duties.actions import Action, Condemn, DeletePod, DrainPool, EndClaim, PruneOutputs, Requeue
 from holdfast.duties.pools import Observed
+from holdfast.recovery.actions import AdoptFree
 
 VALUES = [*get_args(Action), actions.Proof, observed.Observed, observed.Verdict, duty.Ports, Observed]
 
@@ -42,7 +33,6 @@ DEFAULTS = [
     (Condemn, {"counted": True, "pool_id": None, "trouble": None, "proof": None, "floor": None}),
     (DeletePod, {"orphan": False, "counted": True, "reason": ""}),
     (DrainPool, {"gone": None}),
-    (BeginRecovery, {"epoch": 0}),
     (AdoptFree, {"spent": False}),
 ]
 

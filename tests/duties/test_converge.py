@@ -8,16 +8,12 @@ from hypothesis import strategies as st
 
 from holdfast.duties.actions import (
     Action,
-    Adopt,
-    AdoptFree,
-    BeginRecovery,
     Bury,
     Clear,
     Condemn,
     CreatePod,
     DeletePod,
     EndClaim,
-    EndRecovery,
     ForgetPod,
     NoteUid,
     Requeue,
@@ -30,6 +26,7 @@ from holdfast.duties.observed import Case, Observed
 from holdfast.model.claim import LIVE
 from holdfast.model.pod import Heartbeat, Pod
 from holdfast.ports.store import Row
+from holdfast.recovery.actions import Adopt, AdoptFree, BeginRecovery, EndRecovery
 
 LOOK = settings(deadline=None, max_examples=400)
 ENDS = (Condemn, DeletePod, Bury, EndClaim, Requeue, ForgetPod, Clear)
@@ -111,6 +108,14 @@ def test_nothing_ends_while_commits_may_be_missing(view: Observed) -> None:
     assert len(ends) <= 1
     effects = [action for action in plan if not isinstance(action, ShowFacts)]
     assert not ends or (effects[-1] == ends[0] and view.whole)
+
+
+@LOOK
+@given(views(recovering=False, unconfirmed_since=1.0))
+def test_an_unconfirmed_worker_is_not_ended_without_proof_that_its_pod_has(view: Observed) -> None:
+    for action in Converge().plan(view):
+        if isinstance(action, Condemn) and view.rows[action.worker].worker.state != "spawning":
+            assert action.proof is not None, "it may be busy, whatever its row says"
 
 
 @LOOK

@@ -8,8 +8,6 @@ from converge_views import BUSY, EPOCH, FENCE, NAME, NOW, STAMP, UID, heartbeat,
 
 from holdfast.duties.actions import (
     Action,
-    AdoptFree,
-    BeginRecovery,
     Bury,
     Clear,
     Condemn,
@@ -31,6 +29,7 @@ from holdfast.duties.observed import Case, Observed
 from holdfast.model.claim import MAX_LOST_RETRIES, fence_of
 from holdfast.model.pod import Pod, Stamp
 from holdfast.ports.store import Row
+from holdfast.recovery.actions import AdoptFree, BeginRecovery
 
 BEFORE = {"missing_before": frozenset({NAME})}
 RECOVERING = {"state": state(recovering=True)}
@@ -95,13 +94,13 @@ EXAMPLES: list[tuple[Case, Row | None, Pod | None, dict[str, Any]]] = [
     (Case.ORPHAN_BUSY, None, BUSY_POD, {}),
     (Case.ORPHAN_BUSY, None, pod(left_to=FENCE), {}),
     (Case.ORPHAN_BUSY, None, FREE_POD, {"heartbeats": {NAME: heartbeat(doing="running", **BUSY)}}),
-    (Case.ORPHAN_EPOCH, None, pod(epoch=EPOCH - 1), {}),
-    (Case.ORPHAN_EPOCH, None, pod(epoch=EPOCH - 1), {"heartbeats": {NAME: heartbeat(age=61.0)}}),
-    (Case.ORPHAN_EPOCH, None, pod(epoch=EPOCH - 1), {"heartbeats": {NAME: heartbeat(doing="resetting")}}),
+    (Case.ORPHAN_FROM_BEFORE, None, pod(epoch=EPOCH - 1), {}),
+    (Case.ORPHAN_FROM_BEFORE, None, pod(epoch=EPOCH - 1), {"heartbeats": {NAME: heartbeat(age=61.0)}}),
+    (Case.ORPHAN_FROM_BEFORE, None, pod(epoch=EPOCH - 1), {"heartbeats": {NAME: heartbeat(doing="resetting")}}),
     (Case.ORPHAN_IDLE, None, pod(epoch=EPOCH - 1), {"heartbeats": {NAME: heartbeat()}}),
     (Case.ORPHAN, None, pod(epoch=EPOCH - 1, phase="pending"), {}),
-    (Case.ORPHAN_EPOCH, None, pod(epoch=EPOCH - 1, phase="pending"), {"heartbeats": {NAME: heartbeat(age=61.0)}}),
-    (Case.ORPHAN_EPOCH, None, pod(epoch=EPOCH - 1, phase="pending", protected=True), {}),
+    (Case.ORPHAN_FROM_BEFORE, None, pod(epoch=EPOCH - 1, phase="pending"), {"heartbeats": {NAME: heartbeat(age=61.0)}}),
+    (Case.ORPHAN_FROM_BEFORE, None, pod(epoch=EPOCH - 1, phase="pending", protected=True), {}),
     (Case.ORPHAN_BUSY, None, pod(epoch=EPOCH - 1, phase="pending", stamp=STAMP), {}),
     (Case.AHEAD, row(), pod(stamp=Stamp("acme", "c-9", fence_of(EPOCH, 1001))), {}),
     (Case.RECOVERING, row("held"), None, RECOVERING),
@@ -361,3 +360,4 @@ def test_an_agent_that_holds_what_we_do_not_know_is_neither_ended_nor_given_out(
 def test_a_pod_that_knows_a_fence_we_never_gave_begins_recovery() -> None:
     (begin,) = done(None, pod(stamp=Stamp("acme", "c-9", fence_of(EPOCH + 1, 1))))
     assert isinstance(begin, BeginRecovery)
+    assert begin.fence == fence_of(EPOCH + 1, 1)

@@ -2,9 +2,9 @@
 
 from queue_on_store import ask, make_pool, make_warm
 
-from holdfast.duties.actions import Adopt, Condemn, ShowFacts
+from holdfast.duties.actions import Condemn, ShowFacts
 from holdfast.duties.converge import Converge
-from holdfast.duties.deadlines import Deadlines
+from holdfast.duties.deadlines import FIRST_STALL, Deadlines
 from holdfast.duties.observed import Observed
 from holdfast.duties.scale import plan_pool
 from holdfast.model.outcome import Done, Skipped, Stale
@@ -12,6 +12,7 @@ from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import Pool
 from holdfast.ports.store import AgentReport, Pair
 from holdfast.postgres.store import PostgresStore
+from holdfast.recovery.actions import Adopt
 from postgres.store_steps import acknowledge
 
 
@@ -34,7 +35,7 @@ def pod_of(worker: str, pool: Pool, **facts: object) -> Pod:
 
 async def view_of(store: PostgresStore, *pods: Pod) -> Observed:
     rows = {row.worker.id: row for row in await store.workers.rows(None)}
-    return Observed({pod.name: pod for pod in pods}, rows, {}, await store.fleet.state(), await store.now())
+    return Observed({pod.name: pod for pod in pods}, rows, {}, await store.recovery.state(), await store.now())
 
 
 async def serve(store: PostgresStore, pair: Pair) -> None:
@@ -63,12 +64,12 @@ async def test_recovery_leaves_a_claim_with_the_worker_that_serves_it_now(store:
     assert second.worker != first.worker
     await serve(store, second)
 
-    assert await store.fleet.begin_recovery("the server's timeline changed", 0)
+    assert await store.recovery.begin("the server's timeline changed", 0)
     hung = pod_of(first.worker, pool, terminating=True, protected=True, stamp=Stamp("acme", "c-1", first.fence))
     busy = pod_of(second.worker, pool, protected=True, stamp=Stamp("acme", "c-1", second.fence))
     for action in Converge().plan(await view_of(store, hung, busy)):
         if isinstance(action, Adopt):
-            await store.fleet.adopt(action.adoption)
+            await store.recovery.adopt(action.adoption)
 
     (claim,) = await store.claims.get(["c-1"])
     assert (claim.state, claim.worker, claim.fence) == ("active", second.worker, second.fence)
@@ -123,7 +124,7 @@ async def test_a_retried_claim_has_its_waiting_time_anew_also_after_an_outage(st
     (pair,) = (await store.claims.match(pool.id, [ask("c-1", retry="lost", deadline=600.0)], 1)).pairs
     await serve(store, pair)
     assert await store.claims.requeue("c-1", pair.fence, dead=True, reason="it died") == Done()
-    assert Deadlines().plan(await store.claims.due(10)) == []
+    assert Deadlines().plan(await store.claims.due(10, FIRST_STALL)) == []
     (claim,) = await store.claims.get(["c-1"])
     assert claim.deadline_at is not None
     assert claim.deadline_at - await store.now() > 300, "most of its 600 s; no replica beats here, so some seconds are deaf"

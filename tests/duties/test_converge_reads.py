@@ -14,7 +14,8 @@ from holdfast.duties.duty import Ports
 from holdfast.duties.observed import Observed
 from holdfast.model.pod import Heartbeat, Pod
 from holdfast.ports.cluster import ClusterUnavailable
-from holdfast.ports.store import Recovery, Row
+from holdfast.ports.recovery import Recovery
+from holdfast.ports.store import Row
 
 
 class Both:
@@ -23,7 +24,7 @@ class Both:
     def __init__(self, pods: Iterable[Pod] = (), rows: Iterable[Row] = (), heartbeats: Iterable[Heartbeat] = ()) -> None:
         self.listed, self.stored, self.spoken = list(pods), list(rows), list(heartbeats)
         self.asked: list[Any] = []
-        self.workers = self.fleet = self
+        self.workers = self.recovery = self
 
     async def pods(self) -> list[Pod]:
         return self.listed

@@ -7,11 +7,12 @@ import pytest
 from converge_views import EPOCH, FENCE, NAME, NOW, STAMP, UID, heartbeat, pod, row
 from verdicts import FREE_POD, case, done
 
-from holdfast.duties.actions import Action, AdoptFree, DeletePod, ForgetPod, Quarantine
+from holdfast.duties.actions import Action, DeletePod, ForgetPod, Quarantine
 from holdfast.duties.cases import ORPHAN_GRACE, SILENT, new_facts
 from holdfast.duties.observed import Case
 from holdfast.model.pod import Heartbeat, Pod
 from holdfast.ports.store import Facts
+from holdfast.recovery.actions import AdoptFree
 
 # Pods without a row.
 

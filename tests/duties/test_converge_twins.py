@@ -7,11 +7,12 @@ import pytest
 from converge_views import BUSY, EPOCH, FENCE, NAME, NOW, STAMP, UID, heartbeat, pod, row, seen, state
 from verdicts import BEFORE, FREE, FREE_POD, PROOF, case, condemned, done
 
-from holdfast.duties.actions import Acknowledged, Action, AdoptFree, BeginRecovery, Clear, HeardAgain, Protect, Seal, Suspect
+from holdfast.duties.actions import Acknowledged, Action, Clear, HeardAgain, Protect, Seal, Suspect
 from holdfast.duties.cases import SILENT, STAMP_GRACE, classify
 from holdfast.duties.observed import Case
 from holdfast.model.claim import fence_of
 from holdfast.model.pod import Heartbeat, Stamp
+from holdfast.recovery.actions import AdoptFree, BeginRecovery
 
 BUSY_POD = pod(stamp=STAMP, protected=True)
 LEFT = pod(stamp=STAMP, protected=True, left_to=FENCE)
@@ -24,7 +25,7 @@ def test_a_fence_is_ahead_only_beyond_the_last_that_was_given() -> None:
     last = Stamp("acme", "c-9", fence_of(EPOCH, 1000))
     assert case(row("held"), pod(stamp=last)) != Case.AHEAD
     ahead = done(row(), pod(stamp=Stamp("acme", "c-9", fence_of(EPOCH + 2, 1))))
-    assert ahead == [BeginRecovery("a pod carries a fence that this database never gave", EPOCH + 2)]
+    assert ahead == [BeginRecovery("a pod carries a fence that this database never gave", fence_of(EPOCH + 2, 1))]
 
 
 def test_while_recovering_a_pod_that_is_ahead_is_compared_as_well() -> None:

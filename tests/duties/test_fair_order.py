@@ -164,7 +164,7 @@ async def test_fences_grow_with_every_assignment_and_carry_the_epoch(store: Post
     queue = await Queue.of(store)
     await queue.wait("acme", 10)
     fences = [pair.fence for pair in await queue.serve(10)]
-    state = await store.fleet.state()
+    state = await store.recovery.state()
     assert all(before < after for before, after in pairwise(fences))
     assert {epoch_of(fence) for fence in fences} == {state.epoch}
     assert fences[-1] <= state.last_fence < 2**53

@@ -1,22 +1,18 @@
 """Numbers that hang together: the failure table's bounds, and pauses, periods and patience that must fit into them."""
 
-import re
-
 import pytest
 
 from holdfast.agent.activation import PROGRESS_SECONDS
 from holdfast.api.agents import POLL_SECONDS
 from holdfast.claimpath import protection
-from holdfast.duties import cases, converge, deadlines, recover, scale
+from holdfast.duties import cases, converge, deadlines, scale
 from holdfast.duties.match import MatchDuty
 from holdfast.duties.pools import Pools
 from holdfast.duties.prune import KEEP_DAYS, Prune
-from holdfast.model.claim import KEY_HOURS, MAX_LOST_RETRIES
+from holdfast.model.claim import KEY_HOURS
 from holdfast.model.duration import seconds
 from holdfast.model.pool import PoolSpec
-from holdfast.postgres.claims import DUE
-from holdfast.postgres.database import functions_text
-from holdfast.postgres.history import OUTPUTS, PRUNE
+from holdfast.recovery import compare
 from holdfast.running.looks import DUE_PERIOD
 from holdfast.running.terms import BEAT, TERM, TRUST, stale_after
 
@@ -41,7 +37,7 @@ BOUNDS = [
     ("holder of a leased claim vanished", LEASE + DEADLINES, LEASE + 5),
     ("parked past its TTL", SCALE, 10),
     ("pool deleted, after its last claim", SCALE + Pools.period, 10),
-    ("database restored", recover.LISTEN + CONVERGE, 60),
+    ("database restored", compare.LISTEN + CONVERGE, 60),
 ]
 
 
@@ -71,25 +67,12 @@ def test_both_steps_of_a_broken_hand_over_fit_into_its_bound() -> None:
     assert deadlines.OFFER_STALL + deadlines.DELIVER_STALL <= 15
 
 
-def test_the_store_shows_hand_overs_as_soon_as_they_may_stall() -> None:
-    looked_at = re.search(r"progress_heard <= clock.h - interval '(\d+) s'", DUE)
-    assert looked_at
-    assert float(looked_at[1]) <= min(deadlines.OFFER_STALL, deadlines.DELIVER_STALL, deadlines.ACTIVATE_STALL)
-
-
-def test_the_look_between_two_passes_asks_for_what_the_pass_would_find() -> None:
-    """Numbers of the same name in SQL: a worker that is due by one and not by the other would be read for nothing."""
-    between = functions_text().partition("due_workers()")[2].partition("$$;")[0]
-    assert f"w.state_heard < clock.h - interval '{cases.SPAWN_LOOK:.0f} s'" in between
-    assert f"w.state_heard) < clock.h - interval '{cases.SILENT:.0f} s'" in between
-
-
 def test_silence_is_three_missed_polls_at_least() -> None:
     assert cases.SILENT >= 3 * POLL_SECONDS
 
 
 def test_recovery_listens_longer_than_a_poll_takes() -> None:
-    assert recover.LISTEN > POLL_SECONDS
+    assert compare.LISTEN > POLL_SECONDS
 
 
 def test_an_orphan_is_older_than_a_spawn_of_unknown_outcome() -> None:
@@ -104,15 +87,6 @@ def test_history_is_kept_longer_than_a_claim_may_last_and_its_key_is_remembered(
     longest = PoolSpec(mode="session").max_duration / 3600
     assert longest == 24
     assert longest + KEY_HOURS < KEEP_DAYS * 24
-
-
-def test_keys_and_outputs_are_remembered_for_the_hours_that_the_model_names() -> None:
-    assert f"interval '{KEY_HOURS} h'" in PRUNE["keys"]
-    assert f"interval '{KEY_HOURS} h'" in OUTPUTS
-
-
-def test_lost_claims_are_retried_as_often_as_the_model_says() -> None:
-    assert re.findall(r"losses < (\d+)", functions_text()) == [str(MAX_LOST_RETRIES)]
 
 
 def test_a_pool_may_start_its_warm_workers_within_its_start_timeout() -> None:

@@ -2,10 +2,11 @@
 
 import pytest
 
-from holdfast.duties import cases, deadlines, observed, prune, recover, scale
+from holdfast.duties import cases, deadlines, observed, prune, scale
 from holdfast.duties.converge import Converge
 from holdfast.duties.match import MatchDuty
 from holdfast.duties.pools import Pools
+from holdfast.recovery import compare
 
 DUTIES = [
     (MatchDuty, "match", 1.0),
@@ -39,7 +40,7 @@ NUMBERS = {
     "a quarter of max may start at once in a large pool": (scale.STARTING_SHARE, 0.25),
     "an action makes at most 8 pods": (scale.SLICE, 8),
     "a pass makes at most 4 slices of pods": (scale.SLICES, 4),
-    "recovery listens for 30 s": (recover.LISTEN, 30.0),
+    "recovery listens for 30 s": (compare.LISTEN, 30.0),
     "an output is kept for a day": (prune.OUTPUT_SECONDS, 86_400.0),
     "history is kept for a week": (prune.KEEP_DAYS, 7),
     "a view is planned in slices of 500 workers": (observed.PART, 500),

@@ -14,21 +14,21 @@ from holdfast.duties.match import MatchDuty
 from holdfast.duties.observed import PART, Case, Observed, Verdict
 from holdfast.duties.prune import KEEP_DAYS, OUTPUT_SECONDS, Prune
 from holdfast.duties.scale import Scale
-from holdfast.ports.store import Recovery
+from holdfast.ports.recovery import Recovery
 
 
 class Store:
     """The store as these duties read it."""
 
     def __init__(self, fleet: Recovery | None = None) -> None:
-        self.pools = self.claims = self.history = self.fleet = self
+        self.pools = self.claims = self.history = self.recovery = self
         self._fleet = fleet or state()
         self.limits: list[int] = []
 
     async def demand(self) -> list[str]:
         return ["p-1", "p-2"]
 
-    async def due(self, limit: int) -> list[Any]:
+    async def due(self, limit: int, _stalled: float) -> list[Any]:
         self.limits.append(limit)
         return []
 

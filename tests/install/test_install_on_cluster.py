@@ -25,8 +25,9 @@ from holdfast.kubernetes.api import Api, ApiRefused
 from holdfast.kubernetes.template import Setup
 from holdfast.model.pod import Stamp
 from holdfast.model.pool import HeadroomSpec, NetworkSpec, Pool, PoolSpec, WorkerSpec, revision_of
-from holdfast.ports.cluster import Order, Remembered
+from holdfast.ports.cluster import Order
 from holdfast.ports.declared import Condition, PoolStatus
+from holdfast.ports.recovery import Remembered
 from holdfast_testcluster.access import MERGE, Access
 from holdfast_testcluster.control_plane import ControlPlane
 from install.helm import CHART, helm, text, want_helm

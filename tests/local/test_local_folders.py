@@ -15,7 +15,8 @@ from holdfast.local.folder import Folder
 from holdfast.local.process import BOOT, look
 from holdfast.local.survey import MARKER
 from holdfast.model.pool import HeadroomSpec, NetworkSpec, Pool, PoolSpec, WorkerSpec
-from holdfast.ports.cluster import Cluster, ClusterUnavailable, Refused, Remembered
+from holdfast.ports.cluster import Cluster, ClusterUnavailable, Refused
+from holdfast.ports.recovery import Remembered
 from waiting import Deadline
 
 

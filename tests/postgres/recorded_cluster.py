@@ -14,7 +14,8 @@ from holdfast.metrics import Metrics
 from holdfast.model.outcome import Outcome
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import Pool
-from holdfast.ports.cluster import ClusterUnavailable, OutcomeUnknown, Remembered
+from holdfast.ports.cluster import ClusterUnavailable, OutcomeUnknown
+from holdfast.ports.recovery import Remembered
 from holdfast.postgres.store import PostgresStore
 from holdfast.running.apply import Apply
 from holdfast.running.replica import Replica

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.duties.deadlines import FIRST_STALL
 from holdfast.postgres.store import PostgresStore
 
 
@@ -51,7 +52,7 @@ async def broken(store: PostgresStore) -> list[str]:
 
 
 async def due(store: PostgresStore) -> list[str]:
-    return [one.claim for one in await store.claims.due(1000)]
+    return [one.claim for one in await store.claims.due(1000, FIRST_STALL)]
 
 
 def only(values: Sequence[Any], kind: type) -> list[Any]:

@@ -67,7 +67,7 @@ async def heals(store: PostgresStore, within: float = 15) -> None:
 async def test_thirty_claims_at_once_share_three_connections_and_ten_workers(bouncer: PgBouncer, dsn: str) -> None:
     async with store_on(bouncer.through(dsn)) as store, direct(dsn) as watcher:
         await store.fleet.join("r-1", 1, "host", "http://here", "1")
-        assert (await store.fleet.beat("r-1", None, 10.0, [])).mark == 1
+        assert (await store.fleet.beat("r-1", None, 10.0, [])).seen.mark == 1
         pool = await make_pool(store, JOB)
         workers = await make_warm(store, pool, 10)
 

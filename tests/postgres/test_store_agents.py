@@ -2,10 +2,10 @@
 
 import pytest
 
-from holdfast.duties.actions import AdoptFree
-from holdfast.duties.recover import compare
 from holdfast.model.outcome import Done
 from holdfast.postgres.store import PostgresStore
+from holdfast.recovery.actions import AdoptFree
+from holdfast.recovery.compare import compare
 from postgres.recorded_cluster import RecordedCluster, pod_of, replica_on
 from postgres.store_clock import Clock
 from postgres.store_locks import replicas
@@ -30,10 +30,10 @@ async def test_an_agent_with_a_claim_that_has_no_row_is_left_alone(store: Postgr
     for worker in [*workers, "w-nobody"]:
         for recovering in (False, True):
             if recovering:
-                await store.fleet.begin_recovery("restored", 0)
+                await store.recovery.begin("restored", 0)
             told = await store.workers.report(agent_report(worker, doing="running", claim="c-lost", fence=1, tenant="acme"))
             assert told.do in ("nothing", "unknown"), await state_of(store, "worker", worker)
-            await store.fleet.end_recovery()
+            await store.recovery.end()
 
 
 async def test_an_agent_that_turns_out_to_be_spent_gives_its_claim_back(store: PostgresStore) -> None:
@@ -58,7 +58,7 @@ async def test_while_recovering_no_agent_is_told_to_end_or_exit(store: PostgresS
     busy = agent_report(pair.worker, doing="running", claim=pair.claim, fence=pair.fence)
     assert (await store.workers.report(busy)).do == "end"
     assert (await store.workers.report(agent_report(pair.worker))).do == "exit"
-    await store.fleet.begin_recovery("restored", 0)
+    await store.recovery.begin("restored", 0)
     assert (await store.workers.report(busy)).do == "nothing"
     assert (await store.workers.report(agent_report(pair.worker))).do == "nothing"
 
@@ -81,13 +81,13 @@ async def test_a_worker_whose_past_tenant_the_database_forgot_serves_nobody_else
     elif obstacle == "the pool is frozen":
         await store.pools.freeze("linux", "an incident")
     # The backup shows it warm. In the lost commits it served tenant a, was reset and parked; its agent remembers.
-    forgotten = agent_report(worker, reset_fence=(await store.fleet.state()).last_fence + 7)
-    await store.fleet.begin_recovery("restored", 0)
+    forgotten = agent_report(worker, reset_fence=(await store.recovery.state()).last_fence + 7)
+    await store.recovery.begin("restored", 0)
     await clock.live(1)
     await store.workers.report(forgotten)
     await store.workers.beat([forgotten])
     await clock.live(1)
-    assert await store.fleet.end_recovery() == Done()
+    assert await store.recovery.end() == Done()
     if obstacle != "the next word is late":
         await store.workers.report(forgotten)
     given = await match(store, pool, ask("b", lease=60.0))
@@ -97,7 +97,7 @@ async def test_a_worker_whose_past_tenant_the_database_forgot_serves_nobody_else
 async def test_a_pod_without_a_row_whose_agent_was_reset_is_not_taken_for_new(store: PostgresStore) -> None:
     clock = await Clock.of(store)
     pool = await make_pool(store, SESSION)
-    await store.fleet.begin_recovery("restored", 0)
+    await store.recovery.begin("restored", 0)
     await clock.live(1)
     forgotten = agent_report("w-lost", reset_fence=7)
     await store.workers.report(forgotten)
@@ -106,8 +106,10 @@ async def test_a_pod_without_a_row_whose_agent_was_reset_is_not_taken_for_new(st
     [heartbeat] = await store.workers.heartbeats(["w-lost"])
     for action in compare(None, pod_of("w-lost", pool), heartbeat):
         assert isinstance(action, AdoptFree)
-        await store.fleet.adopt_free(action.worker, action.uid, action.pool_id, action.pool, action.revision, spent=action.spent)
-    await store.fleet.end_recovery()
+        await store.recovery.adopt_free(
+            action.worker, action.uid, action.pool_id, action.pool, action.revision, spent=action.spent
+        )
+    await store.recovery.end()
     await store.workers.report(forgotten)
     assert await match(store, pool, ask("b", lease=60.0)) == []
 
@@ -121,8 +123,8 @@ async def test_a_restore_to_before_an_earlier_recovery_gives_no_fence_twice(stor
     )
     assert backup is not None
     # Commits are lost once: epoch 2. A claim is given out in it, and the mark with its epoch is kept outside.
-    await store.fleet.begin_recovery("restored", 0)
-    await store.fleet.end_recovery()
+    await store.recovery.begin("restored", 0)
+    await store.recovery.end()
     await make_warm(store, pool)  # the first has nobody who could speak for it: only an operator gives it out again
     given = (await active(store, pool)).fence
     async with replicas(store, 2) as (one, two):
@@ -139,8 +141,8 @@ async def test_a_restore_to_before_an_earlier_recovery_gives_no_fence_twice(stor
         after = replica_on(two, cluster)
         assert await match(two, pool) == [], "nor does who has not compared yet"
         await after.beat()
-        assert (await store.fleet.state()).recovering, "the mark outside is higher"
-    await store.fleet.end_recovery()
+        assert (await store.recovery.state()).recovering, "the mark outside is higher"
+    await store.recovery.end()
     await make_warm(store, pool)
     [pair] = await match(store, pool)
     assert pair.fence > given, "two assignments with one fence cannot be told apart"

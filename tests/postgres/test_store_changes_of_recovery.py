@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.model.outcome import Done, Stale
-from holdfast.ports.store import Adoption
+from holdfast.ports.recovery import Adoption
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import Changes, add_worker, apart, pool_with_worker
 from postgres.store_steps import BARE, JOB, SESSION, active, agent_report, ask, assigned, end, match
@@ -30,7 +30,7 @@ async def test_a_recovery_starts_leases_again_and_takes_every_assignment_for_del
     await match(store, pool, ask("d", id="c-4", lease=30.0))
     await clock.live(5)
     async with await Changes.of(store) as changes:
-        assert await store.fleet.begin_recovery("restored", 1000, 0)
+        assert await store.recovery.begin("restored", 1000, 0)
         assert await changes.seen() == {
             "claim c-1": {"lease_heard": 35.0},
             "claim c-3": {"delivered": True, "progress_heard": 5.0},
@@ -45,13 +45,13 @@ async def test_a_recovery_starts_leases_again_and_takes_every_assignment_for_del
             "worker w-3": {"delivered": True},
             "events": ['105 recovery.began "restored"'],
         }
-        assert not await store.fleet.begin_recovery("seen by another", 1001, 1)
+        assert not await store.recovery.begin("seen by another", 1001, 1)
         assert await changes.seen() == {"hearing": {"mark": 1001}}
-        assert not await store.fleet.begin_recovery("seen by another", 900, 1)
+        assert not await store.recovery.begin("seen by another", 900, 1)
         assert await changes.seen() == {}
         await clock.live(1)
         await changes.seen()
-        assert await store.fleet.begin_recovery("a later epoch was seen", 0, 2), "not above the one that it is at"
+        assert await store.recovery.begin("a later epoch was seen", 0, 2), "not above the one that it is at"
         assert (await changes.seen())["installation"] == {
             "epoch": 3,
             "recoveries": 2,
@@ -71,19 +71,19 @@ async def test_the_end_of_a_recovery_suspects_who_has_not_spoken(store: Postgres
     await active(store, pool, ask("b", id="c-2"))
     await end(store, "c-2")
     await store.workers.condemn("w-3", None, "not wanted", counted=False)
-    assert await store.fleet.end_recovery() == Stale()
+    assert await store.recovery.end() == Stale()
     await store.workers.beat([agent_report("w-5")])
     await clock.live(2)
-    await store.fleet.begin_recovery("restored", 0)
+    await store.recovery.begin("restored", 0)
     await clock.live(2)
     await store.workers.beat([agent_report("w-4"), agent_report("w-6", reset_fence=7)])
     async with await Changes.of(store) as changes:
-        assert await store.fleet.end_recovery() == Done()
+        assert await store.recovery.end() == Done()
         assert await changes.seen() == {
             "installation": {"recovered_at": 104.0, "recovering_since": None},
-            "worker w-1": {"version": 7, "suspect_since": 104.0},
-            "worker w-2": {"version": 8, "suspect_since": 104.0},
-            "worker w-5": {"version": 4, "suspect_since": 104.0},
+            "worker w-1": {"version": 7, "suspect_since": 104.0, "unconfirmed_since": 104.0},
+            "worker w-2": {"version": 8, "suspect_since": 104.0, "unconfirmed_since": 104.0},
+            "worker w-5": {"version": 4, "suspect_since": 104.0, "unconfirmed_since": 104.0},
             "worker w-6": {
                 "state": "retiring",
                 "reason": "its agent has served a claim that the database does not know",
@@ -96,7 +96,7 @@ async def test_the_end_of_a_recovery_suspects_who_has_not_spoken(store: Postgres
                 '104 recovery.ended "pods and agents have been compared"',
             ],
         }
-        assert await store.fleet.end_recovery() == Stale()
+        assert await store.recovery.end() == Stale()
         assert await changes.seen() == {}
 
 
@@ -106,8 +106,8 @@ async def test_of_pools_without_an_agent_only_stamped_ones_go_on(store: Postgres
     await add_worker(store, pool, "w-2")
     await store.db.rows("UPDATE holdfast.pool SET spec = jsonb_set(spec, '{protection,mode}', to_jsonb($1::text))", mode)
     await store.db.rows("UPDATE holdfast.worker SET state = 'retiring' WHERE id = 'w-2'")
-    await store.fleet.begin_recovery("restored", 0)
-    await store.fleet.end_recovery()
+    await store.recovery.begin("restored", 0)
+    await store.recovery.end()
     suspects = await store.db.rows("SELECT id FROM holdfast.worker WHERE suspect_since IS NOT NULL")
     assert [row[0] for row in suspects] == ([] if mode == "claim" else ["w-1"])
 
@@ -116,10 +116,10 @@ async def test_a_claim_of_which_only_its_worker_knows_gets_rows_of_its_own(store
     await apart(store)
     await store.pools.put("p-1", "linux", SESSION, "api")
     await store.pools.put("p-2", "jobs", JOB, "api")
-    assert await store.fleet.adopt(found_on("w-1", "c-1")) == Stale(), "not outside a recovery"
-    await store.fleet.begin_recovery("restored", 0)
+    assert await store.recovery.adopt(found_on("w-1", "c-1")) == Stale(), "not outside a recovery"
+    await store.recovery.begin("restored", 0)
     async with await Changes.of(store) as changes:
-        assert await store.fleet.adopt(found_on("w-1", "c-1", endpoint="1.2.3.4:80")) == Done()
+        assert await store.recovery.adopt(found_on("w-1", "c-1", endpoint="1.2.3.4:80")) == Done()
         assert await changes.seen() == {
             "claim c-1": {
                 "id": "c-1",
@@ -174,17 +174,17 @@ async def test_a_claim_of_which_only_its_worker_knows_gets_rows_of_its_own(store
             },
             "events": ['100 claim.adopted worker.adopted p-1 w-1 c-1 acme "its pod or agent still holds it"'],
         }
-        assert await store.fleet.adopt(found_on("w-2", "c-2", HIGH + 1, pool="jobs", pool_id="p-2")) == Done()
+        assert await store.recovery.adopt(found_on("w-2", "c-2", HIGH + 1, pool="jobs", pool_id="p-2")) == Done()
         found = await changes.seen()
         assert (found["claim c-2"]["max_duration"], found["claim c-2"]["max_heard"]) == ("06:00:00", 21600.0)
         assert not {"lease", "lease_heard"} & found["claim c-2"].keys(), "a job has no lease"
-        assert await store.fleet.adopt(found_on("w-3", "c-3", HIGH + 2, pool="jobs", pool_id="p-9")) == Done(), "by name"
+        assert await store.recovery.adopt(found_on("w-3", "c-3", HIGH + 2, pool="jobs", pool_id="p-9")) == Done(), "by name"
         assert (await changes.seen())["worker w-3"]["pool_id"] == "p-2"
-        assert await store.fleet.adopt(found_on("w-4", "c-4", HIGH + 3, pool="none", pool_id="p-9")) == Stale()
+        assert await store.recovery.adopt(found_on("w-4", "c-4", HIGH + 3, pool="none", pool_id="p-9")) == Stale()
         await store.pools.delete("jobs")
         await changes.seen()
-        assert await store.fleet.adopt(found_on("w-5", "c-5", HIGH + 4, pool="jobs", pool_id="p-9")) == Stale()
-        assert await store.fleet.adopt(found_on("w-5", "c-5", HIGH + 4, pool="linux", pool_id="p-2")) == Done()
+        assert await store.recovery.adopt(found_on("w-5", "c-5", HIGH + 4, pool="jobs", pool_id="p-9")) == Stale()
+        assert await store.recovery.adopt(found_on("w-5", "c-5", HIGH + 4, pool="linux", pool_id="p-2")) == Done()
         assert (await changes.seen())["worker w-5"]["pool_id"] == "p-2", "its own pool, though that drains"
 
 
@@ -197,9 +197,9 @@ async def test_a_known_claim_is_found_on_another_worker_than_its_rows_say(store:
     await assigned(store, pool, ask("b", id="c-2", secrets={"a": "b"}))
     running = await active(store, pool, ask("c", id="c-3"))
     await clock.live(5)
-    await store.fleet.begin_recovery("restored", 0)
+    await store.recovery.begin("restored", 0)
     async with await Changes.of(store) as changes:
-        assert await store.fleet.adopt(found_on("w-2", "c-1", HIGH, tenant="a")) == Done()
+        assert await store.recovery.adopt(found_on("w-2", "c-1", HIGH, tenant="a")) == Done()
         assert await changes.seen() == {
             "claim c-1": {
                 "fence": 1099511628276,
@@ -244,7 +244,7 @@ async def test_a_known_claim_is_found_on_another_worker_than_its_rows_say(store:
                 '105 claim.adopted worker.adopted p-1 w-2 c-1 a "its pod or agent still holds it"',
             ],
         }
-        assert await store.fleet.adopt(found_on("w-3", "c-9", HIGH + 1)) == Done()
+        assert await store.recovery.adopt(found_on("w-3", "c-9", HIGH + 1)) == Done()
         found = await changes.seen()
         assert found["claim c-3"] == {
             "how": "forgotten",
@@ -258,12 +258,12 @@ async def test_a_known_claim_is_found_on_another_worker_than_its_rows_say(store:
             ' {"how": "forgotten", "outcome": "lost"}',
             '105 claim.adopted worker.adopted p-1 w-3 c-9 acme "its pod or agent still holds it"',
         ]
-        assert await store.fleet.adopt(found_on("w-4", "c-3", HIGH + 2)) == Stale(), "an ended claim stays ended"
-        assert await store.fleet.adopt(found_on("w-3", "c-9", HIGH + 1)) == Stale(), "known already"
-        assert await store.fleet.adopt(found_on("w-4", "c-9", HIGH)) == Stale(), "it was given to another later"
-        assert await store.fleet.adopt(found_on("w-3", "c-8", HIGH)) == Stale(), "its worker has served another since"
+        assert await store.recovery.adopt(found_on("w-4", "c-3", HIGH + 2)) == Stale(), "an ended claim stays ended"
+        assert await store.recovery.adopt(found_on("w-3", "c-9", HIGH + 1)) == Stale(), "known already"
+        assert await store.recovery.adopt(found_on("w-4", "c-9", HIGH)) == Stale(), "it was given to another later"
+        assert await store.recovery.adopt(found_on("w-3", "c-8", HIGH)) == Stale(), "its worker has served another since"
         fence = await store.db.value("UPDATE holdfast.claim SET fence = $1 WHERE id = 'c-2' RETURNING fence", running.fence)
-        assert await store.fleet.adopt(found_on("w-4", "c-2", fence)) == Stale(), "it went back to its place under this fence"
+        assert await store.recovery.adopt(found_on("w-4", "c-2", fence)) == Stale(), "it went back to its place under this fence"
         assert await changes.seen() == {"claim c-2": {"fence": fence}}
 
 
@@ -274,7 +274,7 @@ async def test_a_free_pod_without_a_row_gets_one(store: PostgresStore, spent: bo
     await clock.live(2)
     await store.db.rows("UPDATE holdfast.installation SET epoch = 3")
     async with await Changes.of(store) as changes:
-        assert await store.fleet.adopt_free("w-1", "uid-1", "p-1", "none", "r", spent=spent) == Done()
+        assert await store.recovery.adopt_free("w-1", "uid-1", "p-1", "none", "r", spent=spent) == Done()
         found = await changes.seen()
         row = {key: value for key, value in found["worker w-1"].items() if value not in (None, False)}
         reason = {"reason": "it has served a tenant that the database no longer knows"} if spent else {}
@@ -284,8 +284,8 @@ async def test_a_free_pod_without_a_row_gets_one(store: PostgresStore, spent: bo
             "created_at": 102.0, "state_since": 102.0, "state_heard": 2.0, "pod_uid": "uid-1", "schedulable": True,
         } | reason  # fmt: skip
         assert found["events"] == ['102 worker.adopted p-1 w-1 "a pod without a row, after lost commits"']
-        assert await store.fleet.adopt_free("w-1", "uid-1", "p-1", "linux", "r", spent=spent) == Stale()
-        assert await store.fleet.adopt_free("w-2", "uid-2", "p-9", "linux", "r", spent=spent) == Done()
+        assert await store.recovery.adopt_free("w-1", "uid-1", "p-1", "linux", "r", spent=spent) == Stale()
+        assert await store.recovery.adopt_free("w-2", "uid-2", "p-9", "linux", "r", spent=spent) == Done()
         assert await state_of(store, "worker", "w-2") == ("retiring" if spent else "spawning")
         await store.pools.delete("linux")
-        assert await store.fleet.adopt_free("w-3", "uid-3", "p-1", "linux", "r", spent=spent) == Stale()
+        assert await store.recovery.adopt_free("w-3", "uid-3", "p-1", "linux", "r", spent=spent) == Stale()

@@ -44,7 +44,7 @@ async def test_a_beat_renews_its_own_terms_and_says_what_their_duties_did(store:
         terms = {term.duty: (term.holder, term.number, term.expired, term.idle) for term in beat.terms}
         assert terms["scale"] == ("r-1", 1, False, 0.0)
         assert terms["prune"] == ("r-2", 1, False, 1.0)
-        assert (terms["match"][:3], beat.mark, beat.epoch, beat.recovering) == ((None, 0, True), 2, 1, False)
+        assert (terms["match"][:3], beat.seen.mark, beat.seen.epoch, beat.recovering) == ((None, 0, True), 2, 1, False)
         await clock.jump(1)
         quiet = report(1, progressed=False, succeeded=False, seconds=None, actions=1, skips=1, failure="why")
         await store.fleet.beat("r-1", 1.0, 10.0, [quiet])

@@ -41,6 +41,7 @@ PLANTED: dict[str, list[str]] = {
     "no statement may stand still for ever": ["SELECT set_config('lock_timeout', '0', false)"],
     "the brake is released": ["UPDATE holdfast.installation SET brake_tripped_at = now(), brake_reason = 'planted'"],
     "no recovery is under way": ["UPDATE holdfast.installation SET recovering_since = now(), recovery_reason = 'planted'"],
+    "no worker is unconfirmed": [f"UPDATE holdfast.worker SET unconfirmed_since = now() - {HOUR} WHERE state = 'held'"],
     "an acknowledged commit survives": ["SELECT set_config('synchronous_commit', 'off', false)"],
     "no claim waits past its deadline": [
         f"UPDATE holdfast.claim SET deadline_heard = holdfast.heard() - {HOUR} WHERE state = 'waiting'"

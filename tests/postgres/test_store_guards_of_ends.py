@@ -89,7 +89,7 @@ async def test_no_claim_is_ended_by_us_on_a_database_that_lost_commits(store: Po
     await clock.live(5)
     mark = await store.db.value("SELECT mark FROM holdfast.hearing")
     if lost == "recovering":
-        await store.fleet.begin_recovery("restored", 0)
+        await store.recovery.begin("restored", 0)
     else:
         store.db.mark.saw(mark + 1, float("inf"))
     claim = "c-2" if how in ("deadline", "pool_deleted") else "c-1"

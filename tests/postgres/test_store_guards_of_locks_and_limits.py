@@ -3,8 +3,10 @@
 import pytest
 
 from holdfast.model.outcome import Done
-from holdfast.ports.store import Adoption, Batch
+from holdfast.ports.recovery import Adoption
+from holdfast.ports.store import Batch
 from holdfast.postgres.store import PostgresStore
+from holdfast.running.looks import due_workers
 from postgres.changes import Changes, add_worker, apart, pool_with_worker
 from postgres.store_locks import queued
 from postgres.store_steps import DIRECT, JOB, SESSION, active, agent_report, ask, end, make_tenant, match
@@ -33,7 +35,7 @@ async def test_a_change_waits_for_whoever_makes_such_a_change(store: PostgresSto
         "spawn": (lambda: store.workers.spawn("p-1", ["w-2"], 9, 9), "pool.p-1"),
         "condemn one too many": (lambda: store.workers.condemn("w-1", None, "x", counted=False, floor=0), "pool.p-1"),
         "put": (lambda: store.pools.put("p-2", "linux", SESSION, "api"), "name.linux"),
-        "begin recovery": (lambda: store.fleet.begin_recovery("restored", 0), "recovery"),
+        "begin recovery": (lambda: store.recovery.begin("restored", 0), "recovery"),
         "prune": (lambda: store.history.prune(7), "partitions"),
     }[change]
     [answer] = await queued(store, lock(name), call())  # fails if the call does not wait
@@ -106,11 +108,11 @@ async def test_an_adopted_worker_is_no_longer_parked(store: PostgresStore) -> No
     await store.pools.put("p-1", "linux", SESSION, "api")
     await parked(store, "w-1", "acme")
     await clock.live(3)
-    await store.fleet.begin_recovery("restored", 0)
+    await store.recovery.begin("restored", 0)
     fence = 1 + await store.db.value("SELECT fence FROM holdfast.worker")
     async with await Changes.of(store) as changes:
         about = {"pool": "linux", "pool_id": "p-1", "revision": "r", "tenant": "acme", "uid": "uid-2"}
-        assert await store.fleet.adopt(Adoption(worker="w-1", claim="c-2", fence=fence, **about)) == Done()
+        assert await store.recovery.adopt(Adoption(worker="w-1", claim="c-2", fence=fence, **about)) == Done()
         assert (await changes.seen())["worker w-1"] == {
             "state": "held", "claim_id": "c-2", "held_from": "warm", "fence": fence, "version": 9, "state_since": 103.0,
             "state_heard": 3.0, "parked_since": None, "parked_heard": None, "park_ttl": None, "pod_uid": "uid-2",
@@ -124,7 +126,7 @@ async def test_a_pass_looks_at_five_hundred_workers_and_retiring_ones_come_last(
            SELECT 'w-' || n, 'p-1', CASE WHEN n = 1 THEN 'retiring' ELSE 'warm' END, 'r', t, t, t - make_interval(hours => n)
            FROM generate_series(1, 501) AS n, holdfast.heard() AS t"""
     )
-    due = await store.workers.due()
+    due = await due_workers(store)
     assert due == [f"w-{n}" for n in range(501, 1, -1)], "the longest silent first"
 
 

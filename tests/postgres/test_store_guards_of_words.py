@@ -1,7 +1,7 @@
 """Words that must reach the right ears: callers elsewhere, a worker that is ready again, a server that is another one."""
 
 from holdfast.model.outcome import Done
-from holdfast.ports.store import Adoption
+from holdfast.ports.recovery import Adoption
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import Changes, apart, pool_with_worker
 from postgres.store_steps import JOB, agent_report, ask, assigned
@@ -18,10 +18,10 @@ async def test_a_claim_found_on_its_own_worker_is_not_sent_back_first(store: Pos
     await apart(store)
     pool = await pool_with_worker(store, JOB)
     pair = await assigned(store, pool, ask(id="c-1"))
-    await store.fleet.begin_recovery("restored", 0)
+    await store.recovery.begin("restored", 0)
     about = {"pool": "linux", "pool_id": "p-1", "revision": "r", "tenant": "acme", "uid": "uid-w-1"}
     async with await Changes.of(store) as changes:
-        assert await store.fleet.adopt(Adoption(worker="w-1", claim="c-1", fence=pair.fence, **about)) == Done()
+        assert await store.recovery.adopt(Adoption(worker="w-1", claim="c-1", fence=pair.fence, **about)) == Done()
         events = (await changes.seen())["events"]
         assert events == ['100 claim.adopted worker.adopted p-1 w-1 c-1 acme "its pod or agent still holds it"']
 
@@ -31,6 +31,6 @@ async def test_a_beat_on_another_server_begins_a_recovery_and_the_first_beat_eve
     assert not (await store.fleet.beat("r-1", 1.0, 10.0, [])).recovering
     await store.db.rows("UPDATE holdfast.installation SET timeline = timeline + 1")
     beat = await store.fleet.beat("r-1", 1.0, 10.0, [])
-    assert (beat.recovering, beat.epoch) == (True, 2)
-    await store.fleet.end_recovery()
+    assert (beat.recovering, beat.seen.epoch) == (True, 2)
+    await store.recovery.end()
     assert not (await store.fleet.beat("r-1", 1.0, 10.0, [])).recovering, "noted: it is noticed once"

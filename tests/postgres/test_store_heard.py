@@ -2,6 +2,7 @@
 
 import pytest
 
+from holdfast.duties.deadlines import FIRST_STALL
 from holdfast.model.outcome import Done, Stale
 from holdfast.postgres.store import PostgresStore
 from postgres.store_clock import Clock
@@ -165,14 +166,14 @@ async def test_every_deadline_stands_still_in_an_outage(store: PostgresStore) ->
     await match(store, pool, waiting)
     await clock.live(3)
     await clock.outage(6 * HOUR)
-    found = {one.claim: one for one in await store.claims.due(100)}
+    found = {one.claim: one for one in await store.claims.due(100, FIRST_STALL)}
     assert longest.claim not in found
     assert waiting.id not in found
     assert handed.claim not in found
     [load] = await store.pools.loads()
     assert load.parked_expired == []
     await clock.live(27)
-    found = {one.claim: one for one in await store.claims.due(100)}
+    found = {one.claim: one for one in await store.claims.due(100, FIRST_STALL)}
     assert found[longest.claim].past_max
     assert found[waiting.id].past_deadline
     assert found[handed.claim].idle == pytest.approx(30)

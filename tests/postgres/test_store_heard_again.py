@@ -39,9 +39,9 @@ async def test_a_job_whose_agent_has_left_is_not_suspect_after_recovery(store: P
     cluster = RecordedCluster(pool, [pair.worker])
     await cluster.protect(pair.worker, f"uid-{pair.worker}", Stamp("acme", pair.claim, pair.fence))
     cluster.kept[pair.worker] = msgspec.structs.replace(cluster.kept[pair.worker], left_to=pair.fence)
-    await store.fleet.begin_recovery("restored", 0)
+    await store.recovery.begin("restored", 0)
     await clock.live(31)
     await passed(Converge(), store, cluster)
-    assert not (await store.fleet.state()).recovering
+    assert not (await store.recovery.state()).recovering
     await passed(Converge(), store, cluster)
     assert await store.db.value(SUSPECTS) == 0

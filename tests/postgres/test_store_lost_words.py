@@ -8,11 +8,12 @@ from holdfast.model.outcome import Done, Stale
 from holdfast.model.pool import Pool
 from holdfast.ports.store import Pair
 from holdfast.postgres.store import PostgresStore
+from holdfast.running.looks import due_workers
 from postgres.recorded_cluster import RecordedCluster, passed
 from postgres.store_clock import Clock
 from postgres.store_steps import JOB, active, ask, assigned, deliver, make_pool, make_warm, name
 
-GUARDED = "SELECT count(*) FROM holdfast.worker w, holdfast.installation i WHERE w.suspect_since = i.recovered_at"
+UNCONFIRMED = "SELECT count(*) FROM holdfast.worker WHERE unconfirmed_since IS NOT NULL"
 
 
 async def told_and_silent(store: PostgresStore) -> tuple[Pool, Pair]:
@@ -28,8 +29,8 @@ async def told_and_silent(store: PostgresStore) -> tuple[Pool, Pair]:
 
 
 async def recovered(store: PostgresStore) -> None:
-    await store.fleet.begin_recovery("restored", 0)
-    assert await store.fleet.end_recovery() == Done()
+    await store.recovery.begin("restored", 0)
+    assert await store.recovery.end() == Done()
 
 
 async def test_a_claim_whose_acknowledgement_may_be_lost_is_not_run_elsewhere_for_its_workers_silence(
@@ -40,7 +41,7 @@ async def test_a_claim_whose_acknowledgement_may_be_lost_is_not_run_elsewhere_fo
     assert await store.claims.requeue(pair.claim, pair.fence, **stalled) == Stale()
     [claim] = await store.claims.get([pair.claim])
     assert (claim.state, claim.worker) == ("assigned", pair.worker)
-    assert "has not spoken since the database lost commits" in claim.reason
+    assert "has not reported since the database lost commits" in claim.reason
     cluster = RecordedCluster(pool, [pair.worker])
     cluster.kept[pair.worker] = msgspec.structs.replace(cluster.kept[pair.worker], left_to=pair.fence)
     did = await passed(Converge(), store, cluster)
@@ -55,12 +56,12 @@ async def test_who_speaks_again_and_has_not_begun_loses_the_claim_as_ever(store:
     assert await store.claims.requeue(pair.claim, pair.fence, reason="stalled", idle=12.0) == Done()
 
 
-async def test_who_was_suspect_before_is_guarded_after_the_next_recovery_as_well(store: PostgresStore) -> None:
+async def test_a_worker_that_was_unconfirmed_before_is_so_after_the_next_recovery_as_well(store: PostgresStore) -> None:
     pool = await make_pool(store, JOB)
     [worker] = await make_warm(store, pool)
     for _ in range(2):
         await recovered(store)
-        assert await store.db.value(GUARDED) == 1
+        assert await store.db.value(UNCONFIRMED) == 1
     row = await store.workers.get(worker)
     assert row is not None
     assert await store.workers.condemn(worker, row.version, "not wanted", counted=False) == Stale()
@@ -78,7 +79,7 @@ async def test_thousands_of_running_jobs_hide_nobody_who_is_due(store: PostgresS
     fresh = name("w")
     assert await store.workers.spawn(pool.id, [fresh], 1000, 1000)
     await clock.live(6)
-    assert fresh in await store.workers.due()
+    assert fresh in await due_workers(store)
 
 
 async def test_what_never_began_is_served_again_but_not_without_its_secrets(store: PostgresStore) -> None:

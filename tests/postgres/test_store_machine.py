@@ -10,7 +10,7 @@ from holdfast.model.claim import CLAIM
 from holdfast.model.outcome import Done
 from holdfast.model.pool import Pool
 from holdfast.model.worker import WORKER
-from holdfast.ports.store import Adoption
+from holdfast.ports.recovery import Adoption
 from holdfast.postgres.store import PostgresStore
 from postgres.store_steps import BARE, JOB, SESSION, acknowledge, agent_report, ask, make_pool, match, name
 from postgres.store_tables import broken
@@ -104,6 +104,12 @@ async def condemn(store: PostgresStore, pool: Pool, worker: str) -> bool:
     return await done(store.workers.condemn(worker, None, "not wanted", counted=True))
 
 
+async def disown(store: PostgresStore, pool: Pool, worker: str) -> bool:
+    before = await store.db.value("SELECT state FROM holdfast.worker WHERE id = $1", worker)
+    await store.db.rows("SELECT @fn.retire_spent($1)", worker)
+    return await store.db.value("SELECT state FROM holdfast.worker WHERE id = $1", worker) != before
+
+
 async def bury(store: PostgresStore, pool: Pool, worker: str) -> bool:
     return await done(store.workers.bury(worker, "its pod is gone"))
 
@@ -113,7 +119,7 @@ async def unspawn(store: PostgresStore, pool: Pool, worker: str) -> bool:
 
 
 async def adopt_free(store: PostgresStore, pool: Pool, worker: str) -> bool:
-    return await done(store.fleet.adopt_free(worker, f"uid-{worker}", pool.id, pool.name, pool.revision, spent=False))
+    return await done(store.recovery.adopt_free(worker, f"uid-{worker}", pool.id, pool.name, pool.revision, spent=False))
 
 
 async def rehold(store: PostgresStore, pool: Pool, worker: str) -> bool:
@@ -127,8 +133,8 @@ async def rehold(store: PostgresStore, pool: Pool, worker: str) -> bool:
         tenant="acme",
         fence=FENCE + 1,
     )
-    await store.fleet.begin_recovery("restored", 0)
-    return await done(store.fleet.adopt(adoption))
+    await store.recovery.begin("restored", 0)
+    return await done(store.recovery.adopt(adoption))
 
 
 WORKER_CALLS: list[tuple[str, Call]] = [
@@ -136,6 +142,7 @@ WORKER_CALLS: list[tuple[str, Call]] = [
     ("warm", hear),
     ("hold", hold),
     ("condemn", condemn),
+    ("disown", disown),
     ("bury", bury),
     ("unspawn", unspawn),
     ("adopt_free", adopt_free),

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.model.outcome import Done
 from holdfast.ports.store import WrongInstallation
-from holdfast.postgres import database, migrate
+from holdfast.postgres import database, migrate, rendering
 from holdfast.postgres.embedded import EmbeddedPostgres, PostgresMissing, find_binaries
 from holdfast.postgres.store import PostgresStore
 from postgres.store_clock import Clock
@@ -43,7 +43,7 @@ async def test_of_four_that_migrate_at_once_one_does_it(empty: str) -> None:
     applied = await asyncio.gather(*(migrate.migrate(empty, "i-1") for _ in range(4)))
     [done] = [names for names in applied if names]
     assert done[0] == "0001_core"
-    assert done[-1] == database.functions_schema()
+    assert done[-1] == rendering.functions_schema()
     assert await migrate.migrate(empty, "i-1") == [], "again: nothing to do"
     with pytest.raises(WrongInstallation, match="belongs to installation i-1"):
         await migrate.migrate(empty, "i-2")  # its replica would take every worker of i-1 for dead
@@ -51,19 +51,19 @@ async def test_of_four_that_migrate_at_once_one_does_it(empty: str) -> None:
     try:
         assert await connection.fetchval("SELECT count(*) FROM holdfast.installation") == 1
         schemas = await connection.fetch("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'holdfast\\_%'")
-        assert [row[0] for row in schemas] == [database.functions_schema()]
+        assert [row[0] for row in schemas] == [rendering.functions_schema()]
     finally:
         await connection.close()
 
 
 async def test_two_releases_work_side_by_side(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    newer = database.functions_text() + "\n-- as of the next release\n"
+    newer = rendering.functions_text() + "\n-- as of the next release\n"
 
     with monkeypatch.context() as release:
-        release.setattr(database, "functions_text", lambda: newer)
+        release.setattr(rendering, "functions_text", lambda: newer)
         release.setattr(migrate, "functions_text", lambda: newer)
         applied = await migrate.migrate(store.db.dsn, "i-test")
-        assert applied == [database.functions_schema()]
+        assert applied == [rendering.functions_schema()]
         assert await migrate.migrate(store.db.dsn, "i-test") == []
         other = PostgresStore(await database.Database.connect(store.db.dsn))
     try:
@@ -110,7 +110,7 @@ async def test_the_oldest_postgres_does_the_core_of_it(oldest: EmbeddedPostgres)
     store = PostgresStore(await database.Database.connect(oldest.dsn))
     try:
         assert (await store.db.value("SHOW server_version")).startswith(str(OLDEST))
-        await store.fleet.state()
+        await store.recovery.state()
         clock = await Clock.of(store)
         pools = [await make_pool(store, spec, called) for spec, called in ((DIRECT, "a"), (JOB, "b"), (SESSION, "c"))]
         for pool in pools:

@@ -12,6 +12,7 @@ from holdfast.model.outcome import Done, Stale
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import Pool, PoolSpec, ProtectionSpec
 from holdfast.postgres.store import PostgresStore
+from holdfast.running.looks import due_workers
 from postgres.recorded_cluster import RecordedCluster, applier, claim_path
 from postgres.store_locks import PATIENCE
 from postgres.store_steps import BARE, JOB, SESSION, agent_report, ask, assigned, end, lone_active, make_pool, make_warm, match
@@ -109,9 +110,9 @@ async def test_only_a_free_worker_that_is_as_seen_is_unprotected(store: Postgres
     seen = await version()
     await store.workers.report(agent_report(pair.worker, reset_fence=pair.fence))
     assert await store.workers.unprotect(pair.worker, seen) == Stale(), "changed since"
-    await store.fleet.begin_recovery("restored", 0)
+    await store.recovery.begin("restored", 0)
     assert await store.workers.unprotect(pair.worker, await version()) == Stale(), "its stamp may be all that is left to know"
-    await store.fleet.end_recovery()
+    await store.recovery.end()
     assert await store.workers.unprotect(pair.worker, await version()) == Done(), "parked is free"
 
 
@@ -119,13 +120,13 @@ async def test_a_free_worker_that_is_protected_is_looked_at_soon(store: Postgres
     """The look right after its claim's end may come too early to clear it."""
 
     pair = await lone_active(store, SESSION, ask("a", lease=60.0))
-    assert await store.workers.due() == []
+    assert await due_workers(store) == []
     assert await end(store, pair.claim) == Done()
-    assert await store.workers.due() == [pair.worker]
+    assert await due_workers(store) == [pair.worker]
     row = await store.workers.get(pair.worker)
     assert row is not None
     assert await store.workers.unprotect(pair.worker, row.version) == Done()
-    assert await store.workers.due() == []
+    assert await due_workers(store) == []
 
 
 async def test_a_pool_that_requires_protection_refuses_a_claim_without_it(store: PostgresStore) -> None:

@@ -160,7 +160,7 @@ async def test_a_condemn_that_waited_for_a_claim_finds_the_worker_held(store: Po
         transaction = connection.transaction()
         await transaction.start()
         new = {"ord": 0, **msgspec.structs.asdict(ask())}
-        made = await connection.fetch(store.db.sql(MATCH), pool.id, encode([new]), 9, 0)
+        made = await connection.fetch(store.db.sql(MATCH.replace("@acting", "true")), pool.id, encode([new]), 9)
         assert len(made) == 2, "taken in, and paired"
         condemning = asyncio.create_task(store.workers.condemn(worker, None, "not wanted", counted=False))
         await waiting(store, 1, condemning)

@@ -5,7 +5,7 @@ from typing import Any
 from holdfast.model.claim import epoch_of
 from holdfast.model.outcome import Done, Skipped, Stale
 from holdfast.model.pool import Pool
-from holdfast.ports.store import Adoption
+from holdfast.ports.recovery import Adoption
 from holdfast.postgres.store import PostgresStore
 from postgres.store_clock import Clock
 from postgres.store_locks import queued
@@ -42,15 +42,15 @@ async def test_fences_of_a_new_epoch_are_greater_than_all_before(store: Postgres
     for epoch in (1, 2, 3):
         await make_warm(store, pool, 2)
         fences += [(await active(store, pool)).fence for _ in range(2)]
-        state = await store.fleet.state()
+        state = await store.recovery.state()
         assert (state.epoch, epoch_of(fences[-1]), state.last_fence) == (epoch, epoch, fences[-1])
-        assert await store.fleet.begin_recovery("restored", 1000 * epoch)
-        assert not await store.fleet.begin_recovery("seen by another as well", 0), "one recovery at a time"
-        after = await store.fleet.state()
+        assert await store.recovery.begin("restored", 1000 * epoch)
+        assert not await store.recovery.begin("seen by another as well", 0), "one recovery at a time"
+        after = await store.recovery.state()
         assert (after.recovering, after.epoch) == (True, epoch + 1)
         assert after.mark >= 1000 * epoch, "what was seen outside is never seen again as new"
-        assert await store.fleet.end_recovery() == Done()
-        assert await store.fleet.end_recovery() == Stale()
+        assert await store.recovery.end() == Done()
+        assert await store.recovery.end() == Stale()
     assert fences == sorted(set(fences))
     await store.db.rows("UPDATE holdfast.installation SET epoch = 8191")
     await store.db.rows("SELECT setval('holdfast.fence', (1::bigint << 40) - 2)")
@@ -65,7 +65,7 @@ async def test_while_recovering_nothing_is_given_out_ended_or_made(store: Postgr
     leased = await active(store, pool, ask(lease=5.0, max_duration=20.0))
     handed = await assigned(store, pool, ask("b"))
     [free] = [w.id for w in (await store.workers.find(pool=None, state="warm", limit=9, cursor=None))[0]]
-    assert await store.fleet.begin_recovery("restored", 0)
+    assert await store.recovery.begin("restored", 0)
     new = ask("c", deadline=3.0)
     batch = await store.claims.match(pool.id, [new], 9)
     assert (batch.answers[new.id][0], batch.pairs) == ("new", []), "taken in, and it waits"
@@ -87,7 +87,7 @@ async def test_while_recovering_nothing_is_given_out_ended_or_made(store: Postgr
     [claim] = await store.claims.get([new.id])
     assert "lost commits" in claim.reason, "a waiting claim says why"
     assert await end(store, leased.claim, "release") == Done(), "its holder may always"
-    assert await store.fleet.end_recovery() == Done()
+    assert await store.recovery.end() == Done()
     assert await match(store, pool) == [], "a worker that has not spoken since gets nothing"
     await store.workers.report(agent_report(free))
     assert [pair.worker for pair in await match(store, pool)] == [free]
@@ -100,8 +100,8 @@ async def test_nobody_knows_what_was_delivered_before_commits_were_lost(store: P
     await make_warm(store, pool, 2)
     silent, going = [await assigned(store, pool) for _ in range(2)]
     await store.claims.offer([(silent.claim, silent.fence, True)])  # the other's offer is among what was lost
-    await store.fleet.begin_recovery("restored", 0)
-    assert await store.fleet.end_recovery() == Done()
+    await store.recovery.begin("restored", 0)
+    assert await store.recovery.end() == Done()
     rows = await store.db.rows(
         "SELECT c.delivered AND w.delivered AS yes FROM holdfast.claim c JOIN holdfast.worker w ON w.claim_id = c.id"
     )
@@ -117,8 +117,8 @@ async def test_leases_start_anew_with_recovery(store: PostgresStore) -> None:
     clock = await Clock.of(store)
     pair = await lone_active(store, DIRECT, ask(lease=10.0))
     await clock.live(12)
-    await store.fleet.begin_recovery("restored", 0)
-    await store.fleet.end_recovery()
+    await store.recovery.begin("restored", 0)
+    await store.recovery.end()
     assert await due(store) == [], "its renewals may be among what was lost"
     await clock.live(10)
     assert await due(store) == [pair.claim]
@@ -144,7 +144,7 @@ async def test_recovery_begins_beside_an_ending_lease(store: PostgresStore) -> N
     begun, ended = await queued(
         store,
         "SELECT FROM holdfast.installation FOR UPDATE",
-        store.fleet.begin_recovery("restored", 0),
+        store.recovery.begin("restored", 0),
         end(store, pair.claim, "lease"),
     )
     assert begun is True, "a deadlock must not swallow the word that commits were lost"
@@ -153,10 +153,10 @@ async def test_recovery_begins_beside_an_ending_lease(store: PostgresStore) -> N
 
 async def test_a_claim_that_only_its_pod_knows_is_adopted(store: PostgresStore) -> None:
     pool = await make_pool(store, SESSION)
-    await store.fleet.begin_recovery("restored", 0)
+    await store.recovery.begin("restored", 0)
     adoption = held_by(pool, "w-lost", (1 << 40) + 500)
-    assert await store.fleet.adopt(adoption) == Done()
-    assert await store.fleet.adopt(adoption) == Stale(), "known now"
+    assert await store.recovery.adopt(adoption) == Done()
+    assert await store.recovery.adopt(adoption) == Stale(), "known now"
     [claim] = await store.claims.get([adoption.claim])
     assert (claim.state, claim.worker, claim.fence, claim.tenant) == ("active", "w-lost", adoption.fence, "acme")
     assert claim.protected is False, "what its holder was told is lost"
@@ -164,7 +164,7 @@ async def test_a_claim_that_only_its_pod_knows_is_adopted(store: PostgresStore) 
     assert claim.max_until is not None
     assert await kinds(store, claim=adoption.claim) == ["claim.adopted", "worker.adopted"]
     assert await broken(store) == []
-    await store.fleet.end_recovery()
+    await store.recovery.end()
     assert await store.claims.renew(claim.id, adoption.fence)
     assert await store.workers.condemn("w-lost", None, "not wanted", counted=False) == Stale()
 
@@ -173,10 +173,10 @@ async def test_a_pods_newer_word_replaces_what_the_row_believes(store: PostgresS
     pool = await make_pool(store, JOB)
     await make_warm(store, pool, 2)
     handed, running = await assigned(store, pool), await active(store, pool)
-    await store.fleet.begin_recovery("restored", 0)
+    await store.recovery.begin("restored", 0)
     for old in (handed, running):
         adoption = held_by(pool, old.worker, running.fence + 7)
-        assert await store.fleet.adopt(adoption) == Done()
+        assert await store.recovery.adopt(adoption) == Done()
         assert await state_of(store, "claim", adoption.claim) == "active"
         assert await state_of(store, "worker", old.worker) == "held"
     assert await state_of(store, "claim", handed.claim) == "waiting", "it had not begun: it keeps its place"
@@ -193,9 +193,9 @@ async def test_a_known_claim_found_running_is_active_and_its_secrets_are_erased(
     new = ask(secrets={"token": "hunter2"})
     pair = await assigned(store, pool, new)
     other = two if pair.worker == one else one
-    await store.fleet.begin_recovery("restored", 0)
+    await store.recovery.begin("restored", 0)
     # In the lost commits it was requeued, given to the other worker and acknowledged there.
-    assert await store.fleet.adopt(held_by(pool, other, pair.fence + 1, claim=new.id)) == Done()
+    assert await store.recovery.adopt(held_by(pool, other, pair.fence + 1, claim=new.id)) == Done()
     [found] = await store.claims.get([new.id])
     assert (found.state, found.protected) == ("active", False), "P3: its holder is told what is sure"
     assert await state_of(store, "worker", pair.worker) == "retiring", "it may have been told"
@@ -210,9 +210,9 @@ async def test_an_older_word_than_the_rows_is_stale(store: PostgresStore) -> Non
     held = await active(store, pool, ask("a", lease=60.0))
     parked = await active(store, pool, ask("b", lease=60.0))
     assert await end(store, parked.claim) == Done()
-    await store.fleet.begin_recovery("restored", 0)
+    await store.recovery.begin("restored", 0)
     for pair in (held, parked):
-        assert await store.fleet.adopt(held_by(pool, pair.worker, pair.fence - 1, tenant="c")) == Stale(), pair
+        assert await store.recovery.adopt(held_by(pool, pair.worker, pair.fence - 1, tenant="c")) == Stale(), pair
     assert [w.tenant for w in (await store.workers.find(pool=None, state="parked", limit=9, cursor=None))[0]] == ["b"]
 
 
@@ -222,7 +222,25 @@ async def test_a_claim_that_ended_is_not_adopted_and_takes_nothing_with_it(store
     ended = await active(store, pool)
     assert await end(store, ended.claim, "result") == Done()
     held = await active(store, pool)
-    await store.fleet.begin_recovery("restored", 0)
-    assert await store.fleet.adopt(held_by(pool, held.worker, held.fence + 1, claim=ended.claim)) == Stale()
+    await store.recovery.begin("restored", 0)
+    assert await store.recovery.adopt(held_by(pool, held.worker, held.fence + 1, claim=ended.claim)) == Stale()
     assert await state_of(store, "claim", held.claim) == "active", "stale: nothing happened"
     assert await broken(store) == []
+
+
+async def test_recovery_waits_for_what_is_being_done_so_that_leave_to_act_holds_until_its_commit(store: PostgresStore) -> None:
+    begun, acted = await queued(
+        store,
+        store.db.sql("SELECT @fn.acting(0)"),
+        store.recovery.begin("restored", 0),
+        store.workers.may_end_orphan("w-orphan"),
+    )
+    assert (begun, acted) == (True, RECOVERING), "a statement that comes after the beginning waits for it, and does nothing"
+
+
+async def test_what_would_be_adopted_after_the_end_of_recovery_is_not(store: PostgresStore) -> None:
+    pool = await make_pool(store, SESSION)
+    await store.recovery.begin("restored", 0)
+    ended = store.db.sql("SELECT @fn.end_recovery()")
+    [late] = await queued(store, ended, store.recovery.adopt(held_by(pool, "w-lost", (1 << 40) + 500)))
+    assert late == Stale()

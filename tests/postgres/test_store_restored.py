@@ -3,24 +3,16 @@
 import msgspec
 import pytest
 
-from holdfast.duties.actions import (
-    Action,
-    Adopt,
-    Condemn,
-    DeletePod,
-    EndRecovery,
-    PruneHistory,
-    PruneOutputs,
-    Quarantine,
-)
+from holdfast.duties.actions import Action, Condemn, DeletePod, PruneHistory, PruneOutputs, Quarantine
 from holdfast.duties.converge import Converge
 from holdfast.duties.prune import Prune
-from holdfast.duties.recover import LISTEN
 from holdfast.model.outcome import Done, Outcome, Skipped, Stale
 from holdfast.model.pod import Stamp
 from holdfast.model.pool import ProtectionSpec
-from holdfast.ports.store import Adoption
+from holdfast.ports.recovery import Adoption
 from holdfast.postgres.store import PostgresStore
+from holdfast.recovery.actions import Adopt, EndRecovery
+from holdfast.recovery.compare import LISTEN
 from postgres.recorded_cluster import RecordedCluster, applier, passed, planned, pod_of
 from postgres.store_clock import DAY, Clock
 from postgres.store_steps import BARE, JOB, SESSION, agent_report, ask, end, lone_active, make_pool, make_warm, match
@@ -45,10 +37,10 @@ async def test_of_an_agentless_pool_the_stamped_are_adopted_and_the_unstamped_ar
     [busy, free] = await make_warm(store, pool, 2)
     cluster = RecordedCluster(pool, [busy, free, "w-busy", "w-free"])
     # In the lost commits two claims were given out, one of them on a worker that was made since.
-    last = (await store.fleet.state()).last_fence
+    last = (await store.recovery.state()).last_fence
     for n, worker in enumerate((busy, "w-busy"), 1):
         await cluster.protect(worker, f"uid-{worker}", Stamp("acme", f"c-lost-{n}", last + n))
-    await store.fleet.begin_recovery("restored", 0)
+    await store.recovery.begin("restored", 0)
     await clock.live(6)
     first = await passed(Converge(), store, cluster)
     assert outcomes(Adopt, first) == [Done(), Done()]
@@ -73,7 +65,7 @@ async def test_agentless_workers_that_no_stamp_speaks_for_are_not_given_out_befo
     pool = await make_pool(store, msgspec.structs.replace(BARE, protection=ProtectionSpec(mode=mode)))
     workers = await make_warm(store, pool, 2)
     cluster = RecordedCluster(pool, workers)
-    await store.fleet.begin_recovery("restored", 0)
+    await store.recovery.begin("restored", 0)
     await clock.live(6)
     assert outcomes(EndRecovery, await passed(Converge(), store, cluster)) == [Done()]
     assert await match(store, pool, ask("b")) == [], "either may serve somebody of whom only the lost commits knew"
@@ -93,7 +85,7 @@ async def test_a_worker_that_died_is_condemned_right_after_recovery_with_proof_a
     pool = await make_pool(store, JOB)
     [dead, silent] = await make_warm(store, pool, 2)
     cluster, converge = RecordedCluster(pool, [silent]), Converge()
-    await store.fleet.begin_recovery("restored", 0)
+    await store.recovery.begin("restored", 0)
     await clock.live(int(LISTEN) + 1)
     assert outcomes(EndRecovery, await passed(converge, store, cluster)) == [Done()]
     assert await match(store, pool, ask()) == [], "neither has spoken since"
@@ -120,9 +112,9 @@ async def test_an_agent_that_was_resetting_when_commits_were_lost_is_retired_and
     worker = "w-lost" if spoke == "without a row" else (await make_warm(store, pool))[0]
     cluster = RecordedCluster(pool, [worker])
     # The backup shows it warm, or not at all. In the lost commits it served tenant a, whose claim has ended.
-    fence = (await store.fleet.state()).last_fence + 7
+    fence = (await store.recovery.state()).last_fence + 7
     resetting = agent_report(worker, doing="resetting", reset_fence=fence)
-    await store.fleet.begin_recovery("restored", 0)
+    await store.recovery.begin("restored", 0)
     await clock.live(1)
     if spoke != "after it":
         await store.workers.report(resetting)
@@ -132,7 +124,7 @@ async def test_an_agent_that_was_resetting_when_commits_were_lost_is_retired_and
         await passed(Converge(), store, cluster)
         if spoke == "without a row":
             assert await state_of(store, "worker", worker) == "retiring", "also while recovery goes on"
-    assert not (await store.fleet.state()).recovering
+    assert not (await store.recovery.state()).recovering
     assert await match(store, pool, ask("b", lease=60.0)) == [], "tenant b would sit where tenant a was"
     if spoke == "after it":
         await store.workers.report(resetting)
@@ -152,7 +144,7 @@ async def test_pruning_takes_nothing_that_lost_commits_may_have_known_of(store: 
     cluster.outputs = {pair.claim, "c-lost"}  # of the second, only the lost commits knew
     before = PruneOutputs(frozenset(await store.history.live_outputs()))
     await clock.jump(DAY + 60)  # as old as the backup is
-    await store.fleet.begin_recovery("restored", 0)
+    await store.recovery.begin("restored", 0)
     await store.workers.beat([agent_report("w-lost", doing="running", claim="c-lost", fence=pair.fence + 1, tenant="acme")])
 
     assert await applier(store, cluster)(before) == Skipped("recovering"), "planned before anybody noticed"
@@ -171,9 +163,9 @@ async def test_pruning_takes_nothing_that_lost_commits_may_have_known_of(store: 
         tenant="acme",
         fence=pair.fence,
     )
-    assert await store.fleet.adopt(left_over) == Stale(), "a claim that ended is known as such, and does not rise again"
+    assert await store.recovery.adopt(left_over) == Stale(), "a claim that ended is known as such, and does not rise again"
 
-    assert await store.fleet.end_recovery() == Done()
+    assert await store.recovery.end() == Done()
     await clock.jump(DAY - 60)
     assert [type(action) for action, _ in await passed(prune, store, cluster)] == [PruneHistory]
     assert cluster.outputs == {pair.claim, "c-lost"}, "its claim may have ended just before it was lost: 24 h from then"

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.postgres.store import PostgresStore
+from holdfast.running.looks import due_workers
 from postgres.changes import apart, pool_with_worker
 from postgres.store_steps import BARE, JOB, active, agent_report, ask
 
@@ -38,9 +39,9 @@ async def test_a_free_worker_is_due(store: PostgresStore, spec: Any, worker: str
     await pool_with_worker(store, spec)
     await store.db.rows("UPDATE holdfast.pool SET spec = jsonb_set(spec, '{startTimeout}', '\"2m\"')")
     await store.db.rows(f"UPDATE holdfast.worker SET {worker}")
-    assert await store.workers.due() == (["w-1"] if due else [])
+    assert await due_workers(store) == (["w-1"] if due else [])
     await store.pools.freeze("linux", "hands off")
-    assert await store.workers.due() == [], "nothing of a frozen pool is looked at"
+    assert await due_workers(store) == [], "nothing of a frozen pool is looked at"
 
 
 @pytest.mark.parametrize(
@@ -56,22 +57,22 @@ async def test_a_busy_worker_without_protection_is_due(store: PostgresStore, mod
     await active(store, pool, ask(id="c-1"))
     await store.db.rows("UPDATE holdfast.pool SET spec = jsonb_set(spec, '{protection,mode}', to_jsonb($1::text))", mode)
     await store.db.rows(f"UPDATE holdfast.worker SET {worker}")
-    assert await store.workers.due() == (["w-1"] if due else [])
+    assert await due_workers(store) == (["w-1"] if due else [])
     await store.db.rows("UPDATE holdfast.claim SET state = 'assigned'")
-    assert await store.workers.due() == [], "a hand-over protects its worker itself"
+    assert await due_workers(store) == [], "a hand-over protects its worker itself"
 
 
 async def test_protection_may_stay_on_a_free_worker_where_it_is_always_there(store: PostgresStore) -> None:
     await pool_with_worker(store, JOB)
     await store.db.rows("UPDATE holdfast.pool SET spec = jsonb_set(spec, '{protection,mode}', '\"always\"')")
     await store.db.rows("UPDATE holdfast.worker SET protected = true")
-    assert await store.workers.due() == []
+    assert await due_workers(store) == []
 
 
 async def test_a_worker_that_spoke_lately_is_not_silent_however_old_it_is(store: PostgresStore) -> None:
     await apart(store)
     await pool_with_worker(store, JOB)
     await store.db.rows(f"UPDATE holdfast.worker SET state_heard = {SINCE} '1 h'")
-    assert await store.workers.due() == ["w-1"]
+    assert await due_workers(store) == ["w-1"]
     await store.workers.beat([agent_report("w-1")])
-    assert await store.workers.due() == []
+    assert await due_workers(store) == []

@@ -13,6 +13,7 @@ from holdfast.duties.duty import Ports
 from holdfast.metrics import Metrics
 from holdfast.model.outcome import Done
 from holdfast.ports.cluster import ClusterUnavailable
+from holdfast.ports.recovery import Seen
 from holdfast.ports.store import Beat, StoreUnavailable, TermState
 from holdfast.running.passes import Passes
 from holdfast.running.terms import Terms
@@ -39,7 +40,7 @@ class Sweep:
         for sent in range(self._beats):
             self._terms.reports()
             mine = TermState(duty="sweep", holder="r-1", number=1, expired=False, idle=0.0)
-            self._terms.stored(Beat(1, 1, False, [mine]), float(sent))
+            self._terms.stored(Beat(Seen(1, 1), False, [mine]), float(sent))
         if self._error:
             raise self._error
 

@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.ports.recovery import Seen
 from holdfast.ports.store import Beat, TermState
 from holdfast.running.terms import TERM, TRUST, Terms, stale_after
 
@@ -15,7 +16,7 @@ def term(duty: str = "scale", holder: str | None = "r-1", number: int = 1, expir
 
 
 def beat(*terms: TermState) -> Beat:
-    return Beat(1, 1, False, list(terms))
+    return Beat(Seen(1, 1), False, list(terms))
 
 
 def holding(duty: str = "scale", number: int = 1, sent: float = 100.0) -> Terms:

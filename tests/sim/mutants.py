@@ -28,7 +28,7 @@ MUTANTS = (
             ),
             Change(
                 f"{FN}/ends.sql",
-                "IF EXISTS (SELECT FROM holdfast.claim WHERE worker_id = p_worker AND state IN ('assigned', 'active')) THEN\n        RETURN 'stale';\n    END IF;\n    -- An agent",
+                "IF EXISTS (SELECT FROM holdfast.claim WHERE worker_id = p_worker AND state IN @claim.live) THEN\n        RETURN 'stale';\n    END IF;\n    -- An agent",
                 "-- An agent",
             ),
             Change(
@@ -211,7 +211,7 @@ MUTANTS = (
         "an adopted pod reaped after a restore",
         (
             Change(
-                "duties/recover.py",
+                "recovery/compare.py",
                 "    if held is not None:\n        claim,",
                 "    if held is not None and row is not None and row.worker.claim is not None:\n        claim,",
             ),
@@ -222,8 +222,8 @@ MUTANTS = (
             ),
             Change(
                 "duties/cases.py",
-                "    if pod.epoch != observed.state.epoch and began:\n        return Verdict(Case.ORPHAN_EPOCH",
-                "    if False:\n        return Verdict(Case.ORPHAN_EPOCH",
+                "    if from_before and began:\n        return Verdict(Case.ORPHAN_FROM_BEFORE",
+                "    if False:\n        return Verdict(Case.ORPHAN_FROM_BEFORE",
             ),
         ),
     ),
@@ -261,13 +261,13 @@ MUTANTS = (
         "lost commits that nobody compares",
         (
             Change(
-                "engine/marks.py",
-                "        self.mark, self.epoch = max(self.mark, beat.mark), max(self.epoch, beat.epoch)\n",
-                "        self.mark, self.epoch = 0, 0\n",
+                "recovery/marks.py",
+                "        self.seen = self.seen.raised_to(beat.seen)\n",
+                "        self.seen = Seen()\n",
             ),
             Change(
-                "engine/marks.py",
-                "            self.mark, self.epoch = max(self.mark, kept.mark), max(self.epoch, kept.epoch)\n",
+                "recovery/marks.py",
+                "            self.seen = self.seen.raised_to(kept)\n",
                 "            pass\n",
             ),
         ),
@@ -305,13 +305,15 @@ PAST = (
         "a claim that was adopted did not say whether its worker is protected",
         (
             Change(
-                f"{FN}/worker.sql", "            protected = coalesce(protected, false)\n", "            protected = protected\n"
+                f"{FN}/recovery.sql",
+                "            protected = coalesce(protected, false)\n",
+                "            protected = protected\n",
             ),
         ),
     ),
     Mutant(
         "a claim that only its pod knew was called protected",
-        (Change(f"{FN}/worker.sql", "true, true, false,  -- what its holder", "true, true, true,  -- what its holder"),),
+        (Change(f"{FN}/recovery.sql", "true, true, false,  -- what its holder", "true, true, true,  -- what its holder"),),
     ),
     Mutant(
         "a claim was served meanwhile, and a worker too many was let go",

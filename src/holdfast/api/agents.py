@@ -7,11 +7,11 @@ import msgspec
 from starlette.responses import Response
 
 from ..crash_points import crash_point
-from ..model.claim import epoch_of
 from ..model.duration import seconds
 from ..model.outcome import Done, Skipped
 from ..model.pool import Pool
 from ..ports.store import AgentReport, Directive
+from ..recovery.compare import may_be_forgotten
 from .agent_shapes import (
     POLL_SECONDS,
     Accepted,
@@ -87,8 +87,8 @@ async def register(context: Context, call: Call) -> Response:
 async def _forgotten(context: Context, worker: str) -> Pool | None:
     """The pool of a pod whose row was in commits that the database lost. Its agent may speak: else nobody could ever tell
     whether it is free, and it would neither be adopted nor ended."""
-    pod, state = await context.cluster.read(worker), await context.store.fleet.state()
-    if pod is None or (pod.epoch >= state.epoch and not state.recovering) or await context.store.workers.get(worker) is not None:
+    pod, state = await context.cluster.read(worker), await context.store.recovery.state()
+    if pod is None or not may_be_forgotten(pod, state) or await context.store.workers.get(worker) is not None:
         return None
     pools = await context.store.pools.all()
     return next((p for p in pools if p.id == pod.pool_id), None) or next((p for p in pools if p.name == pod.pool), None)
@@ -114,8 +114,7 @@ async def poll(context: Context, call: Call) -> Response:
                     raise StaleClaim
                 if directive.do == "ahead":
                     assert report.fence is not None
-                    state = await context.store.fleet.state()
-                    await context.store.fleet.begin_recovery(directive.reason, state.mark, epoch_of(report.fence))
+                    await context.store.recovery.begin_by_fence(directive.reason, report.fence)
                 elif directive.do != "nothing":
                     return await _direct(context, call.agent, directive)
                 if directive.freed is not None:
@@ -193,7 +192,7 @@ async def acknowledge(context: Context, call: Call) -> Response:
 async def _stale(context: Context) -> Problem:
     """The claim is not this worker's: unless commits were lost, when nobody can know yet. (A result that is refused in the moment
     before that is noticed is not lost: the agent has stored it, and its pod's end is credited by it.)"""
-    if (await context.store.fleet.state()).uncertain:
+    if (await context.store.recovery.state()).uncertain:
         return unavailable("the database lost commits, and claims are being found again")
     return StaleClaim()
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
-from . import agents, claims, history, output, pools, system, tenants, tokens, workers
+from . import agents, claims, history, output, pools, recovery, system, tenants, tokens, workers
 from .context import Context
 from .openapi import document
 from .problems import Problem, encode
@@ -39,6 +39,7 @@ ROUTES: list[Route] = [
     *tenants.ROUTES,
     *history.ROUTES,
     *system.ROUTES,
+    *recovery.ROUTES,
     *tokens.ROUTES,
     *agents.ROUTES,
     Route("GET", "/openapi.json", "This document", described, roles=ANYONE),

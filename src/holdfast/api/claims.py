@@ -104,7 +104,7 @@ async def own(context: Context, call: Call) -> Claim:
     """The claim of the path, if the caller may see it: another tenant's does not exist."""
     id_ = call.path("id")
     found = await context.store.claims.get([id_])
-    if not found and (await context.store.fleet.state()).uncertain:
+    if not found and (await context.store.recovery.state()).uncertain:
         # It may be one of those that are being adopted: a holder that heard 404 would give it up.
         raise unavailable("the database lost commits, and claims are being found again")
     if not found or not call.caller.sees(found[0].tenant):

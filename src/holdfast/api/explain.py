@@ -94,7 +94,13 @@ async def explain_worker(context: Context, id_: str) -> tuple[list[str], dict[st
             sentences.append("Its agent has not reported its reset yet, so it cannot be given out.")
     if worker.reason:
         sentences.append(f"It retires because {worker.reason}.")
-    if worker.suspect_since is not None:
+    if worker.unconfirmed_since is not None:
+        since = _since(worker.unconfirmed_since, now)
+        sentences.append(
+            f"It has been unconfirmed {since}: its agent has not reported since the database lost commits, so it is neither given"
+            " out nor ended; `holdfast recover` shows what an operator can do."
+        )
+    elif worker.suspect_since is not None:
         since = _since(worker.suspect_since, now)
         sentences.append(f"It has been suspect {since}: its agent is silent, so it gets no new claim.")
     if worker.terminating:
@@ -122,7 +128,7 @@ async def explain_pool(context: Context, name: str) -> tuple[list[str], dict[str
         f"Pool {name} ({pool.spec.mode}) is {pool.state}: {load.free_ready} of {pool.spec.max} workers free, "
         f"{load.spawning} starting, {load.held} held, {load.parked} parked, {load.retiring} retiring; it keeps {pool.spec.warm} warm."
     ]
-    recovery = await context.store.fleet.state()
+    recovery = await context.store.recovery.state()
     if recovery.recovering:
         why = f" ({recovery.reason})" if recovery.reason else ""
         sentences.append(f"The database lost commits{why}: nothing is given out, spawned or ended until pods have been compared.")

@@ -13,11 +13,12 @@ async def refresh(context: Context) -> None:
     duties, replicas = await store.fleet.duties(), await store.fleet.replicas()
     # Nothing is awaited from here on: two scrapes at once would add up what each of them counts.
     m = context.metrics
-    for gauge in (m.workers, m.suspects, m.claims, m.oldest, m.starved, m.saturated, m.frozen, m.replicas):
+    for gauge in (m.workers, m.suspects, m.unconfirmed, m.claims, m.oldest, m.starved, m.saturated, m.frozen, m.replicas):
         gauge.clear()
     for row in figures["workers"]:
         m.workers.labels(row["pool"], row["state"]).set(row["n"])
         m.suspects.labels(row["pool"]).inc(row["suspects"])
+        m.unconfirmed.labels(row["pool"]).inc(row["unconfirmed"])
     for row in figures["claims"]:
         m.claims.labels(row["pool"], row["state"]).set(row["n"])
     for load in sorted(loads, key=lambda load: load.pool.state == "live"):  # of two with one name the live one is shown

@@ -29,6 +29,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool
     terminating: bool
     suspect: bool
+    unconfirmed: bool
     parked_since: datetime | None
 
 
@@ -63,6 +64,7 @@ def worker_view(worker: Worker) -> WorkerView:
         ready=worker.ready,
         terminating=worker.terminating,
         suspect=worker.suspect_since is not None,
+        unconfirmed=not worker.confirmed,
         parked_since=when(worker.parked_since),
     )
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from . import apply, claims, get, login, manifests, operate, plan, run, serve, token, top
+from . import apply, claims, get, login, manifests, operate, plan, recover, run, serve, token, top
 from .connection import Where
 
 app = typer.Typer(
@@ -42,7 +42,7 @@ def options(
     context.obj = Where(url=url, token=token, context=name)
 
 
-for module in (login, apply, get, run, claims, operate, top, plan, token, serve, manifests):
+for module in (login, apply, get, run, claims, operate, recover, top, plan, token, serve, manifests):
     module.register(app)
 
 

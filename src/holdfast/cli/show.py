@@ -108,6 +108,17 @@ COLUMNS: dict[str, Sequence[Column]] = {
         ("AGE", since("created_at")),
         ("REASON", field("reason")),
     ),
+    "unconfirmed": (
+        ("WORKER", field("worker")),
+        ("POOL", field("pool")),
+        ("STATE", field("state")),
+        ("SINCE", since("since")),
+        ("CLAIM", field("claim")),
+        ("CLAIM STATE", field("claim_state")),
+        ("TENANT", field("tenant")),
+        ("--confirm", field("confirm")),
+        ("--give-up", field("give_up")),
+    ),
     "tenants": (
         ("NAME", field("name")),
         ("WEIGHT", spec("weight")),

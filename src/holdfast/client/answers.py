@@ -86,6 +86,28 @@ class Worker(_Answer, frozen=True, kw_only=True):
     endpoint: str | None = None
 
 
+class Unconfirmed(_Answer, frozen=True, kw_only=True):
+    """A worker that has not reported since the database lost commits, and what each decision would do."""
+
+    worker: str
+    pool: str = ""
+    state: str = ""
+    since: str = ""
+    claim: str | None = None
+    claim_state: str | None = None
+    tenant: str | None = None
+    confirm: str = ""
+    give_up: str = ""
+
+
+class Recovery(Page[Unconfirmed], frozen=True, kw_only=True):
+    """Whether a recovery is under way; `items` are the workers that are left to be decided about."""
+
+    recovering: bool
+    since: str | None = None
+    reason: str | None = None
+
+
 class Tenant(_Answer, frozen=True, kw_only=True):
     name: str
     spec: dict[str, Any] = {}

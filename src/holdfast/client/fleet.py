@@ -1,4 +1,4 @@
-"""The doors to what operators look after: pools, workers, tenants, duties, replicas, the brake, tokens."""
+"""The routes for what operators look after: pools, workers, tenants, duties, replicas, the brake, recovery, tokens."""
 
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from .answers import (
     Identity,
     Page,
     Pool,
+    Recovery,
     Replica,
     Tenant,
     Token,
@@ -124,6 +125,14 @@ class FleetDoors(Endpoints):
 
     async def release_brake(self, *, reason: str) -> dict[str, Any]:
         return await self.ask(dict[str, Any], "POST", at("brake", "release"), body={"reason": reason})
+
+    async def recovery(self, *, limit: int | None = None, cursor: Cursor = None) -> Recovery:
+        """Whether commits are being recovered, and which workers have not been confirmed since."""
+        return await self.ask(Recovery, "GET", at("recovery"), params={"limit": limit, "cursor": cursor})
+
+    async def decide_recovery(self, worker: str, decision: Literal["confirm", "give-up"], *, reason: str) -> Worker:
+        """Confirm an unconfirmed worker, or give it up. Conflict if it is confirmed already."""
+        return await self.ask(Worker, "POST", at("recovery", worker), body={"decision": decision, "reason": reason})
 
     async def doctor(self) -> Doctor:
         return await self.ask(Doctor, "GET", at("doctor"))

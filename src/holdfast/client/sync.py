@@ -103,6 +103,8 @@ class SyncClient:
     list_replicas = _twin(Client.list_replicas)
     brake = _twin(Client.brake)
     release_brake = _twin(Client.release_brake)
+    recovery = _twin(Client.recovery)
+    decide_recovery = _twin(Client.decide_recovery)
     doctor = _twin(Client.doctor)
     metrics = _twin(Client.metrics)
     list_tokens = _twin(Client.list_tokens)

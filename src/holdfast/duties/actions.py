@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 from ..model.pool import Pool
 from ..ports.declared import Declared, PoolStatus
-from ..ports.store import Adoption, Facts
+from ..ports.store import Facts
+from ..recovery.actions import RecoveryAction
 
 
 @dataclass(frozen=True)
@@ -238,32 +239,6 @@ class UpdateStatus:
 
 
 @dataclass(frozen=True)
-class BeginRecovery:
-    reason: str
-    epoch: int = 0  # the epoch in which somebody lives already
-
-
-@dataclass(frozen=True)
-class Adopt:
-    adoption: Adoption
-
-
-@dataclass(frozen=True)
-class AdoptFree:
-    worker: str
-    uid: str
-    pool_id: str
-    pool: str
-    revision: str
-    spent: bool = False  # its agent has served somebody: it can only go
-
-
-@dataclass(frozen=True)
-class EndRecovery:
-    pass
-
-
-@dataclass(frozen=True)
 class Quarantine:
     """Something that we do not understand and must not touch: say so, once."""
 
@@ -309,10 +284,7 @@ Action = (
     | Guard
     | Release
     | UpdateStatus
-    | BeginRecovery
-    | Adopt
-    | AdoptFree
-    | EndRecovery
+    | RecoveryAction
     | Quarantine
     | PruneHistory
     | PruneOutputs

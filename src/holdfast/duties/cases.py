@@ -4,15 +4,14 @@ from dataclasses import replace
 
 import structlog
 
-from ..model.claim import MAX_LOST_RETRIES, epoch_of
+from ..model.claim import MAX_LOST_RETRIES
 from ..model.pod import Heartbeat, Pod
 from ..ports.store import Facts, Row
-from . import recover
+from ..recovery import compare
+from ..recovery.actions import BeginRecovery
 from .actions import (
     Acknowledged,
     Action,
-    AdoptFree,
-    BeginRecovery,
     Bury,
     Clear,
     Condemn,
@@ -37,6 +36,7 @@ log = structlog.get_logger()
 
 SILENT = 60.0  # seconds of heard time without a word: three missed polls of 20 s
 SPAWN_LOOK = 5.0  # a row without a pod for so long: its creator died, or the outcome is unknown
+RETIRING_LOOK = 2.0  # a worker retires: its pod's end is looked for again after this, between two full passes
 ASK_AGAIN = 30.0  # a pod that should end and still lives is asked again: whoever watched its deadline may be dead
 RETIRING_GRACE = 30.0  # nobody holds it: a container that ignores SIGTERM must not keep its node and its slot for a drain's hour
 STAMP_GRACE = 2.0  # an agent's word is stored within 1 s: if it did something since it was stamped, that has been heard by then
@@ -45,10 +45,10 @@ ORPHAN_GRACE = 45.0  # a pod without a row may be older than our view of rows; 6
 
 def classify(row: Row | None, pod: Pod | None, observed: Observed) -> Verdict:
     """Exactly one case for each worker. The order of the questions is the order of precedence."""
-    compared = recover.compare(row, pod, _pulse(row, pod, observed)) if observed.state.recovering else []
+    compared = _compared(row, pod, observed) if observed.state.recovering else []
     if pod is not None and pod.stamp is not None and pod.stamp.fence > observed.state.last_fence:
         reason = "a pod carries a fence that this database never gave"
-        return Verdict(Case.AHEAD, [BeginRecovery(reason, epoch_of(pod.stamp.fence)), *compared])
+        return Verdict(Case.AHEAD, [BeginRecovery(reason, pod.stamp.fence), *compared])
     if observed.state.recovering:
         return Verdict(Case.RECOVERING, compared)
     if row is None:
@@ -58,7 +58,7 @@ def classify(row: Row | None, pod: Pod | None, observed: Observed) -> Verdict:
         pod = None  # identity is the UID: a pod of the same name is not this worker's
     if pod is None:
         return without_pod(row, observed)
-    if row.claim_state == "assigned" and (left := recover.left_to(row, pod)) is not None:
+    if row.claim_state == "assigned" and (left := compare.left_to(row, pod)) is not None:
         return Verdict(Case.UNHEARD, [Acknowledged(row.worker.id, left[2])])  # it runs, or has run: then its exit code counts
     if pod.phase == "ended":
         return ended(row, pod)
@@ -77,14 +77,15 @@ def living(row: Row, pod: Pod, observed: Observed) -> Verdict:
     """Warm, parked or held, on a pod that lives."""
     worker, heartbeat = row.worker, row.heartbeat
     free = worker.state in ("warm", "parked")
-    if worker.suspect_since is not None and recover.left_to(row, pod) is not None:
-        return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])  # its agent has spoken, for the last time, and left
+    doubted = worker.suspect_since is not None or not worker.confirmed
+    if doubted and compare.left_to(row, pod) is not None:
+        return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])  # its agent has reported, for the last time, and left
     if free and not pod.agent_running:
         # It works for a claim that we do not know: not to be ended, and not to be given out.
         reason = "its agent has left it to a claim that we do not know"
         return Verdict(Case.STRANGE_HOLD, [] if worker.suspect_since else [Suspect(worker.id, worker.version, reason)])
     if free and not pod.schedulable:
-        return Verdict(Case.CORDONED_FREE, [Condemn(worker.id, worker.version, "its node is cordoned", counted=False)])
+        return Verdict(Case.CORDONED_FREE, _let_go(row, "its node is cordoned", counted=False))
     if worker.state == "held" and row.protection != "off" and row.claim_state == "active":
         assert worker.claim is not None
         assert worker.tenant is not None
@@ -107,16 +108,17 @@ def living(row: Row, pod: Pod, observed: Observed) -> Verdict:
             reason = "its agent is idle although its claim is active"
             return Verdict(Case.AGENT_IDLE, [] if known else [Suspect(worker.id, worker.version, reason)])
         if silent and free and row.silence == "retire":
-            return Verdict(Case.SILENT_RETIRE, [Condemn(worker.id, worker.version, "silent for 60 s (silence: retire)")])
+            return Verdict(Case.SILENT_RETIRE, _let_go(row, "silent for 60 s (silence: retire)"))
         if silent and worker.suspect_since is None:
             return Verdict(Case.SILENT, [Suspect(worker.id, worker.version, "no word from its agent for 60 s")])
-        if not silent and worker.suspect_since is not None and heartbeat is not None and heartbeat.age < SILENT / 2 and not free:
+        current = heartbeat is not None and heartbeat.age < SILENT / 2 and (worker.confirmed or heartbeat.spoke_since_recovery)
+        if not silent and doubted and current and not free:
             return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])
         if free and heartbeat is not None and heartbeat.claim is not None and row.age > SILENT:
             if heartbeat.claim_ended:
                 # It was told to end and has not, for a minute: nobody else can ever be given this worker.
                 reason = f"its agent does not let go of {heartbeat.claim}, which has ended"
-                return Verdict(Case.HOLDS_ON, [Condemn(worker.id, worker.version, reason, counted=False)])
+                return Verdict(Case.HOLDS_ON, _let_go(row, reason, counted=False))
             if worker.suspect_since is None:
                 # It works for a claim that we do not know: not to be ended, and not to be given out.
                 reason = f"its agent holds {heartbeat.claim}, which we do not know"
@@ -196,8 +198,7 @@ def terminating(row: Row) -> Verdict:
     worker = row.worker
     if worker.state == "held":
         return Verdict(Case.TERMINATING_BUSY)  # it drains; the pod's end decides
-    reason = "its pod is being ended from outside"
-    return Verdict(Case.TERMINATING_FREE, [Condemn(worker.id, worker.version, reason, counted=False)])
+    return Verdict(Case.TERMINATING_FREE, _let_go(row, "its pod is being ended from outside", counted=False))
 
 
 def retiring(row: Row, pod: Pod, observed: Observed) -> Verdict:
@@ -237,14 +238,13 @@ def stranger(pod: Pod, observed: Observed) -> Verdict:
         return Verdict(Case.ORPHAN_YOUNG)
     if pod.stamp is not None or not pod.agent_running or (heartbeat is not None and heartbeat.claim is not None):
         return Verdict(Case.ORPHAN_BUSY, _quarantine(pod, observed, "a pod without a row that is stamped or busy"))
-    if pod.epoch != observed.state.epoch and heartbeat is not None and _says_idle(heartbeat):
-        spent = heartbeat.reset_fence is not None
-        adopt = AdoptFree(pod.worker, pod.uid, pod.pool_id, pod.pool, pod.revision, spent)
-        return Verdict(Case.ORPHAN_IDLE, [adopt])
+    from_before = compare.from_before(pod, observed.state)
+    if from_before and heartbeat is not None and _says_idle(heartbeat):
+        return Verdict(Case.ORPHAN_IDLE, [compare.adopt_free(pod, spent=heartbeat.reset_fence is not None)])
     # What has not started and whose agent has never spoken nobody was ever given: its row alone was lost.
     began = pod.phase != "pending" or heartbeat is not None or pod.protected
-    if pod.epoch != observed.state.epoch and began:
-        return Verdict(Case.ORPHAN_EPOCH, _quarantine(pod, observed, "a pod without a row, of another epoch"))
+    if from_before and began:
+        return Verdict(Case.ORPHAN_FROM_BEFORE, _quarantine(pod, observed, "a pod without a row, of another epoch"))
     if pod.terminating and not observed.whole:
         return Verdict(Case.ORPHAN)  # asked again by full passes only: each change of the pod is looked at
     delete = DeletePod(pod.name, pod.uid, 30.0, orphan=True, counted=not pod.terminating, reason="a pod without a row")
@@ -260,15 +260,26 @@ def _quarantine(pod: Pod, observed: Observed, reason: str) -> list[Action]:
     return [] if pod.name in observed.quarantined else [Quarantine(pod.name, reason)]
 
 
+def _let_go(row: Row, reason: str, *, counted: bool = True) -> list[Action]:
+    """Condemns a free worker, but not an unconfirmed one: it may be busy, and only its pod's end would prove that it is not."""
+    worker = row.worker
+    return [Condemn(worker.id, worker.version, reason, counted=counted)] if worker.confirmed else []
+
+
 def _failed_start(row: Row, reason: str) -> Condemn:
     worker = row.worker
     return Condemn(worker.id, worker.version, reason, counted=False, pool_id=worker.pool_id, trouble=reason)
 
 
-def _pulse(row: Row | None, pod: Pod | None, observed: Observed) -> Heartbeat | None:
-    if row is not None:
-        return row.heartbeat
-    return observed.heartbeats.get(pod.name) if pod is not None else None
+def _compared(row: Row | None, pod: Pod | None, observed: Observed) -> list[Action]:
+    """What the pod and its agent know that the database does not."""
+    if pod is None:
+        return []  # judged after recovery, as any other pod that is gone
+    heartbeat = row.heartbeat if row is not None else observed.heartbeats.get(pod.name)
+    if adoptions := compare.compare(row, pod, heartbeat):
+        return [*adoptions]
+    unknown = row is not None and row.worker.pod_uid is None and pod.phase != "ended"
+    return [NoteUid(pod.worker, pod.uid)] if unknown else []
 
 
 def new_facts(row: Row, pod: Pod) -> Facts | None:

@@ -8,15 +8,8 @@ import structlog
 from ..model.pod import Pod
 from ..ports.cluster import ClusterUnavailable
 from ..ports.store import Facts, Row
-from . import recover
-from .actions import (
-    Action,
-    Adopt,
-    AdoptFree,
-    BeginRecovery,
-    Quarantine,
-    ShowFacts,
-)
+from ..recovery.compare import finish
+from .actions import Action, Quarantine, ShowFacts
 from .cases import classify, new_facts
 from .duty import Ports
 from .observed import Observed
@@ -62,7 +55,7 @@ class Converge:
         strangers = [name for name in pods if name not in rows]
         strange = self._strange_for({name: pods[name].uid for name in strangers}, whole=not proven)
         heartbeats = {p.worker: p for p in await ports.store.workers.heartbeats(strangers)} if strangers else {}
-        state = await ports.store.fleet.state()
+        state = await ports.store.recovery.state()
         now = await ports.store.now()
         return Observed(pods, rows, heartbeats, state, now, self._missing | proven, self._quarantined, not proven, strange)
 
@@ -83,8 +76,7 @@ class Converge:
             if row is not None and pod is not None and (fact := new_facts(row, pod)) is not None:
                 facts.append(fact)
         if observed.state.recovering and observed.whole:
-            adopting = any(isinstance(action, Adopt | AdoptFree | BeginRecovery) for action in actions)
-            actions += recover.finish(observed.pods.values(), observed.rows, observed.heartbeats, observed.state, adopting)
+            actions += finish(observed.pods.values(), observed.rows, observed.heartbeats, observed.state, actions)
         self._quarantined |= {a.name for a in actions if isinstance(a, Quarantine)}
         # Last: facts raise a row's version, and would make every other action of this plan stale.
         return [*actions, ShowFacts(tuple(facts))] if facts else actions

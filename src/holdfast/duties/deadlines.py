@@ -8,6 +8,7 @@ from .duty import Ports
 OFFER_STALL = 4.0  # protection takes at most 3 tries of 1 s; after that its replica is dead
 DELIVER_STALL = 6.0  # a live agent's poll looks every 3 s; twice that without a fetch is an agent that is cut off
 ACTIVATE_STALL = 12.0  # four missed progress reports of 3 s each
+FIRST_STALL = min(OFFER_STALL, DELIVER_STALL, ACTIVATE_STALL)
 BATCH = 500  # a pass stays short; what is left is due again in the next
 
 
@@ -16,7 +17,7 @@ class Deadlines:
     period = 2.0
 
     async def observe(self, ports: Ports) -> list[Due]:
-        return await ports.store.claims.due(BATCH)
+        return await ports.store.claims.due(BATCH, FIRST_STALL)
 
     def plan(self, observed: list[Due]) -> list[Action]:
         return [action for due in observed if (action := decide(due)) is not None]

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from ..model.pod import Heartbeat, Pod
-from ..ports.store import Recovery, Row
+from ..ports.recovery import Recovery
+from ..ports.store import Row
 from .actions import Action
 
 PART = 500  # workers that are judged between two moments in which requests are served: about 5 ms
@@ -46,7 +47,7 @@ class Case(StrEnum):
     ORPHAN = "orphan"
     ORPHAN_ENDED = "orphan-ended"
     ORPHAN_BUSY = "orphan-busy"
-    ORPHAN_EPOCH = "orphan-epoch"
+    ORPHAN_FROM_BEFORE = "orphan-from-before"
     ORPHAN_IDLE = "orphan-idle"
     AHEAD = "ahead"
     RECOVERING = "recovering"

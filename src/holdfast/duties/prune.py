@@ -13,7 +13,7 @@ class Prune:
 
     async def observe(self, ports: Ports) -> set[str] | None:
         """Which outputs are to be kept; None: a database that lost commits does not know."""
-        state = await ports.store.fleet.state()
+        state = await ports.store.recovery.state()
         if state.recovering or (state.recovered_ago is not None and state.recovered_ago < OUTPUT_SECONDS):
             return None
         return await ports.store.history.live_outputs()

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from ..model.pool import FieldProblem, Pool
-from ..ports.cluster import ClusterUnavailable, Refused, Remembered
+from ..ports.cluster import ClusterUnavailable, Refused
+from ..ports.recovery import Remembered
 from . import names, policies, refusals, template
 from .api import Api, ApiRefused
 from .headroom import Headroom
@@ -207,7 +208,7 @@ class Objects:
         for _ in range(TRIES):
             found = await self._mark()
             kept = _remembered(found) if found is not None else None
-            higher = mark if kept is None else Remembered(mark.install, max(mark.mark, kept.mark), max(mark.epoch, kept.epoch))
+            higher = mark if kept is None else kept.raised_to(mark)
             if kept == higher:
                 return
             data = {"install": higher.install, "mark": str(higher.mark), "epoch": str(higher.epoch)}

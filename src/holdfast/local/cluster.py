@@ -13,8 +13,9 @@ import msgspec
 
 from ..model.pod import Pod, Stamp
 from ..model.pool import FieldProblem, Pool
-from ..ports.cluster import ClusterUnavailable, Finding, Identity, Order, OutcomeUnknown, Output, Refused, Remembered
+from ..ports.cluster import ClusterUnavailable, Finding, Identity, Order, OutcomeUnknown, Output, Refused
 from ..ports.declared import Declarations
+from ..ports.recovery import Remembered
 from . import launch
 from .ending import end
 from .folder import Folder, StampFile

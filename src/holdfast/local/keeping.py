@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..ports.cluster import ClusterUnavailable, Identity, Output, Remembered
+from ..ports.cluster import ClusterUnavailable, Identity, Output
+from ..ports.recovery import Remembered
 
 CLAIM = re.compile(r"[A-Za-z0-9_-]{1,128}")
 CUT = ".truncated"
@@ -80,7 +81,7 @@ class HighWater:
             with self._locked():
                 kept = self.read()
                 if kept is not None and kept.install == mark.install:
-                    mark = Remembered(mark.install, max(mark.mark, kept.mark), max(mark.epoch, kept.epoch))
+                    mark = kept.raised_to(mark)
                 if mark != kept:
                     self._write(msgspec.json.encode(mark))
         except OSError as error:

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from .machine import Machine, Transition, sql_list
+from .machine import Machine, Transition
 
 State = Literal["waiting", "assigned", "active", "ended"]
 Outcome = Literal["completed", "failed", "released", "expired", "cancelled", "lost", "refused"]
@@ -34,7 +34,6 @@ CLAIM = Machine(
 )
 
 LIVE = ("assigned", "active")  # a worker is bound to it
-LIVE_SQL = sql_list(LIVE)
 
 OUTCOMES: dict[str, tuple[str, ...]] = {
     "waiting": ("cancelled", "refused"),

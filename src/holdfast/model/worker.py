@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from .machine import Machine, Transition, sql_list
+from .machine import Machine, Transition
 
 State = Literal["spawning", "warm", "held", "parked", "retiring", "gone"]
 
@@ -28,6 +28,9 @@ WORKER = Machine(
         Transition("park", ("held",), "parked", "worker.parked", "kept for its tenant until its TTL"),
         Transition("spend", ("held",), "retiring", "worker.retiring", "its claim ended, and it serves nobody else"),
         Transition("condemn", ("spawning", "warm", "parked"), "retiring", "worker.retiring", "free, and not wanted"),
+        Transition(
+            "disown", ("spawning", "warm"), "retiring", "worker.retiring", "it served a claim that the database does not know"
+        ),
         Transition("bury", ("retiring",), "gone", "worker.gone", "its pod is provably absent"),
         Transition("unspawn", ("spawning",), "gone", "worker.gone", "the cluster refused the pod"),
         Transition("adopt_held", (), "held", "worker.adopted", "a stamped pod without a row, after lost commits"),
@@ -40,10 +43,8 @@ WORKER = Machine(
 )
 
 FREE = ("warm", "parked")  # may get a claim
-FREE_SQL = sql_list(FREE)
-CONDEMNABLE_SQL = WORKER.guard("condemn")
 PRESENT = ("spawning", "warm", "held", "parked", "retiring")  # a slot of the pool's max is taken
-PRESENT_SQL = sql_list(PRESENT)
+STARTED = ("warm", "parked", "held")  # it has been ready, and is not on its way out: its agent reports
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,4 +71,11 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     terminating: bool = False
     schedulable: bool = True
     suspect_since: float | None = None
+    unconfirmed_since: float | None = None  # its agent has not reported since the database lost commits
     delivered: bool = False
+
+    @property
+    def confirmed(self) -> bool:
+        """False: what its row says may be older than what it does. So it is not given out, not ended, and its claim is not
+        requeued for a stalled hand-over, until its agent reports, its pod ends, or an operator decides."""
+        return self.unconfirmed_since is None

@@ -8,6 +8,7 @@ import msgspec
 from ..model.pod import Pod, Stamp
 from ..model.pool import FieldProblem, Pool
 from .declared import Declarations
+from .recovery import Remembered
 
 
 class ClusterUnavailable(Exception):
@@ -65,14 +66,6 @@ class Finding(msgspec.Struct, frozen=True):
     ok: bool
     detail: str
     advice: str
-
-
-class Remembered(msgspec.Struct, frozen=True):
-    """A high-water mark kept outside the database: a database that shows less has lost commits."""
-
-    install: str
-    mark: int
-    epoch: int
 
 
 class Cluster(Protocol):

@@ -1,11 +1,12 @@
-"""What the store keeps of the installation as a whole: replicas and terms, recovery and brake, history, tokens."""
+"""What the store keeps of the installation as a whole: replicas and terms, the brake, history, tokens."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ..model.outcome import Outcome
-from ..model.pod import Pod
-from .records import Adoption, Beat, DutyReport, Event, Recovery
+from .records import Beat, DutyReport, Event
+from .recovery import Seen
+
+NOTHING_SEEN = Seen()
 
 
 class Fleet(Protocol):
@@ -20,30 +21,13 @@ class Fleet(Protocol):
         elapsed: float | None,
         term: float,
         reports: Sequence[DutyReport],
-        mark: int = 0,
-        epoch: int = 0,
+        seen: Seen = NOTHING_SEEN,
     ) -> Beat:
-        """The replica lives; its terms go on; heard time moves by no more than `elapsed`; the mark grows. `mark` and `epoch`
-        are the highest that it knows of: a store that shows less has lost commits, and recovery begins with this very beat."""
+        """The replica lives; its terms go on; heard time moves by no more than `elapsed`. A store that shows less than the
+        replica has `seen` has lost commits, and recovery begins with this very beat."""
 
     async def take_term(self, duty: str, replica: str, term: float, stale: float) -> int | None:
         """The term's new number, if it was to be had."""
-
-    async def state(self) -> Recovery: ...
-
-    async def begin_recovery(self, reason: str, mark: int, epoch: int = 0) -> bool:
-        """Commits were lost: the epoch grows above `epoch` and its own. False: it is being recovered already. Either way its mark
-        is at least `mark` afterwards, so that one loss, seen by several, is one recovery."""
-
-    async def compare_stamps(self, pods: Iterable[Pod]) -> bool:
-        """Whether a pod is stamped with what this store does not know, though it should: commits were lost, and recovery has
-        begun. The pods must have been listed before."""
-
-    async def adopt(self, adoption: Adoption) -> Outcome: ...
-
-    async def adopt_free(self, worker: str, uid: str, pool_id: str, pool: str, revision: str, *, spent: bool) -> Outcome: ...
-
-    async def end_recovery(self) -> Outcome: ...
 
     async def release_brake(self, reason: str) -> bool: ...
 

@@ -9,6 +9,7 @@ from ..model.outcome import Outcome
 from ..model.pod import Heartbeat
 from ..model.pool import Pool
 from ..model.worker import Worker
+from .recovery import Seen
 
 
 class NewClaim(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,43 +203,9 @@ class DutyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Beat(msgspec.Struct, frozen=True):
-    mark: int
-    epoch: int
+    seen: Seen  # what the database shows after this beat
     recovering: bool
     terms: list[TermState]
-
-
-class Recovery(msgspec.Struct, frozen=True):
-    """The installation's own state, as it is now."""
-
-    install: str
-    epoch: int
-    mark: int
-    recovering: bool
-    reason: str | None
-    age: float  # seconds of heard time since recovery began
-    last_fence: int  # the greatest fence that this database can have given
-    recovered_ago: float | None = None  # seconds since the last recovery ended
-    behind: bool = False  # it shows less than this replica has seen, or was not yet compared with it
-
-    @property
-    def uncertain(self) -> bool:
-        """Commits were lost, or may have been: what has no row may still exist."""
-        return self.recovering or self.behind
-
-
-class Adoption(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim that only its pod and its agent still know of."""
-
-    worker: str
-    uid: str
-    pool: str
-    pool_id: str
-    revision: str
-    claim: str
-    tenant: str
-    fence: int
-    endpoint: str | None = None
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

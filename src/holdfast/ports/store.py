@@ -1,6 +1,5 @@
 """Where the truth lives. Every change is one guarded statement: it happens as described, with its event, or not at all."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
@@ -13,7 +12,6 @@ from ..model.worker import Worker
 from .installation import Access, Fleet, History
 from .records import (
     AcknowledgedClaim,
-    Adoption,
     AgentReport,
     Assignment,
     Batch,
@@ -27,13 +25,11 @@ from .records import (
     NewClaim,
     Pair,
     PoolLoad,
-    Recovery,
     Row,
     SubmittedAs,
     TermState,
 )
-
-UNCOMPARED = 2**62  # a mark above all: nothing is done before the database was compared with what is kept outside
+from .recovery import RecoveryStore
 
 
 class WrongInstallation(Exception):
@@ -101,8 +97,8 @@ class Claims(Protocol):
         `dead` (proof of death), and if it asked for retry: lost or is provably `untouched`: it never began. `idle`: only if its
         hand-over still has not moved for so long."""
 
-    async def due(self, limit: int) -> list[Due]:
-        """Claims with something due, oldest first."""
+    async def due(self, limit: int, stalled: float) -> list[Due]:
+        """Claims with something due, oldest first. A hand-over is due once it has not moved for `stalled` seconds."""
 
     async def ended_by(self, worker: str, fence: int) -> str | None:
         """The claim that this worker's result ended, under this fence."""
@@ -157,8 +153,8 @@ class Workers(Protocol):
     async def report(self, report: AgentReport, *, fresh: bool = True) -> Directive:
         """Take an agent's word and say what it should do. Warm, reset and heard-again happen here, if it spoke just now."""
 
-    async def due(self) -> list[str]:
-        """Workers for whom time alone may have made something due."""
+    async def due(self, *, no_pod: float, retiring: float, silent: float) -> list[str]:
+        """Workers for whom time alone may have made something due: so many seconds without a pod, retiring, or silent."""
 
     async def may_end_orphan(self, name: str) -> Outcome:
         """Whether a pod without a row may be ended now; the brake counts it."""
@@ -235,13 +231,11 @@ class Store(Protocol):
     def history(self) -> History: ...
     @property
     def access(self) -> Access: ...
+    @property
+    def recovery(self) -> RecoveryStore: ...
 
     async def now(self) -> float:
         """The database's clock."""
-
-    def saw(self, mark: int, seconds: float = math.inf) -> None:
-        """The replica knows this mark, for so long. A database that shows less, or after that any, is not acted on: nothing is
-        given out, spawned or ended."""
 
     async def listen(self) -> "Notices":
         """What other replicas notify of. A hint: everything works without it, a little later."""
@@ -265,7 +259,6 @@ class Notices(Protocol):
 __all__ = [
     "Access",
     "AcknowledgedClaim",
-    "Adoption",
     "AgentReport",
     "Assignment",
     "Batch",
@@ -284,7 +277,6 @@ __all__ = [
     "Pair",
     "PoolLoad",
     "Pools",
-    "Recovery",
     "Row",
     "Store",
     "StoreUnavailable",

@@ -11,7 +11,7 @@ from .database import Database
 
 _encode = msgspec.json.Encoder().encode
 
-MATCH = "SELECT * FROM @fn.match(p_pool => $1, p_new => $2::jsonb, p_limit => $3, p_mark => $4)"
+MATCH = "SELECT * FROM @fn.match(p_pool => $1, p_new => $2::jsonb, p_limit => $3, p_acting => @acting)"
 
 # Note durably that the worker is being told: from here on it may have served this tenant.
 DELIVER = """
@@ -20,7 +20,7 @@ WITH c AS (
     UPDATE holdfast.claim AS claim SET delivered = true,
         progress_heard = CASE WHEN claim.delivered THEN claim.progress_heard ELSE (SELECT holdfast.heard()) END
     FROM holdfast.worker w
-    WHERE w.id = $1 AND w.pod_uid = $2 AND w.claim_id = claim.id AND claim.worker_id = w.id AND claim.state = 'assigned'
+    WHERE w.id = $1 AND w.pod_uid = $2 AND w.claim_id = claim.id AND claim.worker_id = w.id AND claim.state IN @claim.activate
       AND claim.offered AND w.fence = claim.fence
     RETURNING claim.*
 ), w AS (
@@ -32,19 +32,22 @@ FROM c LEFT JOIN holdfast.claim_secret s ON s.claim_id = c.id
 
 PROGRESS = """
 UPDATE holdfast.claim SET progress_heard = (SELECT holdfast.heard())
-WHERE worker_id = $1 AND fence = $2 AND state = 'assigned' RETURNING id
+WHERE worker_id = $1 AND fence = $2 AND state IN @claim.activate RETURNING id
 """
 
-REQUEUE = "SELECT @fn.requeue($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+REQUEUE = """
+SELECT CASE WHEN @acting THEN @fn.requeue(p_claim => $1, p_fence => $2, p_keep_worker => $3, p_suspect => $4, p_dead => $5,
+                                          p_untouched => $6, p_idle => $7, p_reason => $8) ELSE 'recovering' END
+"""
 
-# Each branch walks its own partial index; hand-overs are looked at from 4 s on.
+# Each branch walks its own partial index; hand-overs are looked at once they have not moved for `$2` seconds.
 DUE = """
 WITH clock AS MATERIALIZED (SELECT holdfast.heard() AS h),
 due AS (
     (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'waiting' AND c.deadline_heard <= clock.h
      ORDER BY c.deadline_heard LIMIT $1)
     UNION ALL
-    (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'assigned' AND c.progress_heard <= clock.h - interval '4 s'
+    (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'assigned' AND c.progress_heard <= clock.h - make_interval(secs => $2)
      ORDER BY c.progress_heard LIMIT $1)
     UNION ALL
     (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'active' AND c.lease_heard IS NOT NULL AND c.lease_heard <= clock.h
@@ -75,7 +78,7 @@ SELECT id FROM holdfast.claim WHERE worker_id = $1 AND fence = $2 AND state = 'e
 WHY_WAITING = """
 pool_sentence AS MATERIALIZED (
     SELECT p.id, format('pool %L has %s of %s workers free; %s starting, %s held%s%s', p.name,
-               count(*) FILTER (WHERE x.state = 'warm' AND x.ready AND NOT x.terminating AND x.schedulable AND x.suspect_since IS NULL),
+               count(*) FILTER (WHERE x.state = 'warm' AND @free(x)),
                p.spec ->> 'max', count(*) FILTER (WHERE x.state = 'spawning'), count(*) FILTER (WHERE x.state = 'held'),
                CASE WHEN p.frozen IS NOT NULL THEN '; the pool is frozen: ' || p.frozen ELSE '' END,
                CASE WHEN p.trouble IS NOT NULL THEN '; the last spawn failed: ' || p.trouble ELSE '' END) AS sentence
@@ -84,7 +87,7 @@ pool_sentence AS MATERIALIZED (
 ), full_tenant AS MATERIALIZED (
     SELECT t.name, t.max_claims FROM holdfast.tenant t
     WHERE t.name IN (SELECT tenant FROM chosen WHERE state = 'waiting') AND t.max_claims <= (
-        SELECT count(*) FROM holdfast.claim l WHERE l.tenant = t.name AND l.state IN ('assigned', 'active'))
+        SELECT count(*) FROM holdfast.claim l WHERE l.tenant = t.name AND l.state IN @claim.live)
 )
 """
 SHOWN = """
@@ -172,7 +175,7 @@ WITH chosen AS (
 END = f"""
 WITH result AS MATERIALIZED (
     SELECT * FROM @fn.end_claim(p_claim => $1, p_fence => $2, p_tenant => $3, p_states => $4, p_outcome => $5, p_how => $6,
-                                p_reason => $7, p_exit => $8, p_mark => $9)
+                                p_reason => $7, p_exit => $8, p_acting => @acting)
 ), chosen AS MATERIALIZED (SELECT (r.o_claim).* FROM result r WHERE r.o_what = 'done'), {WHY_WAITING}
 SELECT result.o_what, shown.* FROM result LEFT JOIN ({SHOWN}) shown ON true
 """
@@ -185,7 +188,7 @@ class PostgresClaims:
 
     async def match(self, pool_id: str, new: Sequence[NewClaim], limit: int) -> Batch:
         asked = [{"ord": n, **msgspec.structs.asdict(claim)} for n, claim in enumerate(new)]
-        rows = await self._db.rows(MATCH, pool_id, _encode(asked).decode(), limit, self._db.mark.value)
+        rows = await self._db.act(MATCH, pool_id, _encode(asked).decode(), limit)
         batch = Batch({}, [])
         for what, claim, worker, fence, uid, tenant in rows:
             if what == "assigned":
@@ -240,9 +243,7 @@ class PostgresClaims:
         tenant: str | None = None,
         exit_code: int | None = None,
     ) -> EndedClaim:
-        args = (claim, fence, tenant, list(states), outcome, how, reason, exit_code, self._db.mark.value)
-        row = await self._db.row(END, *args)
-        assert row is not None
+        (row,) = await self._db.act(END, claim, fence, tenant, list(states), outcome, how, reason, exit_code)
         fields = dict(row)
         what = outcome_of(fields.pop("o_what"))
         return EndedClaim(what, Claim(**fields) if isinstance(what, Done) else None)
@@ -259,11 +260,11 @@ class PostgresClaims:
         untouched: bool = False,
         idle: float | None = None,
     ) -> Outcome:
-        args = (claim, fence, keep_worker, suspect, dead, untouched, idle, reason, self._db.mark.value)
-        return outcome_of(await self._db.value(REQUEUE, *args))
+        args = (claim, fence, keep_worker, suspect, dead, untouched, idle, reason)
+        return outcome_of(await self._db.act_value(REQUEUE, *args))
 
-    async def due(self, limit: int) -> list[Due]:
-        return [Due(**dict(row)) for row in await self._db.rows(DUE, limit)]
+    async def due(self, limit: int, stalled: float) -> list[Due]:
+        return [Due(**dict(row)) for row in await self._db.rows(DUE, limit, stalled)]
 
     async def ended_by(self, worker: str, fence: int) -> str | None:
         claim: str | None = await self._db.value(ENDED_BY, worker, fence)

@@ -1,22 +1,15 @@
 """The one seam to Postgres: a pool of connections, named statements, and errors that say what to do."""
 
 import asyncio
-import hashlib
-import math
-import re
 from collections.abc import Awaitable, Callable, Collection
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import asyncpg
 
-from ..model.claim import CLAIM
-from ..model.worker import WORKER
-from ..ports.store import UNCOMPARED, StoreUnavailable, Unstorable
-
-HERE = Path(__file__).parent
-MACHINES = {"claim": CLAIM, "worker": WORKER}
+from ..ports.recovery import Mark
+from ..ports.store import StoreUnavailable, Unstorable
+from .rendering import asking, functions_schema, render
 
 # A statement that takes longer than this is a fault, not a load: the caller hears 503 and may ask again.
 STATEMENT_SECONDS = 10.0
@@ -47,41 +40,6 @@ MISSING = (
 
 # Only a pooler in transaction mode says these: a statement was prepared on one server connection and used on another.
 NOT_PREPARED = (asyncpg.exceptions.InvalidSQLStatementNameError, asyncpg.exceptions.DuplicatePreparedStatementError)
-
-
-class Mark:
-    """The highest mark that this process has seen: a database that shows less has lost commits, and is not acted on. Known for a
-    while only: a process that slept does not know what others have seen, and may have lost, meanwhile."""
-
-    def __init__(self) -> None:
-        self._value, self._until = 0, math.inf
-
-    def saw(self, value: int, seconds: float) -> None:
-        until = math.inf if seconds == math.inf else asyncio.get_running_loop().time() + seconds
-        self._value, self._until = value, until
-
-    @property
-    def value(self) -> int:
-        known = self._until == math.inf or asyncio.get_running_loop().time() <= self._until
-        return self._value if known else UNCOMPARED
-
-
-def functions_text() -> str:
-    return "\n".join(path.read_text() for path in sorted((HERE / "functions").glob("*.sql")))
-
-
-def functions_schema() -> str:
-    """Functions belong to the release that wrote them: the schema's name is a hash of their text and of the tables in it."""
-    return "holdfast_" + hashlib.sha256(render(functions_text(), "fn").encode()).hexdigest()[:8]
-
-
-def render(sql: str, functions: str) -> str:
-    """Fill in `@fn`, and guards such as `@worker.condemn`, which come from the state machines' tables."""
-
-    def guard(match: re.Match[str]) -> str:
-        return MACHINES[match[1]].guard(match[2])
-
-    return re.sub(r"@(claim|worker)\.(\w+)", guard, sql).replace("@fn", functions)
 
 
 FIRST_OWN_TYPE = 10_000  # below, a type's number is part of Postgres itself
@@ -191,6 +149,15 @@ class Database:
 
     async def value(self, text: str, *args: object) -> Any:
         found = await self.rows(text, *args)
+        return found[0][0] if found else None
+
+    async def act(self, text: str, *args: object) -> list[asyncpg.Record]:
+        """Runs a statement that gives out, spawns or ends something. Its word `@acting` becomes the question whether that is
+        allowed, which is asked with the mark that this process has seen (functions/recovery.sql `acting`)."""
+        return await self.rows(asking(text, len(args)), *args, self.mark.value)
+
+    async def act_value(self, text: str, *args: object) -> Any:
+        found = await self.act(text, *args)
         return found[0][0] if found else None
 
     async def close(self) -> None:

@@ -1,13 +1,13 @@
-"""Replicas, terms, heard time, recovery and the brake in Postgres."""
+"""Replicas, terms, heard time and the brake in Postgres."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from ..model.outcome import Outcome, outcome_of
-from ..model.pod import Pod
-from ..ports.store import Adoption, Beat, DutyReport, Recovery, TermState
+from ..ports.installation import NOTHING_SEEN
+from ..ports.recovery import Seen
+from ..ports.store import Beat, DutyReport, TermState
 from .database import Database
 
 JOIN = """
@@ -19,20 +19,11 @@ LEAVE = """
 WITH r AS (UPDATE holdfast.replica SET stopped_at = holdfast.now() WHERE id = $1)
 UPDATE holdfast.term SET until = 'epoch', holder = NULL WHERE holder = $1
 """
-BEAT = "SELECT * FROM @fn.beat($1, $2, $3, $4::jsonb, $5, $6)"
-TAKE_TERM = "SELECT @fn.take_term($1, $2, $3, $4)"
-STATE = """
-SELECT i.install_id, i.epoch, h.mark, i.recovering_since IS NOT NULL, i.recovery_reason,
-       coalesce(extract(epoch FROM holdfast.heard() - i.recovery_heard), 0)::float8,
-       (i.epoch::bigint << 40) + (SELECT last_value FROM holdfast.fence),
-       extract(epoch FROM holdfast.now() - i.recovered_at)::float8, h.mark < $1
-FROM holdfast.installation i, holdfast.hearing h
+# What the replica has seen is compared first, because the beat itself raises the mark.
+BEAT = """
+SELECT * FROM @fn.compared_beat(p_mark => $5, p_epoch => $6, p_replica => $1, p_elapsed => $2, p_term => $3, p_duties => $4::jsonb)
 """
-BEGIN_RECOVERY = "SELECT @fn.begin_recovery($1, $2, $3)"
-COMPARE_STAMPS = "SELECT @fn.compare_stamps($1::jsonb)"
-ADOPT = "SELECT @fn.adopt($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-ADOPT_FREE = "SELECT @fn.adopt_free($1, $2, $3, $4, $5, $6)"
-END_RECOVERY = "SELECT @fn.end_recovery()"
+TAKE_TERM = "SELECT @fn.take_term(p_duty => $1, p_replica => $2, p_term => $3, p_stale => $4)"
 RELEASE_BRAKE = """
 WITH clock AS (SELECT holdfast.now() AS t),
 i AS (UPDATE holdfast.installation SET brake_tripped_at = NULL, brake_reason = NULL, brake_released_at = clock.t FROM clock
@@ -81,44 +72,16 @@ class PostgresFleet:
         elapsed: float | None,
         term: float,
         reports: Sequence[DutyReport],
-        mark: int = 0,
-        epoch: int = 0,
+        seen: Seen = NOTHING_SEEN,
     ) -> Beat:
-        row = await self._db.row(BEAT, replica, elapsed, term, msgspec.json.encode(reports).decode(), mark, epoch)
+        row = await self._db.row(BEAT, replica, elapsed, term, msgspec.json.encode(reports).decode(), seen.mark, seen.epoch)
         assert row is not None
         terms = msgspec.json.decode(row["o_terms"], type=list[TermState])
-        return Beat(row["o_mark"], row["o_epoch"], row["o_recovering"], terms)
+        return Beat(Seen(row["o_mark"], row["o_epoch"]), row["o_recovering"], terms)
 
     async def take_term(self, duty: str, replica: str, term: float, stale: float) -> int | None:
         number: int | None = await self._db.value(TAKE_TERM, duty, replica, term, stale)
         return number
-
-    async def state(self) -> Recovery:
-        row = await self._db.row(STATE, self._db.mark.value)
-        assert row is not None
-        return Recovery(*row)
-
-    async def begin_recovery(self, reason: str, mark: int, epoch: int = 0) -> bool:
-        return bool(await self._db.value(BEGIN_RECOVERY, reason, mark, epoch))
-
-    async def compare_stamps(self, pods: Iterable[Pod]) -> bool:
-        stamps = [
-            {"worker": pod.worker, "uid": pod.uid, "claim": pod.stamp.claim, "fence": pod.stamp.fence}
-            for pod in pods
-            if pod.stamp is not None
-        ]
-        return bool(stamps and await self._db.value(COMPARE_STAMPS, msgspec.json.encode(stamps).decode()))
-
-    async def adopt(self, adoption: Adoption) -> Outcome:
-        a = adoption
-        args = (a.worker, a.uid, a.pool_id, a.pool, a.revision, a.claim, a.tenant, a.fence, a.endpoint)
-        return outcome_of(await self._db.value(ADOPT, *args))
-
-    async def adopt_free(self, worker: str, uid: str, pool_id: str, pool: str, revision: str, *, spent: bool) -> Outcome:
-        return outcome_of(await self._db.value(ADOPT_FREE, worker, uid, pool_id, pool, revision, spent))
-
-    async def end_recovery(self) -> Outcome:
-        return outcome_of(await self._db.value(END_RECOVERY))
 
     async def release_brake(self, reason: str) -> bool:
         return await self._db.value(RELEASE_BRAKE, reason) is not None

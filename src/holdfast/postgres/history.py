@@ -34,7 +34,7 @@ VALUES (holdfast.now(), $1, $2, $3, $4, $5, $6)
 PIECE = 5000
 PRUNE = {
     "keys": """UPDATE holdfast.claim SET key_live = false WHERE id IN (SELECT id FROM holdfast.claim
-               WHERE key_live AND state = 'ended' AND ended_at < holdfast.now() - interval '24 h' LIMIT $1) RETURNING 1""",
+               WHERE key_live AND state = 'ended' AND ended_at < holdfast.now() - make_interval(hours => @KEY_HOURS) LIMIT $1) RETURNING 1""",
     "claims": """DELETE FROM holdfast.claim WHERE id IN (SELECT id FROM holdfast.claim WHERE state = 'ended' AND NOT key_live
                  AND ended_at < holdfast.now() - make_interval(days => $2) LIMIT $1) RETURNING 1""",
     "workers": """DELETE FROM holdfast.worker WHERE id IN (SELECT id FROM holdfast.worker WHERE state = 'gone'
@@ -57,7 +57,7 @@ PRUNE = {
 }
 RELEASES = "SELECT @fn.drop_old_releases($1)"
 PARTITIONS = "SELECT @fn.event_partitions($1)"
-OUTPUTS = "SELECT id FROM holdfast.claim WHERE state <> 'ended' OR ended_at > holdfast.now() - interval '24 h'"
+OUTPUTS = "SELECT id FROM holdfast.claim WHERE state <> 'ended' OR ended_at > holdfast.now() - make_interval(hours => @KEY_HOURS)"
 
 
 class PostgresHistory:

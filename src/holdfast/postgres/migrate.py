@@ -3,7 +3,8 @@
 import asyncpg
 
 from ..ports.store import StoreUnavailable, WrongInstallation
-from .database import HERE, UNAVAILABLE, functions_schema, functions_text, render
+from .database import UNAVAILABLE
+from .rendering import HERE, functions_schema, functions_text, render
 
 LOCK = 7_413_000_001  # one advisory lock for all of Holdfast's schema changes
 LONGEST = 120  # seconds for one statement: who comes second may wait 60 for the first

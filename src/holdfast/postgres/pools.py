@@ -17,7 +17,7 @@ p.id, p.name, p.spec, p.revision, p.state AS pool_state, p.source, p.generation,
 extract(epoch FROM p.created_at)::float8 AS created_at, extract(epoch FROM p.backoff_until)::float8 AS backoff_until
 """
 
-PUT = "SELECT * FROM @fn.put_pool($1, $2, $3::jsonb, $4, $5)"
+PUT = "SELECT * FROM @fn.put_pool(p_id => $1, p_name => $2, p_spec => $3::jsonb, p_revision => $4, p_source => $5)"
 
 DELETE = f"""
 WITH clock AS (SELECT holdfast.now() AS t),
@@ -42,10 +42,11 @@ GET = f"SELECT {POOL_COLUMNS} FROM holdfast.pool p WHERE p.name = $1 AND p.state
 BY_ID = f"SELECT {POOL_COLUMNS} FROM holdfast.pool p WHERE p.id = $1"
 ALL = f"SELECT {POOL_COLUMNS} FROM holdfast.pool p WHERE p.state <> 'gone' ORDER BY p.name, p.created_at"
 
-# One consistent view a pool. Lists are cut at 50: no pass acts on more, and 10,000 quiet workers must cost nothing.
+# One consistent view per pool. Lists are cut at 50: no pass acts on more, and 10,000 quiet workers must cost nothing. They leave
+# out unconfirmed workers, which may not be ended: fifty of those would hide all others.
 LOADS = f"""
 WITH clock AS MATERIALIZED (SELECT holdfast.now() AS t, holdfast.heard() AS h),
-live AS (SELECT tenant, count(*) AS n FROM holdfast.claim WHERE state IN ('assigned', 'active') GROUP BY tenant),
+live AS (SELECT tenant, count(*) AS n FROM holdfast.claim WHERE state IN @claim.live GROUP BY tenant),
 queue AS (SELECT pool_id, tenant, count(*) AS n, min(created_at) AS oldest FROM holdfast.claim WHERE state = 'waiting' GROUP BY 1, 2),
 waiting AS (
     SELECT q.pool_id, sum(q.n)::bigint AS all_waiting, min(q.oldest) AS oldest,
@@ -54,12 +55,13 @@ waiting AS (
     FROM queue q LEFT JOIN holdfast.tenant t ON t.name = q.tenant LEFT JOIN live l ON l.tenant = q.tenant GROUP BY 1
 ),
 counts AS (
-    SELECT pool_id, count(*) FILTER (WHERE state = 'spawning') AS spawning,
-           count(*) FILTER (WHERE state = 'warm' AND NOT terminating AND schedulable AND suspect_since IS NULL) AS warm,
-           count(*) FILTER (WHERE state = 'warm' AND (terminating OR NOT schedulable OR suspect_since IS NOT NULL)) AS unusable, count(*) FILTER (WHERE state = 'held') AS held,
-           count(*) FILTER (WHERE state = 'parked') AS parked, count(*) FILTER (WHERE state = 'retiring') AS retiring,
-           count(*) FILTER (WHERE state = 'warm' AND ready AND NOT terminating AND schedulable AND suspect_since IS NULL) AS free_ready
-    FROM holdfast.worker WHERE state <> 'gone' GROUP BY pool_id
+    SELECT k.pool_id, count(*) FILTER (WHERE k.state = 'spawning') AS spawning,
+           count(*) FILTER (WHERE k.state = 'warm' AND @capacity(k)) AS warm,
+           count(*) FILTER (WHERE k.state = 'warm' AND NOT @capacity(k)) AS unusable,
+           count(*) FILTER (WHERE k.state = 'held') AS held, count(*) FILTER (WHERE k.state = 'parked') AS parked,
+           count(*) FILTER (WHERE k.state = 'retiring') AS retiring,
+           count(*) FILTER (WHERE k.state = 'warm' AND @free(k)) AS free_ready
+    FROM holdfast.worker k WHERE k.state <> 'gone' GROUP BY k.pool_id
 )
 SELECT {POOL_COLUMNS}, i.stopping, extract(epoch FROM clock.t)::float8 AS now, brake.room, extract(epoch FROM clock.t - p.shrunk_at)::float8 AS shrunk_ago,
        coalesce(c.spawning, 0) AS spawning, coalesce(c.warm, 0) AS warm, coalesce(c.held, 0) AS held, coalesce(c.parked, 0) AS parked,
@@ -68,15 +70,15 @@ SELECT {POOL_COLUMNS}, i.stopping, extract(epoch FROM clock.t)::float8 AS now, b
        coalesce(extract(epoch FROM clock.t - w.oldest), 0)::float8 AS oldest_wait,
        ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'spawning'
              AND k.revision <> p.revision ORDER BY k.state_since LIMIT 50) AS stale_starting,
-       ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'warm'
+       ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'warm' AND @confirmed(k)
              AND k.revision <> p.revision ORDER BY k.state_since LIMIT 50) AS stale_warm,
-       ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'warm'
+       ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'warm' AND @confirmed(k)
              AND k.revision = p.revision ORDER BY k.state_since LIMIT 50) AS fresh_warm,
        ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'spawning'
              AND k.revision = p.revision ORDER BY k.state_since LIMIT 50) AS starting,
-       ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'parked'
+       ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'parked' AND @confirmed(k)
              ORDER BY k.parked_since LIMIT 50) AS parked_free,
-       ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'parked'
+       ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'parked' AND @confirmed(k)
              AND k.parked_heard + k.park_ttl <= clock.h ORDER BY k.parked_since LIMIT 50) AS parked_expired
 FROM holdfast.pool p LEFT JOIN counts c ON c.pool_id = p.id LEFT JOIN waiting w ON w.pool_id = p.id, clock, holdfast.installation i,
 LATERAL (SELECT count(*) AS n FROM holdfast.ending e WHERE e.kind = 'worker'
@@ -89,8 +91,7 @@ WHERE p.state <> 'gone'
 DEMAND = """
 SELECT p.id FROM holdfast.pool p
 WHERE p.state = 'live' AND EXISTS (SELECT FROM holdfast.claim c WHERE c.pool_id = p.id AND c.state = 'waiting')
-  AND EXISTS (SELECT FROM holdfast.worker w WHERE w.pool_id = p.id AND w.state IN ('warm', 'parked') AND w.ready
-              AND NOT w.terminating AND w.schedulable AND w.suspect_since IS NULL)
+  AND EXISTS (SELECT FROM holdfast.worker w WHERE w.pool_id = p.id AND w.state IN @worker.hold AND @free(w))
 """
 
 FINISH = """

@@ -5,7 +5,8 @@ from typing import Any
 from .database import Database
 
 WORKERS = """
-SELECT p.name AS pool, w.state, count(*) AS n, count(*) FILTER (WHERE w.suspect_since IS NOT NULL) AS suspects
+SELECT p.name AS pool, w.state, count(*) AS n, count(*) FILTER (WHERE w.suspect_since IS NOT NULL) AS suspects,
+       count(*) FILTER (WHERE w.state IN @worker.started AND NOT @confirmed(w)) AS unconfirmed
 FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id WHERE w.state <> 'gone' GROUP BY 1, 2
 """
 CLAIMS = """
@@ -25,7 +26,7 @@ CHECKS: tuple[tuple[str, str, str, str], ...] = (
         """SELECT format('claim %s is %s on worker %s, which is %s for claim %s', c.id, c.state, c.worker_id,
                          coalesce(w.state, 'absent'), coalesce(w.claim_id, 'none'))
            FROM holdfast.claim c LEFT JOIN holdfast.worker w ON w.id = c.worker_id
-           WHERE c.state IN ('assigned', 'active') AND (w.claim_id IS DISTINCT FROM c.id OR w.fence IS DISTINCT FROM c.fence)""",
+           WHERE c.state IN @claim.live AND (w.claim_id IS DISTINCT FROM c.id OR w.fence IS DISTINCT FROM c.fence)""",
     ),
     (
         "P1",
@@ -39,7 +40,7 @@ CHECKS: tuple[tuple[str, str, str, str], ...] = (
         "no worker is ending under a live claim",
         "look at the worker's events: something ended it around the one path",
         """SELECT format('worker %s is %s under claim %s', w.id, w.state, c.id) FROM holdfast.worker w
-           JOIN holdfast.claim c ON c.worker_id = w.id AND c.state IN ('assigned', 'active') WHERE w.state IN ('retiring', 'gone')""",
+           JOIN holdfast.claim c ON c.worker_id = w.id AND c.state IN @claim.live WHERE w.state IN ('retiring', 'gone')""",
     ),
     (
         "P3",
@@ -106,6 +107,16 @@ CHECKS: tuple[tuple[str, str, str, str], ...] = (
         "it ends by itself once pods and agents have been compared; see events recovery.*",
         """SELECT format('recovering since %s: %s', recovering_since, recovery_reason) FROM holdfast.installation
            WHERE recovering_since IS NOT NULL""",
+    ),
+    (
+        "P7",
+        "no worker is unconfirmed",
+        "`holdfast recover` lists each of them with its claim, and what an operator can decide",
+        # A minute: the passes after recovery confirm those whose agents have left.
+        """SELECT format('worker %s of pool %s has not reported since the database lost commits%s', w.id, p.name,
+                         CASE WHEN w.claim_id IS NULL THEN '' ELSE format(' and has claim %s of tenant %s', w.claim_id, w.tenant) END)
+           FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id
+           WHERE w.state IN @worker.started AND w.unconfirmed_since < holdfast.now() - interval '1 min'""",
     ),
     (
         "P7",

@@ -1,6 +1,5 @@
 """The store on Postgres, put together."""
 
-import math
 from typing import Any
 
 from . import report
@@ -11,6 +10,7 @@ from .fleet import PostgresFleet
 from .history import PostgresHistory
 from .notices import PolledNotices, PostgresNotices
 from .pools import PostgresPools
+from .recovery import PostgresRecovery
 from .workers import PostgresWorkers
 
 
@@ -23,12 +23,10 @@ class PostgresStore:
         self.fleet = PostgresFleet(db)
         self.history = PostgresHistory(db)
         self.access = PostgresAccess(db)
+        self.recovery = PostgresRecovery(db)
 
     async def now(self) -> float:
         return float(await self.db.value("SELECT extract(epoch FROM holdfast.now())::float8"))
-
-    def saw(self, mark: int, seconds: float = math.inf) -> None:
-        self.db.mark.saw(mark, seconds)
 
     async def listen(self) -> PolledNotices | PostgresNotices:
         return PolledNotices(self.db) if self.db.pooled else PostgresNotices(self.db.dsn, self.db.pids)

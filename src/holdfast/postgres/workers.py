@@ -14,7 +14,10 @@ from ..ports.store import AgentReport, Directive, Facts, Row
 from .database import Database
 from .pools import POOL_COLUMNS, pool_of
 
-SPAWN = "SELECT o_worker, o_epoch FROM @fn.spawn($1, $2, $3, $4, $5)"
+SPAWN = """
+SELECT o_worker, o_epoch
+FROM @fn.spawn(p_pool => $1, p_ids => $2, p_free_target => $3, p_limit_starting => $4, p_acting => @acting)
+"""
 
 # The slot is free again at once, and the pool says why. Backoff doubles with each failure in a row.
 UNSPAWN = """
@@ -55,7 +58,10 @@ w AS (
 SELECT 'done', (SELECT count(*) FROM n) FROM w
 """
 
-CONDEMN = "SELECT @fn.condemn($1, $2, $3, $4, $5, $6, $7)"
+CONDEMN = """
+SELECT CASE WHEN @acting THEN @fn.condemn(p_worker => $1, p_version => $2, p_reason => $3, p_counted => $4, p_dead => $5,
+                                          p_floor => $6) ELSE 'recovering' END
+"""
 
 BURY = """
 WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
@@ -84,10 +90,10 @@ w AS (
 SELECT 'done' FROM w
 """
 
-# Heard from again: whoever spoke after it became suspect is not silent.
-UNSUSPECT = """
-UPDATE holdfast.worker AS worker SET suspect_since = NULL, version = version + 1
-WHERE worker.id = ANY ($1::text[]) AND worker.suspect_since IS NOT NULL
+# Its agent reported: it is neither silent nor unconfirmed.
+HEARD_AGAIN = """
+UPDATE holdfast.worker AS w SET suspect_since = NULL, unconfirmed_since = NULL, version = version + 1
+WHERE w.id = ANY ($1::text[]) AND (w.suspect_since IS NOT NULL OR NOT @confirmed(w))
 """
 
 FACTS = """
@@ -100,9 +106,12 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::boolean[], $5::boolean[], $6
 WHERE w.id = f.id AND w.pod_uid = f.uid AND w.state <> 'gone' RETURNING w.id
 """
 
-REPORT = "SELECT * FROM @fn.report($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-DUE = "SELECT * FROM @fn.due_workers()"
-ORPHAN = "SELECT CASE WHEN @fn.halted($2) THEN 'recovering' ELSE coalesce(@fn.braked('worker', $1), 'done') END"
+REPORT = """
+SELECT * FROM @fn.report(p_worker => $1, p_uid => $2, p_doing => $3, p_claim => $4, p_fence => $5, p_reset_fence => $6,
+                         p_endpoint => $7, p_fresh => $8, p_acting => @acting)
+"""
+DUE = "SELECT * FROM @fn.due_workers(p_no_pod => $1, p_retiring => $2, p_silent => $3)"
+ORPHAN = "SELECT CASE WHEN @acting THEN coalesce(@fn.braked('worker', $1), 'done') ELSE 'recovering' END"
 
 BEAT = """
 INSERT INTO holdfast.pulse AS pulse (worker_id, beat_heard, doing, claim_id, fence, tenant, reset_fence)
@@ -122,14 +131,15 @@ FROM holdfast.pulse u, (SELECT holdfast.heard() AS h) c, holdfast.installation i
 # First here, then on the pod: a clear that was planned from an old view must not land on a new claim's protection.
 UNPROTECT = """
 UPDATE holdfast.worker SET protected = false, version = version + 1
-WHERE id = $1 AND version = $2 AND state IN ('warm', 'parked') AND NOT @fn.halted($3) RETURNING 'done'
+WHERE id = $1 AND version = $2 AND state IN @worker.free AND (SELECT @acting) RETURNING 'done'
 """
 
 WORKER_COLUMNS = """
 w.id, w.pool_id, p.name AS pool, w.state, w.version, w.revision, w.claim_id AS claim, w.tenant, w.fence, w.reason, w.pod_uid, w.node,
 w.endpoint, w.ready, w.terminating, w.schedulable, w.delivered, extract(epoch FROM w.created_at)::float8 AS created_at,
 extract(epoch FROM w.state_since)::float8 AS state_since, extract(epoch FROM w.parked_since)::float8 AS parked_since,
-extract(epoch FROM w.park_ttl)::float8 AS park_ttl, extract(epoch FROM w.suspect_since)::float8 AS suspect_since
+extract(epoch FROM w.park_ttl)::float8 AS park_ttl, extract(epoch FROM w.suspect_since)::float8 AS suspect_since,
+extract(epoch FROM w.unconfirmed_since)::float8 AS unconfirmed_since
 """
 GET = f"SELECT {WORKER_COLUMNS} FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id WHERE w.id = $1"
 FIND = f"""
@@ -176,9 +186,7 @@ class PostgresWorkers:
         self._db = db
 
     async def spawn(self, pool_id: str, ids: Sequence[str], free_target: int, starting_limit: int) -> list[tuple[str, int]]:
-        return [
-            (r[0], r[1]) for r in await self._db.rows(SPAWN, pool_id, list(ids), free_target, starting_limit, self._db.mark.value)
-        ]
+        return [(row[0], row[1]) for row in await self._db.act(SPAWN, pool_id, list(ids), free_target, starting_limit)]
 
     async def unspawn(self, workers: Sequence[str], kind: str, reason: str, backoff: float) -> Outcome:
         return _guarded(await self._db.value(UNSPAWN, list(workers), kind, reason[:500], backoff))
@@ -192,7 +200,7 @@ class PostgresWorkers:
     async def condemn(
         self, worker: str, version: int | None, reason: str, *, counted: bool, dead: bool = False, floor: int | None = None
     ) -> Outcome:
-        return outcome_of(await self._db.value(CONDEMN, worker, version, reason, counted, dead, self._db.mark.value, floor))
+        return outcome_of(await self._db.act_value(CONDEMN, worker, version, reason, counted, dead, floor))
 
     async def bury(self, worker: str, reason: str) -> Outcome:
         return _guarded(await self._db.value(BURY, worker, reason))
@@ -201,10 +209,10 @@ class PostgresWorkers:
         return _guarded(await self._db.value(SUSPECT, worker, version, reason))
 
     async def heard_again(self, workers: Sequence[str]) -> None:
-        await self._db.rows(UNSUSPECT, list(workers))
+        await self._db.rows(HEARD_AGAIN, list(workers))
 
     async def unprotect(self, worker: str, version: int) -> Outcome:
-        return _guarded(await self._db.value(UNPROTECT, worker, version, self._db.mark.value))
+        return _guarded(await self._db.act_value(UNPROTECT, worker, version))
 
     async def heartbeats(self, workers: Sequence[str]) -> list[Heartbeat]:
         return [Heartbeat(**dict(row)) for row in await self._db.rows(PULSES, list(workers))]
@@ -218,15 +226,14 @@ class PostgresWorkers:
 
     async def report(self, report: AgentReport, *, fresh: bool = True) -> Directive:
         about = (report.worker, report.uid, report.doing, report.claim, report.fence, report.reset_fence, report.endpoint)
-        row = await self._db.row(REPORT, *about, fresh, self._db.mark.value)
-        assert row is not None
+        [row] = await self._db.act(REPORT, *about, fresh)
         return Directive(*row)
 
-    async def due(self) -> list[str]:
-        return [row[0] for row in await self._db.rows(DUE)]
+    async def due(self, *, no_pod: float, retiring: float, silent: float) -> list[str]:
+        return [row[0] for row in await self._db.rows(DUE, no_pod, retiring, silent)]
 
     async def may_end_orphan(self, name: str) -> Outcome:
-        return outcome_of(await self._db.value(ORPHAN, name, self._db.mark.value))
+        return outcome_of(await self._db.act_value(ORPHAN, name))
 
     async def beat(self, reports: Sequence[AgentReport]) -> None:
         last = {report.worker: report for report in reports}  # a row may be upserted only once a statement

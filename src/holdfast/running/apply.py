@@ -16,6 +16,7 @@ from ..model.outcome import Done, Failed, Outcome, Skipped, Stale
 from ..model.pod import Stamp
 from ..ports.cluster import Cluster, ClusterUnavailable, Order, Refused
 from ..ports.store import Pair, Store, StoreUnavailable
+from ..recovery.actions import handlers
 from .declared_pools import DeclaredPools
 
 log = structlog.get_logger()
@@ -59,13 +60,10 @@ class Apply:
             do.Guard: self._declared.guard,
             do.Release: self._declared.release,
             do.UpdateStatus: self._declared.update_status,
-            do.BeginRecovery: self._begin_recovery,
-            do.Adopt: lambda a: store.fleet.adopt(a.adoption),
-            do.AdoptFree: lambda a: store.fleet.adopt_free(a.worker, a.uid, a.pool_id, a.pool, a.revision, spent=a.spent),
-            do.EndRecovery: lambda _: store.fleet.end_recovery(),
             do.Quarantine: self._quarantine,
             do.PruneHistory: self._prune_history,
             do.PruneOutputs: self._prune_outputs,
+            **handlers(store.recovery),
         }
 
     async def __call__(self, action: do.Action) -> Outcome:
@@ -200,7 +198,7 @@ class Apply:
     async def _delete_pod(self, a: do.DeletePod) -> Outcome:
         # The last look before the irreversible: a row that is not retiring, or any row at all for an orphan, forbids it.
         worker = await self._store.workers.get(a.name)
-        state = await self._store.fleet.state()
+        state = await self._store.recovery.state()
         if state.uncertain:
             return Skipped("recovering")
         present = worker is not None and worker.state != "gone"
@@ -255,7 +253,7 @@ class Apply:
 
     async def _ensure(self, a: do.Ensure) -> Outcome:
         # Only where objects stand beside pods: a pool that seems gone may be in what was lost.
-        if self._cluster.declarations is not None and (await self._store.fleet.state()).uncertain:
+        if self._cluster.declarations is not None and (await self._store.recovery.state()).uncertain:
             return Skipped("recovering")
         await self._cluster.ensure(a.pools)
         return Done()
@@ -265,10 +263,6 @@ class Apply:
         return Done()
 
     # The whole
-
-    async def _begin_recovery(self, a: do.BeginRecovery) -> Outcome:
-        state = await self._store.fleet.state()
-        return Done() if await self._store.fleet.begin_recovery(a.reason, state.mark, a.epoch) else Stale()
 
     async def _quarantine(self, a: do.Quarantine) -> Outcome:
         pod = await self._cluster.read(a.name)
@@ -283,7 +277,7 @@ class Apply:
         return Done()
 
     async def _prune_outputs(self, a: do.PruneOutputs) -> Outcome:
-        if (await self._store.fleet.state()).uncertain:
+        if (await self._store.recovery.state()).uncertain:
             return Skipped("recovering")
         await self._cluster.prune_output(set(a.keep))
         return Done()

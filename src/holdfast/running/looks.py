@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping
 
 from ..claimpath.signals import Signals
 from ..duties.actions import Action
+from ..duties.cases import RETIRING_LOOK, SILENT, SPAWN_LOOK
 from ..duties.converge import Converge
 from ..duties.duty import Ports
 from ..ports.cluster import ClusterUnavailable
-from ..ports.store import Row, StoreUnavailable
+from ..ports.store import Row, Store, StoreUnavailable
 from .passes import Passes
 from .terms import Terms
 
@@ -50,7 +51,7 @@ class Looks:
         while True:
             await asyncio.sleep(DUE_PERIOD)
             if self._ours():
-                self.soon(await self._ports.store.workers.due())
+                self.soon(await due_workers(self._ports.store))
 
     async def at_pod_changes(self) -> None:
         """Looks at workers whose pods changed, until cancelled."""
@@ -76,6 +77,11 @@ class Looks:
 
     def _ours(self) -> bool:
         return self._terms.trusted("converge", asyncio.get_running_loop().time())
+
+
+async def due_workers(store: Store) -> list[str]:
+    """Workers for whom time alone has made something due, by the same seconds as a full pass."""
+    return await store.workers.due(no_pod=SPAWN_LOOK, retiring=RETIRING_LOOK, silent=SILENT)
 
 
 def _workers_of(action: Action, rows: Mapping[str, Row]) -> set[str]:

@@ -17,10 +17,10 @@ from ..duties.match import MatchDuty
 from ..duties.pools import Pools
 from ..duties.prune import Prune
 from ..duties.scale import Scale
-from ..engine.marks import Marks
 from ..metrics import Metrics
 from ..ports.cluster import ClusterUnavailable
 from ..ports.store import Beat, StoreUnavailable
+from ..recovery.marks import Marks
 from .apply import Apply
 from .heartbeats import Heartbeats
 from .looks import Looks
@@ -60,7 +60,7 @@ class Replica:
         self._about = about
         self._passes = Passes(ports, apply, self.terms, metrics, signals)
         self._looks = Looks(ports, self.converge, self.terms, self._passes, signals)
-        self._marks = Marks(ports, metrics)
+        self._marks = Marks(ports.store, ports.cluster, metrics.cluster_errors.inc)
         self._pass_now = {name: asyncio.Event() for name in self.duties}  # set: the next pass does not wait for its period
         signals.pools.subscribe(self._pools_changed)
         self._tasks: list[asyncio.Task[None]] = []
@@ -140,7 +140,7 @@ class Replica:
             self._joined = True
         sent = _now()
         elapsed = None if self._last_beat is None else sent - self._last_beat
-        beat = await fleet.beat(self.id, elapsed, TERM, self.terms.reports(), marks.mark, marks.epoch)
+        beat = await fleet.beat(self.id, elapsed, TERM, self.terms.reports(), marks.seen)
         self._last_beat = sent
         self.beat_at = _now()
         self.terms.stored(beat, sent)

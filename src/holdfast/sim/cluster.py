@@ -8,8 +8,9 @@ from typing import NamedTuple, TypeVar
 from ..local.keeping import CLAIM, Tokens
 from ..model.pod import Pod, Stamp
 from ..model.pool import FieldProblem, Pool
-from ..ports.cluster import ClusterUnavailable, Finding, Identity, Order, OutcomeUnknown, Output, Refused, Remembered
+from ..ports.cluster import ClusterUnavailable, Finding, Identity, Order, OutcomeUnknown, Output, Refused
 from ..ports.declared import Declarations
+from ..ports.recovery import Remembered
 from .loop import later
 from .world import Weather, World, WorldPod
 

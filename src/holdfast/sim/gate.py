@@ -9,13 +9,14 @@ from typing import Any
 
 import asyncpg
 
-from ..postgres.database import CONNECT_SECONDS, STATEMENT_SECONDS, Database, Mark
+from ..ports.recovery import Mark
+from ..postgres.database import CONNECT_SECONDS, STATEMENT_SECONDS, Database
 from ..postgres.notices import Kind
 from ..postgres.store import PostgresStore
 from .loop import later
 from .server import Postgres
 
-NAME = re.compile(r"holdfast_[0-9a-f]{8}\.(\w+)\(|\b(INSERT INTO|UPDATE|DELETE FROM|FROM) holdfast\.(\w+)")
+NAME = re.compile(r"holdfast_[0-9a-f]{8}\.(?!acting\()(\w+)\(|\b(INSERT INTO|UPDATE|DELETE FROM|FROM) holdfast\.(\w+)")
 
 
 def name_of(sql: str) -> str:

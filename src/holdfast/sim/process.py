@@ -9,7 +9,7 @@ import msgspec
 
 from ..ids import Ids
 from ..ports.cluster import Cluster
-from ..postgres.database import Mark
+from ..ports.recovery import Mark
 from ..wiring import Wired, wire
 from .gate import Gate, Line, SimStore
 from .loop import Owner, VirtualLoop, start

@@ -221,7 +221,7 @@ class Run:
 
     def _ran(self, line: Line, sql: str, result: list[asyncpg.Record] | BaseException) -> None:
         name = name_of(sql)
-        if name == "beat" and not isinstance(result, BaseException):
+        if name == "compared_beat" and not isinstance(result, BaseException):
             self.checks.heard()
         said = type(result).__name__ if isinstance(result, BaseException) else str(len(result))
         self.trace.line("sql", line.name, f"{name} {said}")

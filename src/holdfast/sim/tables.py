@@ -68,7 +68,8 @@ WITH e AS MATERIALIZED (SELECT id, kind, also, worker_id, claim_id, reason FROM 
 t AS MATERIALIZED (SELECT holdfast.now() AS now)
 SELECT jsonb_build_object(
  'w', (SELECT jsonb_agg(jsonb_build_array(id, pool_id, state, version, claim_id, tenant, fence, pod_uid, reason,
-        state = 'warm' AND ready AND NOT terminating AND schedulable AND suspect_since IS NULL, delivered) ORDER BY id)
+        state = 'warm' AND ready AND NOT terminating AND schedulable AND suspect_since IS NULL
+            AND unconfirmed_since IS NULL, delivered) ORDER BY id)
        FROM holdfast.worker WHERE state <> 'gone' OR id IN (SELECT worker_id FROM e)),
  'c', (SELECT jsonb_agg(jsonb_build_array(id, pool_id, state, tenant, worker_id, fence, protected, offered, outcome, how, reason,
         retry, extract(epoch FROM t.now - created_at), extract(epoch FROM t.now - active_at), extract(epoch FROM patience),

@@ -8,7 +8,8 @@ import msgspec
 
 from ..model.pod import Pod, Stamp
 from ..model.pool import PoolSpec
-from ..ports.cluster import Order, Output, Refused, Remembered
+from ..ports.cluster import Order, Output, Refused
+from ..ports.recovery import Remembered
 from .kubelets import Kubelets, Program
 from .loop import later
 from .pods import Clock, Node, Range, SimResult, Status, Weather, WorldPod
@@ -118,7 +119,7 @@ class World(Kubelets):
 
     def remember(self, mark: Remembered) -> None:
         kept = self._marks.get(mark.install, mark)
-        self._marks[mark.install] = Remembered(mark.install, max(mark.mark, kept.mark), max(mark.epoch, kept.epoch))
+        self._marks[mark.install] = kept.raised_to(mark)
 
     def remembered(self, install: str) -> Remembered | None:
         return self._marks.get(install)

@@ -1,11 +1,5 @@
 -- How claims end and workers leave: one guarded change each, with its event, and the brake in front of them.
 
--- Nothing is given out, spawned or ended while commits are being recovered, nor when the database shows an older mark than
--- the caller has seen: then commits were lost, and nobody has noticed yet.
-CREATE FUNCTION @fn.halted(p_mark bigint) RETURNS boolean LANGUAGE sql AS $$
-    SELECT i.recovering_since IS NOT NULL OR h.mark < p_mark FROM holdfast.installation i, holdfast.hearing h
-$$;
-
 -- P7's brake: NULL means "go on", else why not now. Counts what we end by ourselves in ten minutes; a person releases it.
 CREATE FUNCTION @fn.braked(p_kind text, p_id text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -15,9 +9,6 @@ DECLARE
     t timestamptz := holdfast.now();
 BEGIN
     SELECT * INTO i FROM holdfast.installation FOR UPDATE;
-    IF i.recovering_since IS NOT NULL THEN
-        RETURN 'recovering';  -- it began while we waited for this row
-    END IF;
     IF i.brake_tripped_at IS NOT NULL THEN
         RETURN 'braked';
     END IF;
@@ -26,7 +17,7 @@ BEGIN
     IF p_kind = 'worker' THEN
         SELECT count(*) INTO v_alive FROM holdfast.worker WHERE state <> 'gone';
     ELSE
-        SELECT count(*) INTO v_alive FROM holdfast.claim WHERE state IN ('assigned', 'active');
+        SELECT count(*) INTO v_alive FROM holdfast.claim WHERE state IN @claim.live;
     END IF;
     IF v_count >= greatest(i.brake_limit, floor(i.brake_share * (v_alive + v_count))) THEN
         UPDATE holdfast.installation SET brake_tripped_at = t,
@@ -63,7 +54,7 @@ BEGIN
         RETURN w.held_from;
     END IF;
     IF p.state <> 'live' OR p.spec ->> 'mode' <> 'session' OR NOT (p.spec #>> '{worker,agent}')::boolean
-       OR w.revision <> p.revision OR w.terminating OR NOT w.schedulable OR w.suspect_since IS NOT NULL
+       OR w.revision <> p.revision OR NOT @capacity(w)
        OR p_outcome NOT IN ('released', 'expired', 'completed') OR @fn.park_ttl(c, p) <= interval '0' THEN
         RETURN 'retiring';
     END IF;
@@ -90,7 +81,7 @@ BEGIN
         RETURN NULL;
     END IF;
     SELECT * INTO p FROM holdfast.pool WHERE id = w.pool_id;
-    v_to := @fn.onward(w, c, p_outcome, p_keep);
+    v_to := @fn.onward(w => w, c => c, p_outcome => p_outcome, p_keep => p_keep);
     UPDATE holdfast.worker SET
         state = v_to, version = version + 1, claim_id = NULL, held_from = NULL, state_since = t, state_heard = h,
         delivered = CASE WHEN v_to = 'warm' THEN false ELSE delivered END,
@@ -107,9 +98,10 @@ BEGIN
                      WHEN 'warm' THEN 'worker.returned' ELSE 'worker.retiring' END;
 END $$;
 
--- Ends a claim by one of P2's ways. Returns done, stale, braked or recovering, and with done the claim as it is then.
+-- Ends a claim by one of P2's ways. Returns done, stale, braked or recovering, and with done the claim as it is then. `p_acting`:
+-- Holdfast may end something by its own decision now; holders, results and operators do not need that.
 CREATE FUNCTION @fn.end_claim(p_claim text, p_fence bigint, p_tenant text, p_states text[], p_outcome text, p_how text,
-                              p_reason text, p_exit integer, p_mark bigint)
+                              p_reason text, p_exit integer, p_acting boolean)
 RETURNS TABLE (o_what text, o_claim holdfast.claim) LANGUAGE plpgsql AS $$
 DECLARE
     c holdfast.claim;
@@ -126,7 +118,7 @@ BEGIN
         RETURN;
     END IF;
     IF p_how IN ('lease', 'max_duration', 'deadline', 'death', 'pool_deleted', 'unprotected') THEN
-        IF @fn.halted(p_mark) THEN
+        IF NOT p_acting THEN
             RETURN QUERY SELECT 'recovering', NULL::holdfast.claim;
             RETURN;
         END IF;
@@ -148,8 +140,9 @@ BEGIN
     UPDATE holdfast.claim SET state = 'ended', outcome = p_outcome, how = p_how, reason = p_reason, exit_code = p_exit,
         ended_at = t WHERE id = p_claim RETURNING * INTO v_ended;
     DELETE FROM holdfast.claim_secret WHERE claim_id = p_claim;
-    IF c.worker_id IS NOT NULL AND c.state IN ('assigned', 'active') THEN
-        v_also := @fn.leave(c, p_outcome, p_how <> 'death', format('its claim ended: %s', p_outcome));
+    IF c.worker_id IS NOT NULL AND c.state IN @claim.live THEN
+        v_also := @fn.leave(c => c, p_outcome => p_outcome, p_keep => p_how <> 'death',
+                            p_reason => format('its claim ended: %s', p_outcome));
     END IF;
     INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant, reason, data)
     VALUES (t, 'claim.ended', v_also, c.pool_id, c.worker_id, c.id, c.tenant, p_reason,
@@ -164,7 +157,7 @@ END $$;
 -- Send a claim back to its place in the queue. Assigned: its worker proved unusable before anything started (`p_idle`: and the
 -- hand-over still has not moved for so long). Active: only with proof of death, and only if the claim asked for retry: lost.
 CREATE FUNCTION @fn.requeue(p_claim text, p_fence bigint, p_keep_worker boolean, p_suspect boolean, p_dead boolean,
-                            p_untouched boolean, p_idle float, p_reason text, p_mark bigint)
+                            p_untouched boolean, p_idle float, p_reason text)
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     c holdfast.claim;
@@ -172,18 +165,14 @@ DECLARE
     t timestamptz := holdfast.now();
 BEGIN
     SELECT * INTO c FROM holdfast.claim WHERE id = p_claim AND fence = p_fence AND (state IN @claim.requeue
-        OR (state IN @claim.retry AND p_dead AND ((p_untouched AND NOT secret) OR (retry = 'lost' AND losses < 2)))) FOR UPDATE;
+        OR (state IN @claim.retry AND p_dead AND ((p_untouched AND NOT secret) OR (retry = 'lost' AND losses < @MAX_LOST_RETRIES)))) FOR UPDATE;
     IF NOT FOUND OR (p_idle IS NOT NULL AND c.progress_heard > holdfast.heard() - make_interval(secs => p_idle)) THEN
         RETURN 'stale';
     END IF;
-    IF @fn.halted(p_mark) THEN
-        RETURN 'recovering';
-    END IF;
-    -- Who has not spoken since commits were lost may have acknowledged in one of them: its silence says nothing.
-    IF p_idle IS NOT NULL AND EXISTS (SELECT FROM holdfast.worker w, holdfast.installation i
-                                      WHERE w.id = c.worker_id AND w.suspect_since = i.recovered_at) THEN
-        UPDATE holdfast.claim SET reason = 'its worker has not spoken since the database lost commits: it may have begun'
-        WHERE id = p_claim;
+    -- An unconfirmed worker may have acknowledged in one of the lost commits, so a stalled hand-over proves nothing.
+    IF p_idle IS NOT NULL AND EXISTS (SELECT FROM holdfast.worker w WHERE w.id = c.worker_id AND NOT @confirmed(w)) THEN
+        UPDATE holdfast.claim SET reason = 'its worker has not reported since the database lost commits and may have begun;'
+            ' `holdfast recover` shows what an operator can do' WHERE id = p_claim;
         RETURN 'stale';
     END IF;
     -- The fence stays: it says up to which assignment this claim is done with its workers.
@@ -193,10 +182,10 @@ BEGIN
         -- A retried claim gets its waiting time anew, or its deadline, long past, would refuse it at once.
         deadline_heard = CASE WHEN c.state = 'active' THEN holdfast.heard() + patience ELSE deadline_heard END
     WHERE id = p_claim;
-    v_also := @fn.leave(c, 'lost', p_keep_worker, p_reason);
+    v_also := @fn.leave(c => c, p_outcome => 'lost', p_keep => p_keep_worker, p_reason => p_reason);
     IF p_suspect THEN
         UPDATE holdfast.worker SET suspect_since = t, version = version + 1
-        WHERE id = c.worker_id AND state IN ('warm', 'parked');
+        WHERE id = c.worker_id AND state IN @worker.free;
     END IF;
     INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant, reason)
     VALUES (t, CASE WHEN c.state = 'active' THEN 'claim.retried' ELSE 'claim.requeued' END, v_also, c.pool_id, c.worker_id,
@@ -206,9 +195,9 @@ BEGIN
     RETURN 'done';
 END $$;
 
--- Condemn a free worker: the only way out for one that no claim ended. Answers done | stale | frozen | braked | recovering.
+-- Condemn a free worker: the only way out for one that no claim ended. Answers done | stale | frozen | braked.
 CREATE FUNCTION @fn.condemn(p_worker text, p_version integer, p_reason text, p_counted boolean, p_dead boolean,
-                            p_mark bigint, p_floor integer)
+                            p_floor integer)
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     w holdfast.worker;
@@ -220,8 +209,8 @@ BEGIN
     IF p_floor IS NOT NULL THEN
         SELECT pool_id INTO v_pool FROM holdfast.worker WHERE id = p_worker;
         PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.pool.' || v_pool, 0));
-        IF p_floor >= (SELECT count(*) FROM holdfast.worker WHERE pool_id = v_pool AND (state = 'spawning'
-                       OR state = 'warm' AND NOT terminating AND schedulable AND suspect_since IS NULL)) THEN
+        IF p_floor >= (SELECT count(*) FROM holdfast.worker f WHERE f.pool_id = v_pool
+                       AND (f.state = 'spawning' OR f.state = 'warm' AND @capacity(f))) THEN
             RETURN 'stale';
         END IF;
     END IF;
@@ -230,20 +219,17 @@ BEGIN
     IF NOT FOUND THEN
         RETURN 'stale';
     END IF;
-    IF @fn.halted(p_mark) THEN
-        RETURN 'recovering';
-    END IF;
     IF EXISTS (SELECT FROM holdfast.pool WHERE id = w.pool_id AND frozen IS NOT NULL) THEN
         RETURN 'frozen';
     END IF;
     -- P2, asserted from the other side as well: a live claim on it is a bug elsewhere, and must not end here.
-    IF EXISTS (SELECT FROM holdfast.claim WHERE worker_id = p_worker AND state IN ('assigned', 'active')) THEN
+    IF EXISTS (SELECT FROM holdfast.claim WHERE worker_id = p_worker AND state IN @claim.live) THEN
         RETURN 'stale';
     END IF;
     -- An agent that says it works, for a claim that we do not know as ended, is not free, whatever the row says. Nor is that
-    -- known of one that recovery left suspect. Proof of death and an operator's word (no version) go above this.
+    -- known of an unconfirmed worker. Proof of death and an operator's word (no version) go above this.
     IF p_version IS NOT NULL AND NOT p_dead AND (
-        EXISTS (SELECT FROM holdfast.installation i WHERE i.recovered_at = w.suspect_since)
+        NOT @confirmed(w)
         OR EXISTS (SELECT FROM holdfast.pulse u WHERE u.worker_id = p_worker AND u.claim_id IS NOT NULL
                    AND NOT EXISTS (SELECT FROM holdfast.claim c WHERE c.id = u.claim_id AND c.state = 'ended'))) THEN
         RETURN 'stale';

@@ -3,35 +3,15 @@
 -- One statement a second for each replica: it is alive, its duties' terms go on, and heard time moves.
 -- `p_elapsed` is the replica's own monotonic time since its last beat (NULL: none yet). Heard time moves by no more than
 -- that, so neither an outage nor a jump of the database's clock lets a deadline pass.
--- `p_mark` and `p_epoch` are the highest that the replica knows of, its own or kept outside. They are compared before this beat
--- raises the mark: of a database that lost one mark, the next beat would make up for it, and nobody would notice.
-CREATE FUNCTION @fn.beat(p_replica text, p_elapsed float, p_term float, p_duties jsonb, p_mark bigint, p_epoch integer)
+-- Called by compared_beat (recovery.sql) only: what the replica has seen must be compared before this raises the mark.
+CREATE FUNCTION @fn.beat(p_replica text, p_elapsed float, p_term float, p_duties jsonb)
 RETURNS TABLE (o_mark bigint, o_epoch integer, o_recovering boolean, o_terms jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE
     h holdfast.hearing;
-    i holdfast.installation;
     t timestamptz;
     v_step interval;
-    v_system text;
-    v_timeline integer;
 BEGIN
-    SELECT * INTO i FROM holdfast.installation;
-    SELECT * INTO h FROM holdfast.hearing;
-    IF h.mark < p_mark OR i.epoch < p_epoch THEN
-        -- In the same change as the beat: whoever noticed may die now, and the next one would see nothing.
-        PERFORM @fn.begin_recovery(format('the database shows mark %s of epoch %s, and mark %s of epoch %s was seen',
-                                          h.mark, i.epoch, p_mark, p_epoch), p_mark, p_epoch);
-    END IF;
-    SELECT system_identifier::text INTO v_system FROM pg_control_system();
-    v_timeline := ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer;
-    IF (i.system_identifier, i.timeline) IS DISTINCT FROM (v_system, v_timeline) THEN
-        IF i.system_identifier IS NOT NULL THEN
-            PERFORM @fn.begin_recovery('the server''s identity or timeline changed: restored, or failed over',
-                                       (SELECT mark FROM holdfast.hearing), i.epoch - 1);
-        END IF;
-        UPDATE holdfast.installation SET system_identifier = v_system, timeline = v_timeline;
-    END IF;
     SELECT * INTO h FROM holdfast.hearing FOR UPDATE;
     t := holdfast.now();
     -- The same rule as in holdfast.heard(), bounded by our own clock.
@@ -54,50 +34,6 @@ BEGIN
              'expired', until < t OR renewed_at > t,
              'idle', extract(epoch FROM t - coalesce(progress_at, renewed_at)))) FROM holdfast.term)
     FROM holdfast.installation n;
-END $$;
-
--- What pods are stamped with, compared with the rows: of commits that were lost since the last mark, a stamp is all that is left.
--- A stamp is written after its worker's row, and a row's fence only grows, so one that is ahead of it was given by a database
--- that we are not. (To be above all that we gave is not enough to ask for: after a crash the sequence itself may be ahead.)
-CREATE FUNCTION @fn.compare_stamps(p_stamps jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-    s record;
-BEGIN
-    SELECT t.* INTO s FROM jsonb_to_recordset(p_stamps) AS t(worker text, uid text, claim text, fence bigint)
-    WHERE t.fence > (SELECT (i.epoch::bigint << 40) + f.last_value FROM holdfast.installation i, holdfast.fence f)
-       OR EXISTS (SELECT FROM holdfast.worker w WHERE w.id = t.worker AND w.pod_uid = t.uid
-                  AND w.state IN ('warm', 'parked', 'held') AND coalesce(w.fence, 0) < t.fence)
-    ORDER BY t.fence DESC LIMIT 1;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
-    RETURN @fn.begin_recovery(
-        format('pod %s is stamped for claim %s with a fence that this database did not give it', s.worker, s.claim),
-        (SELECT mark FROM holdfast.hearing), (s.fence >> 40)::integer);
-END $$;
-
--- Recovery is over. Who has not spoken since it began gets no claim until it does.
-CREATE FUNCTION @fn.end_recovery() RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-    i holdfast.installation;
-    t timestamptz := holdfast.now();
-BEGIN
-    SELECT * INTO i FROM holdfast.installation WHERE recovering_since IS NOT NULL FOR UPDATE;
-    IF NOT FOUND THEN
-        RETURN 'stale';
-    END IF;
-    UPDATE holdfast.installation SET recovering_since = NULL, recovered_at = t;
-    UPDATE holdfast.worker w SET suspect_since = t, version = version + 1
-    FROM holdfast.pool p
-    WHERE p.id = w.pool_id AND (
-        -- Whose agent has not spoken since; and who has neither an agent nor a stamp that could speak for it: an operator looks.
-        ((p.spec #>> '{worker,agent}')::boolean AND w.state IN ('warm', 'parked', 'held') AND NOT EXISTS (
-            SELECT FROM holdfast.pulse u WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard))
-        OR (NOT (p.spec #>> '{worker,agent}')::boolean AND p.spec #>> '{protection,mode}' <> 'claim' AND w.state = 'warm'));
-    PERFORM @fn.retire_spent(w.id) FROM holdfast.worker w JOIN holdfast.pulse u ON u.worker_id = w.id
-    WHERE w.state IN ('spawning', 'warm') AND u.reset_fence IS NOT NULL;
-    INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'recovery.ended', 'pods and agents have been compared');
-    RETURN 'done';
 END $$;
 
 -- Take a duty's term: it ran out, or its holder lives without progress (`p_stale` seconds).
@@ -124,9 +60,9 @@ BEGIN
 END $$;
 
 -- Rows for new workers, before their pods: a crash between leaves a row that we can find, not a pod that we cannot.
--- Guarded by the counts inside, so two passes at once cannot overspawn.
+-- Guarded by the counts inside, so two passes at once cannot overspawn. Nothing is made if not `p_acting`.
 CREATE FUNCTION @fn.spawn(p_pool text, p_ids text[], p_free_target integer, p_limit_starting integer,
-                          p_mark bigint)
+                          p_acting boolean)
 RETURNS TABLE (o_worker text, o_revision text, o_epoch integer) LANGUAGE plpgsql AS $$
 DECLARE
     p holdfast.pool;
@@ -141,14 +77,14 @@ BEGIN
     t := holdfast.now();
     SELECT * INTO p FROM holdfast.pool WHERE id = p_pool AND state = 'live' AND frozen IS NULL
         AND (backoff_until IS NULL OR backoff_until <= t);
-    IF NOT FOUND OR @fn.halted(p_mark) OR EXISTS (SELECT FROM holdfast.installation WHERE stopping) THEN
+    IF NOT FOUND OR NOT p_acting OR EXISTS (SELECT FROM holdfast.installation WHERE stopping) THEN
         RETURN;
     END IF;
     SELECT epoch INTO v_epoch FROM holdfast.installation;
     -- What cannot be given out is not capacity: a claim would wait behind it for ever.
-    SELECT count(*), count(*) FILTER (WHERE state = 'spawning' OR (state = 'warm' AND NOT terminating AND schedulable
-                                      AND suspect_since IS NULL)), count(*) FILTER (WHERE state = 'spawning')
-    INTO v_present, v_coming, v_starting FROM holdfast.worker WHERE pool_id = p_pool AND state <> 'gone';
+    SELECT count(*), count(*) FILTER (WHERE w.state = 'spawning' OR (w.state = 'warm' AND @capacity(w))),
+           count(*) FILTER (WHERE w.state = 'spawning')
+    INTO v_present, v_coming, v_starting FROM holdfast.worker w WHERE w.pool_id = p_pool AND w.state <> 'gone';
     v_count := least(cardinality(p_ids), (p.spec ->> 'max')::integer - v_present, p_free_target - v_coming,
                      p_limit_starting - v_starting);
     IF v_count <= 0 THEN
@@ -164,36 +100,4 @@ BEGIN
         SELECT t, 'worker.spawning', p_pool, made.id FROM made
     )
     SELECT made.id, p.revision, v_epoch FROM made;
-END $$;
-
--- The database lost commits: the epoch grows above every epoch that anybody has seen, and everything waits until pods and
--- agents have been compared. Seen again from a later epoch while recovering, the comparison starts anew.
-CREATE FUNCTION @fn.begin_recovery(p_reason text, p_mark bigint, p_epoch integer) RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-    t timestamptz;
-    h timestamptz;
-    v_workers text[];
-BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.recovery', 0));
-    IF NOT EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NULL OR epoch <= p_epoch) THEN
-        -- One loss, seen by several: who saw the highest mark must not see it as another loss once this recovery is over.
-        UPDATE holdfast.hearing SET mark = p_mark WHERE mark < p_mark;
-        RETURN false;
-    END IF;
-    t := holdfast.now();
-    h := holdfast.heard();
-    -- What the lost time would have renewed starts anew: nobody could be heard in it. Claims, the installation, workers: whoever
-    -- ends a claim locks in this order too, and several of a kind by their ids.
-    PERFORM FROM holdfast.claim WHERE state IN ('assigned', 'active') ORDER BY id FOR UPDATE;
-    UPDATE holdfast.claim SET lease_heard = h + lease WHERE state = 'active' AND lease IS NOT NULL;
-    -- Nor does anybody know whether an assignment was delivered: its worker may know of this tenant, and have let go of it since.
-    WITH c AS (UPDATE holdfast.claim SET progress_heard = h, delivered = true WHERE state = 'assigned' RETURNING worker_id)
-    SELECT array_agg(worker_id) INTO v_workers FROM c;
-    UPDATE holdfast.installation SET epoch = greatest(epoch, p_epoch) + 1, recovering_since = t, recovery_heard = h,
-        recovery_reason = p_reason, recoveries = recoveries + 1;
-    PERFORM FROM holdfast.worker WHERE id = ANY (v_workers) ORDER BY id FOR UPDATE;
-    UPDATE holdfast.worker SET delivered = true WHERE id = ANY (v_workers);
-    UPDATE holdfast.hearing SET mark = greatest(mark, p_mark);
-    INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'recovery.began', p_reason);
-    RETURN true;
 END $$;

@@ -12,7 +12,7 @@ LANGUAGE sql AS $$
         SET state = 'assigned',
             worker_id = pair.worker_id,
             -- Not joined: a table without statistics counts as hundreds of rows, and the plan below would read every worker.
-            fence = ((SELECT epoch FROM holdfast.installation)::bigint << 40) + nextval('holdfast.fence'),
+            fence = ((SELECT epoch FROM holdfast.installation)::bigint << @FENCE_BITS) + nextval('holdfast.fence'),
             attempts = claim.attempts + 1,
             reason = '',
             offered = false,
@@ -42,7 +42,7 @@ $$;
 CREATE FUNCTION @fn.room(p_tenant text) RETURNS bigint LANGUAGE sql AS $$
     SELECT CASE WHEN t.max_claims IS NULL THEN 1000000000
                 ELSE t.max_claims - (SELECT count(*) FROM holdfast.claim
-                                     WHERE tenant = p_tenant AND state IN ('assigned', 'active')) END
+                                     WHERE tenant = p_tenant AND state IN @claim.live) END
     FROM (SELECT (SELECT max_claims FROM holdfast.tenant WHERE name = p_tenant)) AS t(max_claims)
 $$;
 
@@ -119,10 +119,11 @@ BEGIN
     WHERE tenants.tenant <> ALL (p_full) ORDER BY c.priority DESC, c.tag, c.id LIMIT p_limit;
 END $$;
 
--- One batch of one pool. `o_what` is new, same, other or closed for each request, and assigned for each pair.
--- Everything here is a few rows by an index, whatever the statistics say. Left to itself the planner plans each LIMIT anew
+-- One batch of one pool. `o_what` is new, same, other or closed for each request, and assigned for each pair. Without
+-- `p_acting`, requests are stored and wait.
+-- Everything here is a few rows by an index, whatever the statistics say. Otherwise the planner plans each LIMIT again on every call
 -- (40 % of a claim's CPU), and on tables that were small when last analyzed it hashes all workers to update one.
-CREATE FUNCTION @fn.match(p_pool text, p_new jsonb, p_limit integer, p_mark bigint)
+CREATE FUNCTION @fn.match(p_pool text, p_new jsonb, p_limit integer, p_acting boolean)
 RETURNS TABLE (o_what text, o_claim text, o_worker text, o_fence bigint, o_uid text, o_tenant text)
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
@@ -162,7 +163,7 @@ BEGIN
                 WHERE n.key IS NOT NULL AND key_live AND tenant = n.tenant AND key = n.key AND id <> n.id
             ) AS c;
     END IF;
-    IF @fn.halted(p_mark) OR EXISTS (SELECT FROM holdfast.installation WHERE stopping) THEN
+    IF NOT p_acting OR EXISTS (SELECT FROM holdfast.installation WHERE stopping) THEN
         RETURN;
     END IF;
     -- First, each tenant's own parked workers. A row that is being written is waited for: skipped, its tenant would lose it.
@@ -175,8 +176,7 @@ BEGIN
         SELECT array_agg(c.id), array_agg(w.id) INTO v_claims, v_workers
         FROM (SELECT id, tenant, row_number() OVER (PARTITION BY tenant ORDER BY parked_since DESC, id) AS n
               FROM (SELECT p.id, p.tenant, p.parked_since FROM holdfast.worker p
-                    WHERE p.pool_id = p_pool AND p.state = 'parked' AND p.ready AND NOT p.terminating AND p.schedulable
-                      AND p.suspect_since IS NULL
+                    WHERE p.pool_id = p_pool AND p.state = 'parked' AND @free(p)
                       AND EXISTS (SELECT FROM holdfast.claim c
                                   WHERE c.pool_id = p_pool AND c.tenant = p.tenant AND c.state = 'waiting')
                     ORDER BY p.id LIMIT p_limit FOR UPDATE) AS free) AS w
@@ -202,16 +202,14 @@ BEGIN
         v_slice := cardinality(v_ids);
         -- Two walks along an index: one ORDER BY over both would read and sort every free worker of the pool.
         SELECT array_agg(id) INTO v_free FROM (
-            SELECT id FROM holdfast.worker
-            WHERE pool_id = p_pool AND revision = v_pool.revision
-              AND state = 'warm' AND ready AND NOT terminating AND schedulable AND suspect_since IS NULL
-            ORDER BY state_since, id LIMIT v_slice FOR UPDATE SKIP LOCKED) w;
+            SELECT f.id FROM holdfast.worker f
+            WHERE f.pool_id = p_pool AND f.revision = v_pool.revision AND f.state = 'warm' AND @free(f)
+            ORDER BY f.state_since, f.id LIMIT v_slice FOR UPDATE SKIP LOCKED) w;
         IF coalesce(cardinality(v_free), 0) < v_slice THEN
             SELECT v_free || array_agg(id) INTO v_free FROM (
-                SELECT id FROM holdfast.worker
-                WHERE pool_id = p_pool AND revision <> v_pool.revision
-                  AND state = 'warm' AND ready AND NOT terminating AND schedulable AND suspect_since IS NULL
-                ORDER BY state_since, id LIMIT v_slice - coalesce(cardinality(v_free), 0) FOR UPDATE SKIP LOCKED) w;
+                SELECT f.id FROM holdfast.worker f
+                WHERE f.pool_id = p_pool AND f.revision <> v_pool.revision AND f.state = 'warm' AND @free(f)
+                ORDER BY f.state_since, f.id LIMIT v_slice - coalesce(cardinality(v_free), 0) FOR UPDATE SKIP LOCKED) w;
         END IF;
         EXIT WHEN v_free IS NULL;
         v_slice := cardinality(v_free);

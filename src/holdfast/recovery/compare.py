@@ -1,20 +1,19 @@
-"""After lost commits: compare each pod's stamp and each agent's word with the rows, adopt, and only then go on."""
+"""Compare each pod's stamp and each agent's report with the rows, decide what to adopt, and when recovery may end."""
 
 from collections.abc import Iterable, Mapping
 
 from ..model.pod import Heartbeat, Pod
-from ..ports.store import Adoption, Recovery, Row
-from .actions import Action, Adopt, AdoptFree, EndRecovery, NoteUid
+from ..ports.recovery import Adoption, Recovery
+from ..ports.store import Row
+from .actions import Adopt, AdoptFree, BeginRecovery, EndRecovery
 
 # An agent polls at least every 20 s and tries every replica: one that has not spoken after this is silent, not slow.
 LISTEN = 30.0
 
 
-def compare(row: Row | None, pod: Pod | None, heartbeat: Heartbeat | None) -> list[Action]:
-    """What one worker's pod and agent know that the database does not. A pod that has ended counts as well: its stamp says whose
-    exit code it carries, and the passes after recovery end that claim by it."""
-    if pod is None:
-        return []  # judged after recovery, as any other pod that is gone
+def compare(row: Row | None, pod: Pod, heartbeat: Heartbeat | None) -> list[Adopt | AdoptFree]:
+    """Returns what to adopt because one worker's pod or agent knows it and the database does not. A pod that has ended counts as
+    well: its stamp shows whose exit code it carries, and the passes after recovery end that claim by it."""
     spoke = heartbeat if heartbeat is not None and heartbeat.spoke_since_recovery else None
     held = _held(pod, spoke) or left_to(row, pod)
     if held is not None:
@@ -43,15 +42,28 @@ def compare(row: Row | None, pod: Pod | None, heartbeat: Heartbeat | None) -> li
     if row is None:
         if spoke is None or pod.terminating or not pod.agent_running:
             return []
-        spent = spoke.reset_fence is not None or pod.stamp is not None
-        return [AdoptFree(pod.worker, pod.uid, pod.pool_id, pod.pool, pod.revision, spent)]
-    if row.worker.pod_uid is None:
-        return [NoteUid(row.worker.id, pod.uid)]
+        return [adopt_free(pod, spent=spoke.reset_fence is not None or pod.stamp is not None)]
     return []
 
 
+def adopt_free(pod: Pod, *, spent: bool) -> AdoptFree:
+    """`spent`: it has served a claim, and can only go."""
+    return AdoptFree(pod.worker, pod.uid, pod.pool_id, pod.pool, pod.revision, spent)
+
+
+def from_before(pod: Pod, state: Recovery) -> bool:
+    """Whether the pod was created before commits were lost: then its row may be among them."""
+    return pod.epoch != state.epoch
+
+
+def may_be_forgotten(pod: Pod, state: Recovery) -> bool:
+    """Whether the pod's row may be in commits that the database lost, or is about to be found so."""
+    return state.recovering or pod.epoch < state.epoch
+
+
 def _held(pod: Pod, word: Heartbeat | None) -> tuple[str, str, int] | None:
-    """What the worker holds. Its agent's word counts more than the stamp, which may be left over; its last word most of all."""
+    """Returns claim, tenant and fence that the worker holds. Its agent's report counts more than the stamp, which may be left
+    over. What the agent left behind when it went counts most."""
     if pod.stamp is not None and pod.stamp.fence == pod.left_to:
         return pod.stamp.claim, pod.stamp.owner, pod.stamp.fence
     if word is not None and pod.phase != "ended":
@@ -63,7 +75,8 @@ def _held(pod: Pod, word: Heartbeat | None) -> tuple[str, str, int] | None:
 
 
 def left_to(row: Row | None, pod: Pod) -> tuple[str, str, int] | None:
-    """What its agent's last word says that it holds, where the row knows whose that is. (Unprotected, it has no stamp.)"""
+    """Returns claim, tenant and fence to which the agent has left its container, if the row knows them. An unprotected pod has no
+    stamp that would show them."""
     worker = row.worker if row is not None and row.worker.pod_uid in (pod.uid, None) else None
     if worker is None or worker.claim is None or worker.tenant is None or worker.fence is None or worker.fence != pod.left_to:
         return None
@@ -71,10 +84,15 @@ def left_to(row: Row | None, pod: Pod) -> tuple[str, str, int] | None:
 
 
 def finish(
-    pods: Iterable[Pod], rows: Mapping[str, Row], heartbeats: Mapping[str, Heartbeat], state: Recovery, adopting: bool
-) -> list[Action]:
-    """Recovery ends when every living pod's agent has spoken since it began, or had time enough to."""
-    if adopting and state.age < 2 * LISTEN:
+    pods: Iterable[Pod],
+    rows: Mapping[str, Row],
+    heartbeats: Mapping[str, Heartbeat],
+    state: Recovery,
+    planned: Iterable[object] = (),
+) -> list[EndRecovery]:
+    """Ends recovery once every living pod's agent has reported since it began, or had time enough to."""
+    finding = any(isinstance(action, BeginRecovery | Adopt | AdoptFree) for action in planned)
+    if finding and state.age < 2 * LISTEN:
         return []  # the next pass shows whether it took
     if state.age >= LISTEN:
         return [EndRecovery()]

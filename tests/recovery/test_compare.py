@@ -3,14 +3,16 @@
 from typing import Any
 
 import pytest
-from converge_views import EPOCH, FENCE, NAME, STAMP, UID, heartbeat, pod, row, seen, state
 
-from holdfast.duties.actions import Action, Adopt, AdoptFree, EndRecovery, NoteUid, ShowFacts
+from duties.converge_views import EPOCH, FENCE, NAME, STAMP, UID, heartbeat, pod, row, seen, state
+from holdfast.duties.actions import Action, NoteUid, ShowFacts
+from holdfast.duties.cases import classify
 from holdfast.duties.converge import Converge
-from holdfast.duties.recover import LISTEN, compare, finish
 from holdfast.model.claim import fence_of
 from holdfast.model.pod import Phase, Pod, Stamp
 from holdfast.ports.store import Row
+from holdfast.recovery.actions import Adopt, AdoptFree, EndRecovery
+from holdfast.recovery.compare import LISTEN, adopt_free, compare, finish
 
 LOST = state(recovering=True, age=6.0)
 SPOKE = {"spoke_since_recovery": True}
@@ -71,7 +73,7 @@ def test_a_free_pod_without_a_row_is_adopted_by_its_agents_word_only() -> None:
 
 def test_a_pod_that_ended_or_is_gone_is_judged_later() -> None:
     assert compare(row("held"), pod(phase="ended"), None) == []
-    assert compare(row("held"), None, None) == []
+    assert classify(row("held"), None, seen(row("held"), None, state=LOST)).actions == []
     assert compare(None, pod(phase="ended"), heartbeat(**SPOKE)) == []
 
 
@@ -109,13 +111,15 @@ def test_a_lost_acknowledgement_is_made_up_by_the_last_word_of_an_agent_that_has
 
 
 def test_a_row_learns_its_pods_uid_meanwhile() -> None:
-    assert compare(row("spawning", pod_uid=None), pod(), None) == [NoteUid(NAME, UID)]
+    starting = row("spawning", pod_uid=None)
+    assert classify(starting, pod(), seen(starting, pod(), state=LOST)).actions == [NoteUid(NAME, UID)]
 
 
 def ends(*, age: float, its_pod: Pod | None = None, one: Row | None = None, adopting: bool = False, **more: Any) -> bool:
     pods = [its_pod] if its_pod else []
     rows = {NAME: one} if one else {}
-    return finish(pods, rows, more.get("heartbeats", {}), state(recovering=True, age=age), adopting) == [EndRecovery()]
+    found = [adopt_free(pod(), spent=False)] if adopting else []
+    return finish(pods, rows, more.get("heartbeats", {}), state(recovering=True, age=age), found) == [EndRecovery()]
 
 
 def test_recovery_waits_for_every_living_agent_but_not_for_ever() -> None:

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from holdfast.duties.actions import DeletePod
-from holdfast.engine import marks
-from holdfast.engine.marks import LOOK_SECONDS
 from holdfast.local.cluster import LocalCluster
 from holdfast.local.keeping import LOCK_SECONDS
 from holdfast.model.outcome import Done, Skipped
 from holdfast.model.pod import Stamp
-from holdfast.ports.cluster import ClusterUnavailable, Remembered
+from holdfast.ports.cluster import ClusterUnavailable
+from holdfast.ports.recovery import Remembered
 from holdfast.ports.store import StoreUnavailable
 from holdfast.postgres.store import PostgresStore
+from holdfast.recovery import marks
+from holdfast.recovery.marks import LOOK_SECONDS
 from holdfast.running.replica import Replica
 from postgres.recorded_cluster import RecordedCluster, applier, replica_on
 from postgres.store_locks import replicas
@@ -59,7 +60,7 @@ async def test_whoever_beats_first_notices_that_even_one_mark_was_lost(store: Po
         assert await store.db.value(MARK) == 3
         await restore(store, 3 - lost)
         await beating[first].beat()
-        state = await store.fleet.state()
+        state = await store.recovery.state()
         assert (state.recovering, state.epoch) == (True, 2)
         assert state.mark > 3, "no mark is given twice"
         assert "mark 3 of epoch 1 was seen" in (state.reason or "")
@@ -81,8 +82,8 @@ async def test_a_loss_that_all_replicas_see_is_one_recovery(store: PostgresStore
         for _ in range(2):
             for replica in beating:
                 await replica.beat()
-            assert (await store.fleet.state()).recovering
-        await store.fleet.end_recovery()
+            assert (await store.recovery.state()).recovering
+        await store.recovery.end()
         for _ in range(2):
             for replica in beating:
                 await replica.beat()
@@ -123,7 +124,7 @@ async def test_a_replica_that_lost_its_store_does_nothing_before_it_has_compared
         await interrupt(replica)
         assert replica.waits_for == "the store is not available (ConnectionRefusedError)"
         assert await match(door, pool, ask()) == [], "what answers now may be another database"
-        assert (await door.fleet.state()).uncertain, "and what it does not know may exist"
+        assert (await door.recovery.state()).uncertain, "and what it does not know may exist"
         assert await applier(door, outside)(DeletePod(spare, f"uid-{spare}", 30.0)) == Skipped("recovering")
 
         outside.down = True
@@ -136,7 +137,7 @@ async def test_a_replica_that_lost_its_store_does_nothing_before_it_has_compared
         outside.down = False
         await replica.beat()
         assert replica.waits_for is None
-        assert not (await door.fleet.state()).uncertain
+        assert not (await door.recovery.state()).uncertain
         assert len(await match(door, pool)) == 1
 
 
@@ -166,7 +167,7 @@ async def test_what_was_given_out_since_the_last_mark_and_then_lost_is_noticed_b
         if back == "all, and the worker was new":
             await store.db.rows("DELETE FROM holdfast.worker WHERE id = $1", given.worker)
         await survivor.beat()
-        state = await store.fleet.state()
+        state = await store.recovery.state()
         assert (state.recovering, state.epoch) == (True, 2)
         assert f"pod {given.worker} is stamped for claim {given.claim}" in (state.reason or "")
         assert await match(one, pool, ask("b")) == []
@@ -269,4 +270,4 @@ async def test_another_installations_mark_says_nothing_and_its_database_is_left_
     assert await store.fleet.replicas() == []
     await store.db.rows("UPDATE holdfast.installation SET install_id = 'i-test'")
     await replica.beat()
-    assert not (await store.fleet.state()).recovering
+    assert not (await store.recovery.state()).recovering

@@ -1,0 +1,66 @@
+"""`recover`: what lost commits left undecided, and the decision about one worker."""
+
+import json
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from .connection import Failed, Output, say, speak
+from .show import age, print_json, print_table
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(recover)
+
+
+def recover(
+    context: typer.Context,
+    worker: Annotated[str | None, typer.Argument(help="The worker to decide about; without it, what is left is shown.")] = None,
+    confirm: Annotated[bool, typer.Option("--confirm", help="The worker is what its row says; it may be used again.")] = False,
+    give_up: Annotated[
+        bool, typer.Option("--give-up", help="The worker retires; its claim, if it may have run, is lost.")
+    ] = False,
+    reason: Annotated[str | None, typer.Option(help="Why; kept in the history.")] = None,
+    output: Output = "table",
+) -> None:
+    """Show what is left after the database lost commits, or decide about one worker.
+
+    A worker whose agent has not reported since is neither given out nor ended, until its agent reports, its pod ends,
+    or you decide.
+
+    Example: holdfast recover w-1a2b3c --give-up --reason "its machine was replaced"
+    """
+    if worker is None:
+        if confirm or give_up or reason is not None:
+            raise Failed("--confirm, --give-up and --reason need the worker that is decided about", 2)
+        _show(context, output)
+        return
+    if confirm == give_up:
+        raise Failed("decide with either --confirm or --give-up; `holdfast recover` shows what each would do", 2)
+    if not (reason or "").strip():
+        raise Failed("--reason is required: it is kept in the history", 2)
+    body = {"decision": "confirm" if confirm else "give-up", "reason": reason}
+    answer = speak(context, lambda client: client.raw("POST", f"/v1/recovery/{quote(worker, safe='')}", body=body))
+    if output == "json":
+        print_json(answer)
+    else:
+        typer.echo(f"worker {worker} {'confirmed' if confirm else 'given up'}; it is {json.loads(answer)['state']}")
+
+
+def _show(context: typer.Context, output: str) -> None:
+    answer = speak(context, lambda client: client.raw("GET", "/v1/recovery", params={"limit": 1000}))
+    if output == "json":
+        print_json(answer)
+        return
+    found: dict[str, Any] = json.loads(answer)
+    if found["recovering"]:
+        typer.echo(f"recovering for {age(found['since'])}: {found['reason']}; it ends by itself once pods were compared")
+    else:
+        typer.echo("no recovery is under way")
+    if found["items"]:
+        print_table("unconfirmed", found["items"])
+        if found["next"]:
+            say("there are more; decide about these first")
+    else:
+        typer.echo("every worker is confirmed")

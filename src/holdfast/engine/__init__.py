@@ -1,1 +1,0 @@
-"""How decisions become effects: terms, ticks, take-over, and the claim path."""

@@ -1,0 +1,299 @@
+-- Recovery after lost commits: notice, begin, compare, adopt, end, and the question whether acting is allowed (decision 0016).
+-- The advisory lock 'holdfast.recovery' guards the mode: whoever relies on it takes the lock in shared mode, and its beginning and
+-- its end take it exclusively.
+
+-- Whether the caller may give out, spawn or end something. True until the calling statement commits, because begin_recovery needs
+-- this lock exclusively. False while a recovery is under way, and when the database shows a lower mark than the caller has
+-- seen: then commits were lost, and no replica has noticed yet. The lock and the look are two statements, because a statement
+-- that locks and reads in one go reads from before the lock.
+CREATE FUNCTION @fn.acting(p_mark bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('holdfast.recovery', 0));
+    RETURN EXISTS (SELECT FROM holdfast.installation i, holdfast.hearing h WHERE i.recovering_since IS NULL AND h.mark >= p_mark);
+END $$;
+
+-- The database lost commits: the epoch grows above every epoch that anybody has seen, and everything waits until pods and
+-- agents have been compared. Seen again from a later epoch while recovering, the comparison starts anew.
+CREATE FUNCTION @fn.begin_recovery(p_reason text, p_mark bigint, p_epoch integer) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    t timestamptz;
+    h timestamptz;
+    v_workers text[];
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.recovery', 0));
+    IF NOT EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NULL OR epoch <= p_epoch) THEN
+        -- One loss, seen by several: who saw the highest mark must not see it as another loss once this recovery is over.
+        UPDATE holdfast.hearing SET mark = p_mark WHERE mark < p_mark;
+        RETURN false;
+    END IF;
+    t := holdfast.now();
+    h := holdfast.heard();
+    -- What the lost time would have renewed starts anew: nobody could be heard in it. Claims, the installation, workers: whoever
+    -- ends a claim locks in this order too, and several of a kind by their ids.
+    PERFORM FROM holdfast.claim WHERE state IN @claim.live ORDER BY id FOR UPDATE;
+    UPDATE holdfast.claim SET lease_heard = h + lease WHERE state = 'active' AND lease IS NOT NULL;
+    -- Nor does anybody know whether an assignment was delivered: its worker may know of this tenant, and have let go of it since.
+    WITH c AS (UPDATE holdfast.claim SET progress_heard = h, delivered = true WHERE state = 'assigned' RETURNING worker_id)
+    SELECT array_agg(worker_id) INTO v_workers FROM c;
+    UPDATE holdfast.installation SET epoch = greatest(epoch, p_epoch) + 1, recovering_since = t, recovery_heard = h,
+        recovery_reason = p_reason, recoveries = recoveries + 1;
+    PERFORM FROM holdfast.worker WHERE id = ANY (v_workers) ORDER BY id FOR UPDATE;
+    UPDATE holdfast.worker SET delivered = true WHERE id = ANY (v_workers);
+    UPDATE holdfast.hearing SET mark = greatest(mark, p_mark);
+    INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'recovery.began', p_reason);
+    RETURN true;
+END $$;
+
+-- The greatest fence that this database can have given.
+CREATE FUNCTION @fn.last_fence() RETURNS bigint LANGUAGE sql AS $$
+    SELECT (i.epoch::bigint << @FENCE_BITS) + f.last_value FROM holdfast.installation i, holdfast.fence f
+$$;
+
+-- An agent or a pod has a fence that this database never gave. The fence shows the epoch of the database that gave it.
+CREATE FUNCTION @fn.begin_by_fence(p_reason text, p_fence bigint) RETURNS boolean LANGUAGE sql AS $$
+    SELECT @fn.begin_recovery(p_reason, (SELECT mark FROM holdfast.hearing), (p_fence >> @FENCE_BITS)::integer)
+$$;
+
+-- Begin recovery if this database shows less than a replica has seen, or if it is another server than before. `p_mark` and
+-- `p_epoch` are the highest that the replica knows of, its own or kept outside the database.
+CREATE FUNCTION @fn.notice(p_mark bigint, p_epoch integer) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    h holdfast.hearing;
+    i holdfast.installation;
+    v_system text;
+    v_timeline integer;
+BEGIN
+    SELECT * INTO i FROM holdfast.installation;
+    SELECT * INTO h FROM holdfast.hearing;
+    IF h.mark < p_mark OR i.epoch < p_epoch THEN
+        PERFORM @fn.begin_recovery(format('the database shows mark %s of epoch %s, and mark %s of epoch %s was seen',
+                                          h.mark, i.epoch, p_mark, p_epoch), p_mark, p_epoch);
+    END IF;
+    SELECT system_identifier::text INTO v_system FROM pg_control_system();
+    v_timeline := ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer;
+    IF (i.system_identifier, i.timeline) IS DISTINCT FROM (v_system, v_timeline) THEN
+        IF i.system_identifier IS NOT NULL THEN
+            PERFORM @fn.begin_recovery('the server''s identity or timeline changed: restored, or failed over',
+                                       (SELECT mark FROM holdfast.hearing), i.epoch - 1);
+        END IF;
+        UPDATE holdfast.installation SET system_identifier = v_system, timeline = v_timeline;
+    END IF;
+END $$;
+
+-- A beat, after what its replica has seen was compared. In this order, because the beat raises the mark: of a database that lost one
+-- mark, the beat would make up for it. And in one transaction, because the replica that noticed may die before the next.
+CREATE FUNCTION @fn.compared_beat(p_mark bigint, p_epoch integer, p_replica text, p_elapsed float, p_term float, p_duties jsonb)
+RETURNS TABLE (o_mark bigint, o_epoch integer, o_recovering boolean, o_terms jsonb) LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM @fn.notice(p_mark, p_epoch);
+    RETURN QUERY SELECT * FROM @fn.beat(p_replica => p_replica, p_elapsed => p_elapsed, p_term => p_term, p_duties => p_duties);
+END $$;
+
+-- What pods are stamped with, compared with the rows: of commits that were lost since the last mark, a stamp is all that is left.
+-- A stamp is written after its worker's row, and a row's fence only grows, so one that is ahead of it was given by a database
+-- that we are not. (To be above all that we gave is not enough to ask for: after a crash the sequence itself may be ahead.)
+CREATE FUNCTION @fn.compare_stamps(p_stamps jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    s record;
+BEGIN
+    SELECT t.* INTO s FROM jsonb_to_recordset(p_stamps) AS t(worker text, uid text, claim text, fence bigint)
+    WHERE t.fence > @fn.last_fence()
+       OR EXISTS (SELECT FROM holdfast.worker w WHERE w.id = t.worker AND w.pod_uid = t.uid
+                  AND w.state IN @worker.started AND coalesce(w.fence, 0) < t.fence)
+    ORDER BY t.fence DESC LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    RETURN @fn.begin_by_fence(
+        format('pod %s is stamped for claim %s with a fence that this database did not give it', s.worker, s.claim), s.fence);
+END $$;
+
+-- After lost commits: a claim that only its pod and agent still know, or know more of. All checks come before any write.
+CREATE FUNCTION @fn.adopt(p_worker text, p_uid text, p_pool_id text, p_pool text, p_revision text, p_claim text,
+                          p_tenant text, p_fence bigint, p_endpoint text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    v_pool holdfast.pool;
+    w holdfast.worker;
+    c holdfast.claim;
+    other holdfast.claim;
+    t timestamptz := holdfast.now();
+    h timestamptz := holdfast.heard();
+    v_max interval;
+    v_lease interval;
+BEGIN
+    -- Recovery must not end in between: a claim that is adopted after that would not have been compared with the others.
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('holdfast.recovery', 0));
+    IF NOT EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NOT NULL) THEN
+        RETURN 'stale';
+    END IF;
+    SELECT * INTO v_pool FROM holdfast.pool WHERE id = p_pool_id OR (name = p_pool AND state = 'live')
+        ORDER BY (id = p_pool_id) DESC LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN 'stale';
+    END IF;
+    SELECT * INTO c FROM holdfast.claim WHERE id = p_claim FOR UPDATE;
+    SELECT * INTO w FROM holdfast.worker WHERE id = p_worker FOR UPDATE;
+    -- An ended claim stays ended; one that was assigned later, to whomever, knows better than this worker.
+    IF c.state = 'ended' OR c.fence > p_fence OR (c.state = 'waiting' AND c.fence = p_fence)
+       OR (c.state = 'active' AND c.fence = p_fence AND c.worker_id = p_worker)
+       OR w.fence > p_fence THEN
+        RETURN 'stale';
+    END IF;
+    -- What the row still believes of this worker is older than the pod's word.
+    IF w.claim_id IS NOT NULL AND w.claim_id <> p_claim THEN
+        SELECT * INTO other FROM holdfast.claim WHERE id = w.claim_id FOR UPDATE;
+        IF other.state IN @claim.requeue THEN
+            UPDATE holdfast.claim SET state = 'waiting', worker_id = NULL, offered = false, delivered = false, protected = NULL,
+                progress_heard = NULL, assigned_at = NULL, reason = 'its worker was found to hold another claim'
+            WHERE id = other.id;
+            INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
+            VALUES (t, 'claim.requeued', other.pool_id, p_worker, other.id, other.tenant, 'its worker was found to hold another claim');
+        ELSIF other.state IN @claim.end THEN
+            -- Its worker took another assignment since, so it had ended, in one of P2's ways: which one, nobody knows any more.
+            UPDATE holdfast.claim SET state = 'ended', outcome = 'lost', how = 'forgotten', ended_at = t,
+                reason = 'its end was in commits that the database lost' WHERE id = other.id;
+            INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason, data)
+            VALUES (t, 'claim.ended', other.pool_id, p_worker, other.id, other.tenant,
+                    'its end was in commits that the database lost', '{"outcome": "lost", "how": "forgotten"}');
+        END IF;
+    END IF;
+    -- Another worker's row may still believe that it has this claim.
+    WITH left_behind AS (
+        UPDATE holdfast.worker SET state = 'retiring', claim_id = NULL, held_from = NULL, version = version + 1, state_since = t,
+            state_heard = h, reason = 'its claim was found on another worker'
+        WHERE claim_id = p_claim AND id <> p_worker AND state IN @worker.spend RETURNING id, pool_id, reason
+    )
+    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, reason)
+    SELECT t, 'worker.retiring', l.pool_id, l.id, p_claim, l.reason FROM left_behind l;
+    v_max := @fn.duration(coalesce(v_pool.spec #>> '{claim,maxDuration}',
+                                   CASE v_pool.spec ->> 'mode' WHEN 'job' THEN '6h' ELSE '24h' END));
+    v_lease := CASE WHEN v_pool.spec ->> 'mode' = 'session' THEN @fn.duration(v_pool.spec #>> '{claim,lease}') END;
+    IF c.id IS NULL THEN
+        INSERT INTO holdfast.claim (id, pool_id, tenant, request_hash, request, state, reason, tag, worker_id, fence, attempts,
+            offered, delivered, protected, lease, max_duration, created_at, assigned_at, active_at, deadline_heard, max_heard,
+            lease_heard)
+        VALUES (p_claim, v_pool.id, p_tenant, 'adopted', '{}', 'active', 'adopted after lost commits', 0, p_worker, p_fence, 1,
+            true, true, false,  -- what its holder was told is lost, so it is told what is sure; `converge` looks at the pod
+            v_lease, v_max, t, t, t, h, h + v_max, h + v_lease);
+    ELSE
+        UPDATE holdfast.claim SET state = 'active', worker_id = p_worker, fence = p_fence, active_at = coalesce(active_at, t),
+            assigned_at = coalesce(assigned_at, t), max_heard = coalesce(max_heard, h + max_duration), offered = true,
+            delivered = true, lease_heard = h + lease, reason = 'adopted after lost commits',
+            protected = coalesce(protected, false)
+        WHERE id = p_claim AND (state IN @claim.readopt OR state = 'active');
+        DELETE FROM holdfast.claim_secret WHERE claim_id = p_claim;
+    END IF;
+    INSERT INTO holdfast.worker (id, pool_id, state, revision, epoch, claim_id, held_from, tenant, fence, delivered, created_at,
+        state_since, state_heard, pod_uid, endpoint, ready)
+    VALUES (p_worker, v_pool.id, 'held', p_revision, (SELECT epoch FROM holdfast.installation), p_claim, 'warm', p_tenant,
+        p_fence, true, t, t, h, p_uid, p_endpoint, true)
+    ON CONFLICT (id) DO UPDATE SET state = 'held', version = worker.version + 1, claim_id = p_claim, held_from = 'warm',
+        tenant = p_tenant, fence = p_fence, delivered = true, state_since = t, state_heard = h, pod_uid = p_uid, ready = true,
+        parked_since = NULL, parked_heard = NULL, park_ttl = NULL, reason = NULL, endpoint = coalesce(p_endpoint, worker.endpoint),
+        unconfirmed_since = NULL
+    WHERE worker.state IN @worker.rehold;
+    INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant, reason)
+    VALUES (t, 'claim.adopted', 'worker.adopted', v_pool.id, p_worker, p_claim, p_tenant, 'its pod or agent still holds it');
+    RETURN 'done';
+END $$;
+
+-- A free pod without a row, after lost commits. `p_spent`: its agent has served somebody, so it can only go.
+CREATE FUNCTION @fn.adopt_free(p_worker text, p_uid text, p_pool_id text, p_pool text, p_revision text, p_spent boolean)
+RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    v_pool holdfast.pool;
+    t timestamptz := holdfast.now();
+BEGIN
+    SELECT * INTO v_pool FROM holdfast.pool WHERE (id = p_pool_id OR name = p_pool) AND state = 'live'
+        ORDER BY (id = p_pool_id) DESC LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN 'stale';
+    END IF;
+    INSERT INTO holdfast.worker (id, pool_id, state, revision, epoch, created_at, state_since, state_heard, pod_uid, reason)
+    VALUES (p_worker, v_pool.id, CASE WHEN p_spent THEN 'retiring' ELSE 'spawning' END, p_revision,
+            (SELECT epoch FROM holdfast.installation), t, t, holdfast.heard(), p_uid,
+            CASE WHEN p_spent THEN 'it has served a tenant that the database no longer knows' END)
+    ON CONFLICT (id) DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN 'stale';
+    END IF;
+    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, reason)
+    VALUES (t, 'worker.adopted', v_pool.id, p_worker, 'a pod without a row, after lost commits');
+    RETURN 'done';
+END $$;
+
+-- Recovery is over. A worker whose agent has not reported since it began is unconfirmed until it does (`@confirmed`).
+CREATE FUNCTION @fn.end_recovery() RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    i holdfast.installation;
+    t timestamptz := holdfast.now();
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.recovery', 0));
+    SELECT * INTO i FROM holdfast.installation WHERE recovering_since IS NOT NULL FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN 'stale';
+    END IF;
+    UPDATE holdfast.installation SET recovering_since = NULL, recovered_at = t;
+    UPDATE holdfast.worker w SET unconfirmed_since = coalesce(w.unconfirmed_since, t), version = version + 1
+    FROM holdfast.pool p
+    WHERE p.id = w.pool_id AND (
+        -- Its agent has not reported since. Or it has neither an agent nor a stamp that could show what it does: an operator decides.
+        ((p.spec #>> '{worker,agent}')::boolean AND w.state IN @worker.started AND NOT EXISTS (
+            SELECT FROM holdfast.pulse u WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard))
+        OR (NOT (p.spec #>> '{worker,agent}')::boolean AND p.spec #>> '{protection,mode}' <> 'claim' AND w.state = 'warm'));
+    PERFORM @fn.retire_spent(w.id) FROM holdfast.worker w JOIN holdfast.pulse u ON u.worker_id = w.id
+    WHERE w.state IN @worker.disown AND u.reset_fence IS NOT NULL;
+    INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'recovery.ended', 'pods and agents have been compared');
+    RETURN 'done';
+END $$;
+
+-- An operator looked: an unconfirmed worker is what its row says. Answers done | stale.
+CREATE FUNCTION @fn.confirm(p_worker text, p_reason text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    w holdfast.worker;
+BEGIN
+    UPDATE holdfast.worker u SET unconfirmed_since = NULL, suspect_since = NULL, version = u.version + 1
+    WHERE u.id = p_worker AND u.state IN @worker.started AND NOT @confirmed(u) RETURNING * INTO w;
+    IF NOT FOUND THEN
+        RETURN 'stale';
+    END IF;
+    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
+    VALUES (holdfast.now(), 'worker.confirmed', w.pool_id, w.id, w.claim_id, w.tenant, format('by an operator: %s', p_reason));
+    PERFORM pg_notify('holdfast', 'w ' || w.id);
+    PERFORM pg_notify('holdfast', 'p ' || w.pool_id);
+    RETURN 'done';
+END $$;
+
+-- An operator looked: an unconfirmed worker is of no use any more. It retires. Its claim goes back to the queue only if it is known
+-- that its worker was never sent it, because the work must not run twice (P8). Else the claim ends as lost, by force (P2).
+-- Answers done | stale | frozen.
+CREATE FUNCTION @fn.give_up(p_worker text, p_reason text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    w holdfast.worker;
+    c holdfast.claim;
+    v_did text;
+    v_reason text := format('its worker was given up by an operator: %s', p_reason);
+BEGIN
+    -- The claim is locked before its worker, as everywhere; then the worker must still have it.
+    SELECT * INTO c FROM holdfast.claim WHERE id = (SELECT claim_id FROM holdfast.worker WHERE id = p_worker) FOR UPDATE;
+    SELECT * INTO w FROM holdfast.worker u WHERE u.id = p_worker AND u.state IN @worker.started
+        AND NOT @confirmed(u) AND u.claim_id IS NOT DISTINCT FROM c.id FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN 'stale';
+    END IF;
+    IF c.id IS NULL THEN
+        v_did := @fn.condemn(p_worker => p_worker, p_version => NULL, p_reason => format('given up by an operator: %s', p_reason),
+                             p_counted => false, p_dead => false, p_floor => NULL);
+    ELSIF c.state = 'assigned' AND NOT c.delivered THEN
+        v_did := @fn.requeue(p_claim => c.id, p_fence => c.fence, p_keep_worker => false, p_suspect => false, p_dead => false,
+                             p_untouched => false, p_idle => NULL, p_reason => v_reason);
+    ELSE
+        SELECT o_what INTO v_did FROM @fn.end_claim(p_claim => c.id, p_fence => c.fence, p_tenant => NULL,
+            p_states => ARRAY['assigned', 'active'], p_outcome => 'lost', p_how => 'force', p_reason => v_reason, p_exit => NULL, p_acting => true);
+    END IF;
+    IF v_did = 'done' THEN
+        INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
+        VALUES (holdfast.now(), 'worker.given_up', w.pool_id, w.id, c.id, w.tenant, format('by an operator: %s', p_reason));
+    END IF;
+    RETURN v_did;
+END $$;

@@ -1,0 +1,55 @@
+"""Fill in what SQL takes from Python: the functions' schema, guards and sets of states, predicates with a name, numbers."""
+
+import hashlib
+import re
+from pathlib import Path
+
+from ..model.claim import CLAIM, FENCE_BITS, KEY_HOURS, LIVE, MAX_LOST_RETRIES
+from ..model.machine import sql_list
+from ..model.worker import FREE, STARTED, WORKER
+
+HERE = Path(__file__).parent
+MACHINES = {"claim": CLAIM, "worker": WORKER}
+SETS = {"claim.live": LIVE, "worker.free": FREE, "worker.started": STARTED}  # sets of states that are no transition's guard
+NUMBERS = {"FENCE_BITS": FENCE_BITS, "KEY_HOURS": KEY_HOURS, "MAX_LOST_RETRIES": MAX_LOST_RETRIES}
+
+# Predicates about a worker's row, written in SQL as `@free(w)`. The state is left to the caller, because an index needs to see it.
+CONFIRMED = "{w}.unconfirmed_since IS NULL"  # the same rule as `Worker.confirmed`
+CAPACITY = f"NOT {{w}}.terminating AND {{w}}.schedulable AND {{w}}.suspect_since IS NULL AND {CONFIRMED}"
+PREDICATES = {
+    "confirmed": CONFIRMED,  # it may be given out, ended, and its stalled hand-over may be taken back
+    "capacity": CAPACITY,  # it can be given out, perhaps only after its reset
+    "free": f"{{w}}.ready AND {CAPACITY}",  # it can be given out now
+}
+
+
+def functions_text() -> str:
+    return "\n".join(path.read_text() for path in sorted((HERE / "functions").glob("*.sql")))
+
+
+def functions_schema() -> str:
+    """Functions belong to the release that wrote them: the schema's name is a hash of their text and of the tables in it."""
+    return "holdfast_" + hashlib.sha256(render(functions_text(), "fn").encode()).hexdigest()[:8]
+
+
+def render(sql: str, functions: str) -> str:
+    """Fill in `@fn`, guards such as `@worker.condemn`, sets such as `@claim.live`, predicates such as `@free(w)`, and numbers such
+    as `@KEY_HOURS`."""
+
+    def guard(match: re.Match[str]) -> str:
+        states = SETS.get(f"{match[1]}.{match[2]}")
+        return sql_list(states) if states is not None else MACHINES[match[1]].guard(match[2])
+
+    def predicate(match: re.Match[str]) -> str:
+        return f"({PREDICATES[match[1]].format(w=match[2])})"
+
+    sql = re.sub(r"@(claim|worker)\.(\w+)", guard, sql)
+    sql = re.sub(rf"@({'|'.join(PREDICATES)})\((\w+)\)", predicate, sql)
+    sql = re.sub(r"@([A-Z_]+)\b", lambda match: str(NUMBERS[match[1]]), sql)
+    return sql.replace("@fn", functions)
+
+
+def asking(text: str, args: int) -> str:
+    """Write out `@acting` in a statement with so many arguments: the mark is one more."""
+    assert "@acting" in text, "a statement that acts must ask whether it may"
+    return text.replace("@acting", f"@fn.acting(${args + 1})")

@@ -1,0 +1,53 @@
+"""What a plan may ask for because commits were lost, and how each of it becomes an effect."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..model.outcome import Done, Outcome, Stale
+from ..ports.recovery import Adoption, RecoveryStore
+
+
+@dataclass(frozen=True)
+class BeginRecovery:
+    """A pod carries a fence that this database never gave."""
+
+    reason: str
+    fence: int
+
+
+@dataclass(frozen=True)
+class Adopt:
+    adoption: Adoption
+
+
+@dataclass(frozen=True)
+class AdoptFree:
+    worker: str
+    uid: str
+    pool_id: str
+    pool: str
+    revision: str
+    spent: bool = False  # its agent has served a claim: it can only go
+
+
+@dataclass(frozen=True)
+class EndRecovery:
+    pass
+
+
+RecoveryAction = BeginRecovery | Adopt | AdoptFree | EndRecovery
+
+
+def handlers(store: RecoveryStore) -> dict[type, Callable[[Any], Awaitable[Outcome]]]:
+    """The handler of each action above, for the table of `apply`."""
+
+    async def begin(a: BeginRecovery) -> Outcome:
+        return Done() if await store.begin_by_fence(a.reason, a.fence) else Stale()
+
+    return {
+        BeginRecovery: begin,
+        Adopt: lambda a: store.adopt(a.adoption),
+        AdoptFree: lambda a: store.adopt_free(a.worker, a.uid, a.pool_id, a.pool, a.revision, spent=a.spent),
+        EndRecovery: lambda _: store.end(),
+    }

@@ -1,0 +1,100 @@
+"""A worker that was not confirmed since lost commits: one column, one rule, and a release beside us that knows neither (P7)."""
+
+from holdfast.model.outcome import Done, Stale
+from holdfast.postgres.migrate import migrate
+from holdfast.postgres.store import PostgresStore
+from postgres.store_locks import another
+from postgres.store_steps import DIRECT, JOB, SESSION, active, agent_report, ask, end, make_pool, make_warm, match
+from postgres.store_tables import column
+
+UNCONFIRMED = "SELECT id FROM holdfast.worker WHERE unconfirmed_since IS NOT NULL ORDER BY id"
+# How the release before this one ends a recovery: it knows the installation and `suspect_since`.
+ENDED_BEFORE = """
+WITH i AS (UPDATE holdfast.installation SET recovering_since = NULL, recovered_at = holdfast.now() RETURNING recovered_at)
+UPDATE holdfast.worker SET suspect_since = i.recovered_at FROM i WHERE state IN ('warm', 'parked', 'held')
+"""
+KNOWN_BEFORE = "SELECT w.id FROM holdfast.worker w, holdfast.installation i WHERE w.suspect_since = i.recovered_at ORDER BY w.id"
+
+
+async def recovered(store: PostgresStore) -> None:
+    await store.recovery.begin("restored", 0)
+    assert await store.recovery.end() == Done()
+
+
+async def unsuspected(store: PostgresStore) -> None:
+    """As it will be without the trigger for the release before: the rule must not lean on `suspect_since`."""
+    await store.db.rows("UPDATE holdfast.worker SET suspect_since = NULL")
+
+
+async def test_an_unconfirmed_worker_is_not_given_out_or_ended_until_its_agent_reports(store: PostgresStore) -> None:
+    pool = await make_pool(store, JOB)
+    [worker] = await make_warm(store, pool)
+    await recovered(store)
+    await unsuspected(store)
+    row = await store.workers.get(worker)
+    assert row is not None
+    assert not row.confirmed
+    assert await match(store, pool, ask()) == []
+    assert await store.workers.condemn(worker, row.version, "not wanted", counted=False) == Stale()
+    [load] = await store.pools.loads()
+    assert (load.warm, load.unusable, load.fresh_warm) == (0, 1, []), "it is no capacity, and scaling leaves it alone"
+    await store.workers.report(agent_report(worker))
+    row = await store.workers.get(worker)
+    assert row is not None
+    assert (row.confirmed, row.suspect_since) == (True, None)
+    assert [pair.worker for pair in await match(store, pool)] == [worker]
+
+
+async def test_an_unconfirmed_worker_is_not_parked_for_its_tenants_next_claim(store: PostgresStore) -> None:
+    pool = await make_pool(store, SESSION)
+    await make_warm(store, pool)
+    pair = await active(store, pool, ask(lease=60.0))
+    await recovered(store)
+    await unsuspected(store)
+    assert await end(store, pair.claim, "release") == Done()
+    row = await store.workers.get(pair.worker)
+    assert row is not None
+    assert row.state == "retiring"
+
+
+async def test_the_release_before_ends_a_recovery_and_this_one_knows_what_is_unconfirmed(store: PostgresStore) -> None:
+    pool = await make_pool(store, JOB)
+    workers = await make_warm(store, pool, 2)
+    await store.recovery.begin("restored", 0)
+    await store.db.rows(ENDED_BEFORE)
+    assert await column(store, UNCONFIRMED) == sorted(workers)
+
+
+async def test_this_release_ends_a_recovery_and_the_one_before_knows_what_is_unconfirmed(store: PostgresStore) -> None:
+    pool = await make_pool(store, JOB)
+    workers = await make_warm(store, pool, 2)
+    await recovered(store)
+    assert await column(store, KNOWN_BEFORE) == sorted(workers)
+    await recovered(store)
+    assert await column(store, KNOWN_BEFORE) == sorted(workers), "after the next recovery as well"
+
+
+async def test_the_migration_finds_what_was_unconfirmed_before_it(store: PostgresStore) -> None:
+    pool = await make_pool(store, JOB)
+    [silent, suspect] = await make_warm(store, pool, 2)
+    await recovered(store)
+    await store.db.rows("UPDATE holdfast.worker SET suspect_since = holdfast.now() WHERE id = $1", suspect)
+    await store.db.rows("DROP FUNCTION holdfast.share_unconfirmed() CASCADE")
+    await store.db.rows("ALTER TABLE holdfast.worker DROP COLUMN unconfirmed_since CASCADE")
+    await store.db.rows("DELETE FROM holdfast.migration WHERE name = '0003_unconfirmed'")
+    assert await migrate(store.db.dsn, "i-test") == ["0003_unconfirmed"]
+    assert await column(store, UNCONFIRMED) == [silent]
+
+
+async def test_free_workers_are_found_by_their_index(store: PostgresStore) -> None:
+    pool = await make_pool(store, DIRECT)
+    await make_warm(store, pool, 3)
+    look = store.db.sql(
+        "EXPLAIN SELECT f.id FROM holdfast.worker f WHERE f.pool_id = 'p' AND f.revision = 'r'"
+        " AND f.state = 'warm' AND @free(f) ORDER BY f.state_since, f.id LIMIT 1"
+    )
+    async with another(store) as connection:
+        await connection.execute("SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off")
+        plan = "\n".join(row[0] for row in await connection.fetch(look))
+    assert "using worker_free" in plan
+    assert "Sort" not in plan
