@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from served_api import Stage
-from store.makes import ask
 
 from holdfast.cli.main import main
 from holdfast.client import Conflict, SyncClient
 from holdfast.model.outcome import Done
+from postgres.store_steps import ask
 
 BECAUSE = {"reason": "looked at it"}
 
