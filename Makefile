@@ -79,10 +79,10 @@ mutate: mutate-sql mutate-python ## small bugs, one at a time, in SQL and Python
 
 .PHONY: mutate-python
 mutate-python: $(READY) ## the Python part: ONLY=duties/scale.py chooses files, SAMPLE=40 SEED=2 draws some, AGAIN=1 what survived last
-	$(BIN)/python -m mutation.python $(if $(ONLY),--only "$(ONLY)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) $(if $(AGAIN),--again)
+	$(BIN)/python -m mutation.python $(if $(ONLY),--only "$(ONLY)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) $(if $(AGAIN),--again) $(if $(AT_LEAST),--at-least $(AT_LEAST))
 .PHONY: mutate-sql
 mutate-sql: $(READY) ## small bugs in the SQL, one at a time: a test must notice each (ONLY=ends.sql, SAMPLE=40 SEED=2, AGAIN=1)
-	$(BIN)/python -m mutation.run $(if $(ONLY),--only "$(ONLY)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(AGAIN),--again)
+	$(BIN)/python -m mutation.run $(if $(ONLY),--only "$(ONLY)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(AGAIN),--again) $(if $(AT_LEAST),--at-least $(AT_LEAST))
 
 .PHONY: docs
 docs: $(READY) ## write the docs that come from the code: metrics, state machines

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from .allowed import allowed
 from .python_copy import ROOT, make_copy
 from .python_mutants import Mutant, mutants
 from .python_targets import files, target_of, tests_of
@@ -85,7 +86,7 @@ def main() -> int:
     LAST.write_text(json.dumps([[mutant.path, mutant.key] for mutant in survived]))
     print(table(counts))
     print(f"{len(chosen)} mutants in {(time.monotonic() - began) / 60:.1f} minutes")
-    return 1 if survived else 0
+    return 1 if len(survived) > allowed(options.at_least, len(chosen)) else 0
 
 
 def choose(options: argparse.Namespace) -> list[Mutant]:
@@ -174,6 +175,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants judged at the same time")
     parser.add_argument("--again", action="store_true", help="only what survived the last run")
+    parser.add_argument(
+        "--at-least", type=float, default=100.0, help="percent that must be killed or explained"
+    )
     parser.add_argument("--list", action="store_true", help="print the mutants and judge none")
     parser.add_argument("--verbose", action="store_true", help="print every verdict")
     return parser.parse_args()

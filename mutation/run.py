@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from .allowed import allowed
 from .lane import lane, original
 from .sql import Mutation, apply, mutations
 from .targets import pieces
@@ -45,7 +46,7 @@ def main() -> int:
     for result in open_ones:
         one = by_id[result["id"]]
         print(f"survived: {one.id}\n    {one.file}:{one.line}  {one.shown}")
-    return 1 if open_ones else 0
+    return 1 if len(open_ones) > allowed(options.at_least, sum(r["verdict"] != "invalid" for r in results)) else 0
 
 
 def choose(options: argparse.Namespace) -> list[Mutation]:
@@ -180,6 +181,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", default="1", help="the seed of the draw")
     parser.add_argument("--lanes", type=int, default=min(2, os.cpu_count() or 1), help="processes at the same time")
     parser.add_argument("--again", action="store_true", help="judge only what has no verdict yet, or survived")
+    parser.add_argument(
+        "--at-least", type=float, default=100.0, help="percent that must be killed or explained"
+    )
     parser.add_argument("--list", action="store_true", help="print the mutations and judge none")
     return parser.parse_args()
 
