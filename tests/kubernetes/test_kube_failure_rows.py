@@ -42,7 +42,7 @@ def test_a_silent_worker_is_suspect_gets_no_claim_and_keeps_its_own_until_it_spe
     assert time.monotonic() - stopped > 60 - POLL, "not before it was silent for so long"
     eventually(lambda: all(worker(fleet, each)["suspect"] for each in silent), POLL + SLACK, "both are")
     for each in silent:
-        assert reasons(fleet, "worker.suspect", each) == ["no word from its agent for 60 s"]
+        assert reasons(fleet, "worker.suspect", each) == ["its agent has not reported for 60 s"]
     assert metric(fleet, SUSPECTS) == 2 * len(fleet.replicas), "each replica exports both"
     _no_claim_goes_to_it(fleet, free, gate)
     pod = fleet.pod(held["worker"])
