@@ -98,4 +98,4 @@ async def test_a_pass_that_runs_out_of_time_in_an_action_that_swallows_the_cance
     passes = Passes(Ports(NOBODY, NOBODY), cast(Any, stubborn), terms, Metrics(), Signals())
     assert await passes.run_once(Busy(terms, None, 0)) == []
     (report,) = terms.reports()
-    assert (report.skips, report.succeeded, report.failure) == (1, False, "a pass stood still and was given up")
+    assert (report.skips, report.succeeded, report.failure) == (1, False, "the pass made no progress and was stopped")

@@ -9,9 +9,7 @@ from .duty import Ports
 
 COOLDOWN = 30.0  # seconds between two steps down, so that a short lull does not cost the next burst its warm workers
 STARTING_FLOOR = 4  # workers that may start at the same time in a small pool …
-STARTING_SHARE = (
-    0.25  # … or this share of max in a large one: a bad template must not fill the cluster with failing pods
-)
+STARTING_SHARE = 0.25  # … or this share of max in a large one: a bad template must not fill the cluster with failing pods
 SLICE = 8  # pods per action, because progress is reported after each action and one pod may take a second
 SLICES = 4  # actions per pass, because neither endings nor other pools must wait until hundreds of pods are created
 

@@ -23,7 +23,7 @@ class Marks:
 
     The copy outside is read before each beat, because the mark of a replica that has died since is stored nowhere else. While
     beats are stored, a failed read is skipped. At the start and after an interruption the database may be a different one, so no
-    beat is sent before this read has succeeded and the stamps of all pods were compared."""
+    beat is sent before this read has succeeded and the stamps of all pods were compared (if the pods can be listed)."""
 
     def __init__(self, store: Store, cluster: Cluster, count_error: Callable[[], None]) -> None:
         self.seen = Seen()
