@@ -68,7 +68,7 @@ class Replica:
         self._last_beat: float | None = None
         self._joined = False
 
-    # Life
+    # Start and stop
 
     def start(self) -> None:
         loops: list[Callable[[], Coroutine[Any, Any, None]]] = [
