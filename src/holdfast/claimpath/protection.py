@@ -46,7 +46,7 @@ class Protection:
             return _judge(await self._protect(pair))
         pod = await self._read(pair)
         if spec.mode == "always" and isinstance(pod, Pod) and not pod.protected:
-            # A pod of this mode is protected from its creation on, unless it is older than the mode or the protection was removed.
+            # A pod of this mode is created protected, unless it is older than the mode or the protection was removed.
             return _judge(await self._protect(pair))
         return pod if isinstance(pod, Unusable) else Protected(spec.mode == "always")
 
