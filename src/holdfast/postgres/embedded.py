@@ -91,7 +91,7 @@ class EmbeddedPostgres:
         return False
 
     def crashed(self) -> bool:
-        """Returns whether the server died. A server that shuts down in order still lives, and removes its lock file before it ends."""
+        """Returns whether the server died. A server that shuts down in order removes its lock file before it ends."""
         return self.pid is None and (self.cluster / "postmaster.pid").exists()
 
     def start(self) -> None:
