@@ -26,8 +26,8 @@ PLANTED: dict[str, list[str]] = {
         """UPDATE holdfast.pool SET spec = jsonb_set(spec, '{protection,mode}', '"claim"')""",
         f"UPDATE holdfast.claim SET active_at = now() - {HOUR}",
     ],
-    "every live claim has a longest duration ahead of it": [f"UPDATE holdfast.claim SET max_heard = holdfast.heard() - {HOUR}"],
-    "no worker is stuck on its way out or in": [
+    "no claim is past its longest duration": [f"UPDATE holdfast.claim SET max_heard = holdfast.heard() - {HOUR}"],
+    "no worker is stuck while it starts or ends": [
         f"UPDATE holdfast.worker SET state = 'retiring', state_since = now() - {HOUR} WHERE state = 'warm'"
     ],
     "no parked worker outlives its TTL": [
@@ -38,7 +38,7 @@ PLANTED: dict[str, list[str]] = {
         "INSERT INTO holdfast.replica (id, pid, host, url, version, functions, started_at, seen_at) "
         f"VALUES ('r-1', 1, 'h', 'u:1', 'v', 'f', now() - {HOUR}, now())"
     ],
-    "no statement may stand still for ever": ["SELECT set_config('lock_timeout', '0', false)"],
+    "every statement has a time limit": ["SELECT set_config('lock_timeout', '0', false)"],
     "the brake is released": ["UPDATE holdfast.installation SET brake_tripped_at = now(), brake_reason = 'planted'"],
     "no recovery is under way": ["UPDATE holdfast.installation SET recovering_since = now(), recovery_reason = 'planted'"],
     "no worker is unconfirmed": [f"UPDATE holdfast.worker SET unconfirmed_since = now() - {HOUR} WHERE state = 'held'"],

@@ -105,8 +105,8 @@ MUTANTS = (
         (
             Change(
                 "postgres/workers.py",
-                "    return Stale() if word is None else outcome_of(word)",
-                "    return Done() if word is None else outcome_of(word)",
+                "    return Stale() if result is None else outcome_of(result)",
+                "    return Done() if result is None else outcome_of(result)",
             ),
             Change(
                 "postgres/claims.py",
