@@ -27,7 +27,7 @@ GRACE = 5  # seconds for requests in progress; long polls and waits are answered
 
 
 class Server(uvicorn.Server):
-    """Uvicorn that first answers all waiting requests when it is told to exit."""
+    """Uvicorn that answers all waiting requests before it exits."""
 
     def __init__(self, config: uvicorn.Config, wired: Wired) -> None:
         super().__init__(config)

@@ -31,7 +31,7 @@ class Plan:
     dsn: str | None = field(default=None, repr=False)
     stop_workers: bool = False
     host: str = "127.0.0.1"
-    pooled: bool = False  # the DSN leads through PgBouncer
+    pooled: bool = False  # whether the DSN connects through PgBouncer
 
     @property
     def urls(self) -> list[str]:

@@ -88,7 +88,7 @@ def _duration(field: str, text: str) -> float:
 async def find(context: Context, call: Call) -> Response:
     query: ListQuery = call.query
     if query.tenant is not None and not call.caller.sees(query.tenant):
-        raise Problem(403, "forbidden", "a tenant lists its own claims only")
+        raise Problem(403, "forbidden", "a tenant may list only its own claims")
     tenant = query.tenant if call.caller.trusted else call.caller.tenant
     if query.cursor is not None:
         found = await context.store.claims.get([query.cursor])
@@ -133,7 +133,7 @@ async def release(context: Context, call: Call) -> Response:
     body: Release = call.body
     if body.force:
         if call.caller.role not in OPERATORS:
-            raise Problem(403, "forbidden", "only operators and admins release by force")
+            raise Problem(403, "forbidden", "only operators and admins may release by force")
         if not body.reason.strip():
             raise refused("reason", "is required with force: it is written into the claim's history")
         return await end(context, call, "released", "force", f"forced by an operator: {body.reason}")

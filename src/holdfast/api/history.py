@@ -134,7 +134,7 @@ async def explained(context: Context, call: Call) -> Response:
     if kind not in ("pool", "worker", "claim"):
         raise not_found("kind", kind, "; pool, worker or claim can be explained")
     if kind != "claim" and not call.caller.trusted:
-        raise Problem(403, "forbidden", "tenants explain their own claims")
+        raise Problem(403, "forbidden", "a tenant may explain only its own claims")
     sentences, facts = await explain(context, call.caller, kind, id_)
     return answer(Explanation(kind, id_, sentences, facts))  # type: ignore[arg-type]
 

@@ -108,7 +108,7 @@ async def put_pool(context: Context, call: Call) -> Response:
         raise field_problems(found)
     existing = await context.store.pools.get(name)
     if existing is not None and existing.source == "cr":
-        raise Problem(409, "not-ours", f"pool {name!r} belongs to its WorkerPool object; change that")
+        raise Problem(409, "not-ours", f"pool {name!r} belongs to its WorkerPool object; change that object")
     if existing is not None and existing.spec.mode != spec.mode:
         raise refused("mode", f"pool {name!r} is a {existing.spec.mode} pool; delete it first, the name is free at once")
     if existing is not None and existing.spec.worker.agent != spec.worker.agent:
@@ -121,7 +121,7 @@ async def put_pool(context: Context, call: Call) -> Response:
     stored, what = await context.store.pools.put(draft.id, name, spec, "api")
     context.forget_pool(name)
     if what == "taken":
-        raise Problem(409, "not-ours", f"pool {name!r} belongs to its WorkerPool object; change that")
+        raise Problem(409, "not-ours", f"pool {name!r} belongs to its WorkerPool object; change that object")
     return answer(pool_view(stored, None), 201 if what == "created" else 200, {"Holdfast-Result": what})
 
 

@@ -22,7 +22,7 @@ def manifests(
     image: Annotated[str | None, typer.Option(help="Holdfast's image, at a place from which your cluster can pull it.")] = None,
     pull_secret: Annotated[list[str] | None, typer.Option(help="A pull secret for the replicas' image; can be repeated.")] = None,
     dsn_secret: Annotated[str | None, typer.Option(help="A Secret that holds a Postgres DSN under the key `dsn`.")] = None,
-    pooled: Annotated[bool, typer.Option("--pooled", help="The DSN leads through PgBouncer in transaction mode.")] = False,
+    pooled: Annotated[bool, typer.Option("--pooled", help="The DSN connects through PgBouncer in transaction mode.")] = False,
     replicas: Annotated[int, typer.Option(min=1, max=16, help="How many replicas.")] = 2,
     crd: Annotated[bool, typer.Option(help="Print the WorkerPool CRD, which all installations of a cluster share.")] = True,
     priority_classes: Annotated[bool, typer.Option(help="Print the PriorityClasses, which they share as well.")] = True,

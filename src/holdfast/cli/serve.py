@@ -25,7 +25,7 @@ Dsn = Annotated[
     ),
 ]
 Port = Annotated[int, typer.Option(min=1, max=65535, help="The port; further replicas use the next ports.")]
-Pooled = Annotated[bool, typer.Option("--pooled", help="The DSN leads through PgBouncer in transaction mode.")]
+Pooled = Annotated[bool, typer.Option("--pooled", help="The DSN connects through PgBouncer in transaction mode.")]
 Host = Annotated[str, typer.Option(help="The address to listen on.")]
 
 
@@ -64,7 +64,7 @@ def up(
     found = []
     if file is not None:
         try:
-            found = manifest.read(file.read_text(), str(file))  # refused before anything starts
+            found = manifest.read(file.read_text(), str(file))  # before the start, so that a wrong file starts nothing
         except (manifest.Wrong, OSError) as wrong:
             raise Failed(str(wrong)) from None
 

@@ -27,10 +27,10 @@ def unheard(_size: int) -> None:
 
 
 async def read_output(
-    doors: "Endpoints", claim: str, offset: int, follow: bool, truncated: Callable[[int], object] = unheard
+    endpoints: "Endpoints", claim: str, offset: int, follow: bool, truncated: Callable[[int], object] = unheard
 ) -> AsyncGenerator[bytes, None]:
     """Yields the output from `offset`. If it was truncated, `truncated` is called once with the number of bytes kept."""
-    transport = doors.transport
+    transport = endpoints.transport
     reported = False  # whether `truncated` was called
     over = not follow  # whether this read is the last one
     while True:
@@ -67,6 +67,6 @@ async def read_output(
         if over:
             continue
         if not broken:
-            over = (await doors.ask(Claim, "GET", at("claims", claim))).ended
+            over = (await endpoints.ask(Claim, "GET", at("claims", claim))).ended
         if empty and not over:  # neither bytes nor an end: pause, so that this is no busy loop
             await transport.sleep(0.2)

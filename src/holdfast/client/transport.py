@@ -20,7 +20,7 @@ T = TypeVar("T")
 Params = Mapping[str, str | int | bool | None]
 
 CONNECT_TIMEOUT = 3.0  # seconds; the longest that a replica on a dead host may delay a request
-ANSWER_TIMEOUT = 10.0  # seconds beyond what the caller asked the server to wait
+ANSWER_TIMEOUT = 10.0  # seconds, in addition to the time that the server may wait before it answers
 KEEP_ALIVE = 4.0  # seconds; well below the 75 s after which our server closes an idle connection
 FIRST_PAUSE = 0.2  # seconds, doubling
 LONGEST_PAUSE = 5.0
@@ -168,7 +168,7 @@ class Transport:
                 data=body,
                 headers={"Authorization": f"Bearer {self._token}", "Accept": "application/json", **headers},
                 timeout=timeout,
-                allow_redirects=False,  # a redirect must not carry the token elsewhere
+                allow_redirects=False,  # otherwise a redirect could send the token to another host
             )
         except (
             aiohttp.ClientConnectorError,
