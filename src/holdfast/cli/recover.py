@@ -35,7 +35,7 @@ def recover(
     """
     if worker is None:
         if confirm or give_up or reason is not None:
-            raise Failed("--confirm, --give-up and --reason need the id of a worker", 2)
+            raise Failed("--confirm, --give-up and --reason need the worker to decide about", 2)
         _show(context, output)
         return
     if confirm == give_up:
