@@ -77,7 +77,7 @@ def store_result(folder: Path, assignment: Assignment, result: JobResult) -> Non
     try:
         _write(folder / "result.json", msgspec.json.encode(record), durable=True)
     except OSError as error:  # a full disk, for example; the agent still reports the result
-        log("not stored", why=error.strerror)
+        log("result not stored", why=error.strerror)
 
 
 def _write(path: Path, data: bytes, durable: bool = False) -> None:

@@ -70,7 +70,7 @@ class Memory:
         try:
             self._write(Kept(self.kept.settings, None, served, reset))
         except OSError as error:
-            log("not stored", why=error.strerror)
+            log("state not stored", why=error.strerror)
 
     def _read(self) -> Kept | None:
         try:

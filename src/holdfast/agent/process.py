@@ -100,9 +100,7 @@ class Group(asyncio.Protocol):
                 raise CannotStart(NOT_FOUND, f"{argv[0]}: not found") from None
             if isinstance(error, OSError):
                 raise CannotStart(NOT_STARTED, f"{argv[0]}: {error.strerror}") from None
-            if isinstance(
-                error, ValueError
-            ):  # a NUL byte, or '=' in a name; the error's text is dropped because it could show a value
+            if isinstance(error, ValueError):  # a NUL byte, or '=' in a name; its text could show a value, so it is dropped
                 raise CannotStart(NOT_STARTED, "argument or environment that no process can take") from None
             raise
         finally:
