@@ -306,7 +306,7 @@ class Agent:
     def _silent(self, seconds: float) -> None:
         """Leaves if the agent is free and reached no server for too long, because the worker would leak. A busy agent goes on."""
         if self.hold is None and seconds >= self.config.lonely:
-            raise Leave(1, f"no server has listened for {seconds:.0f} s")
+            raise Leave(1, f"no server has accepted a call for {seconds:.0f} s")
 
 
 def main() -> int:

@@ -128,12 +128,11 @@ async def _go_on_or_leave(agent: "Agent", hold: Hold, served: Served) -> None:
     end = hold.ended.result()
     if end.do == GRACE:
         raise Leave(TERMINATED, end.reason)  # the claim is still held, so the exit code must not look like a success
-    agent.reset_fence = (
-        hold.assignment.fence
-    )  # reported from now on, so that a restored database does not treat this worker as new
+    # Reported from now on, so that a restored database does not treat this worker as new.
+    agent.reset_fence = hold.assignment.fence
     agent.let_go(reset=False)
     if not end.park:
-        raise Leave(0, end.reason or "its claim ended")
+        raise Leave(0, end.reason or "the claim ended")
     agent.say("resetting")
     try:
         await served.reset(hold.assignment.tenant)
