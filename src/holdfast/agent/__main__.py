@@ -1,4 +1,4 @@
-"""`python -m holdfast.agent`."""
+"""Entry point of `python -m holdfast.agent`."""
 
 import os
 import signal

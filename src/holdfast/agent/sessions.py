@@ -16,7 +16,7 @@ from .session import Served, ServeEnded
 from .tasks import first_of, settle
 
 TERMINATED = 128 + signal.SIGTERM
-ASK_AGAIN = 5.0  # seconds
+ASK_AGAIN = 5.0  # seconds between two acknowledgements of a claim from before a restart
 
 if TYPE_CHECKING:
     from .main import Agent

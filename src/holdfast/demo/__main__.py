@@ -1,4 +1,4 @@
-"""`python -m holdfast.demo`, or `make demo`."""
+"""Entry point of `python -m holdfast.demo` and `make demo`."""
 
 import argparse
 import sys

@@ -57,7 +57,7 @@ class Traffic:
         self.jobs: list[Job] = []
         self.asking: set[float] = set()  # the start times of the requests that still wait
         self.served: list[Served] = []
-        self.pages: list[float] = []  # when each was fetched
+        self.pages: list[float] = []  # the times at which pages were fetched
         self.sessions = 0
         self.broken: list[str] = []  # sessions that ended before their holder released them
         self.shared: list[str] = []  # workers that two holders had at the same time

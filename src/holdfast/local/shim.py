@@ -74,7 +74,7 @@ class Shim:
         self.code: int | None = None
         self.error: str | None = None
         self.forwarded = False
-        self.deadline: float | None = None  # monotonic
+        self.deadline: float | None = None  # in monotonic time
 
     def run(self) -> None:
         if not os.path.exists(self.path("terminating")):

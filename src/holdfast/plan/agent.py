@@ -23,7 +23,7 @@ class Defect(Exception):
 class PlannedAgent:
     def __init__(self, pod: WorldPod, network: Network, agenda: Callable[[], Agenda]) -> None:
         self.pod = pod
-        self.stirred = asyncio.Event()  # a notice named this worker
+        self.stirred = asyncio.Event()  # set when a notice names this worker
         self._network = network
         self._agenda = agenda
         self._token = pod.token

@@ -51,9 +51,7 @@ def synthesize(shape: Shape, rate: float, hold: float, length: float | None = No
             name = f"tenant-{tenant + 1}" if tenants > 1 else "default"
             arrivals.append(Arrival(round(at, 3), round(seconds, 3), name))
     if not arrivals:
-        raise ValueError(
-            f"the trace would be empty: at this rate {rate * length:.2g} claims are expected in {math.ceil(length)} s"
-        )
+        raise ValueError(f"the trace would be empty: {rate * length:.2g} claims are expected in {math.ceil(length)} s")
     first = arrivals[0].at
     return Trace(tuple(Arrival(round(a.at - first, 3), a.seconds, a.tenant) for a in arrivals))
 
