@@ -95,7 +95,7 @@ def send(process: Process, number: signal.Signals) -> bool:
 
 
 class Kin(msgspec.Struct, frozen=True):
-    """The living processes of a pod. `sure` may be signalled; `perhaps` only prove that the pod may still live."""
+    """The living processes of a pod. `sure` may be signalled; `perhaps` only show that the pod may still live."""
 
     sure: tuple[Process, ...] = ()
     perhaps: tuple[Process, ...] = ()
