@@ -120,7 +120,7 @@ def test_a_lonely_free_agent_ends_itself(planes: Planes, agent: Agents) -> None:
     eventually(lambda: plane.doing() == "idle")
     plane.down()
     assert running.exit_code() == 1
-    assert "no server has listened" in running.log
+    assert "no server has accepted a call" in running.log
 
 
 def test_output_beyond_the_bound_is_swallowed_and_marked(planes: Planes, agent: Agents) -> None:
