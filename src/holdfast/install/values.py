@@ -70,9 +70,7 @@ def check(values: Values) -> None:
     if not INSTALL.fullmatch(values.install):
         raise Wrong(f"--install {values.install!r}: must be a-z, 0-9 and '-', at most 40 characters")
     if values.install in TAKEN:
-        raise Wrong(
-            f"--install {values.install!r}: Kubernetes itself creates an object of this name in a namespace; choose another"
-        )
+        raise Wrong(f"--install {values.install!r}: Kubernetes itself creates an object of this name; choose another")
     if not LABEL.fullmatch(values.namespace):
         raise Wrong(f"--namespace {values.namespace!r}: must be a-z, 0-9 and '-', at most 63 characters")
     if not 1 <= values.replicas <= 16:
