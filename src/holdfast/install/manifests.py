@@ -50,7 +50,7 @@ def priority_classes(values: Values) -> list[Json]:
 
     return [
         made(WORKERS, 1000, values.preemption, "Workers of Holdfast whose pool names no other class."),
-        made(HEADROOM, -10, "Never", "Placeholders of Holdfast, which give way to anything."),
+        made(HEADROOM, -10, "Never", "Placeholders of Holdfast, which pods of a higher priority may preempt."),
     ]
 
 

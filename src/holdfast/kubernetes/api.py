@@ -1,4 +1,5 @@
-"""Call the API server. A call returns the answer, raises ApiRefused, or raises OutcomeUnknown if a write may have happened.
+"""Call the API server. A call returns the answer or raises: ApiRefused, ClusterUnavailable, or OutcomeUnknown if a write may
+have happened.
 
 Kubernetes answers every refusal with a Status object. We decide by its code and reason, not by its text, because the text
 repeats what users wrote. The one exception is an answer that only its fixed text distinguishes from others (FAILED_WEBHOOK).

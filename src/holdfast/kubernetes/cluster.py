@@ -127,7 +127,7 @@ class KubernetesCluster:
         try:
             await self._api.get(f"{self._pods}/{order.name}")
         except ApiRefused:
-            raise OutcomeUnknown(f"{order.name} was there and is gone") from None
+            raise OutcomeUnknown(f"pod {order.name} existed, but was deleted before it could be read") from None
         return Refused("other", f"the name {order.name!r} is taken by a pod that is not this installation's")
 
     # Protection
@@ -211,7 +211,7 @@ class KubernetesCluster:
             left = _pod(await self._api.patch(f"{self._pods}/{pod.metadata.name}", body))
         except ApiRefused as refused:
             if refused.code not in (404, 409) and not _other_uid(refused):
-                raise ClusterUnavailable(f"the API server refused to let a pod go: {refused.status.reason}") from refused
+                raise ClusterUnavailable(f"the API server refused to remove a finalizer: {refused.status.reason}") from refused
             self._informer.note_absent(pod.metadata.name)
             return
         if left.metadata.deletion_timestamp is None:

@@ -14,7 +14,7 @@ from .shapes import Metadata
 
 NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"
 RIGHTS = "replicas have the rights that they need in the cluster"
-BOUNDS = "Karpenter ends a protected claim in the end, but not before its longest duration"
+BOUNDS = "Karpenter's terminationGracePeriod is set and not shorter than the longest claim"
 
 
 class NodeTemplateSpec(msgspec.Struct, frozen=True, rename="camel"):

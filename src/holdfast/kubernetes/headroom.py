@@ -49,7 +49,7 @@ class Headroom:
 
     async def ensure(self, pools: Sequence[Pool]) -> list[str]:
         """Keep as many placeholders as each live pool wants, made from its current template, and delete all others. Returns the
-        refusals; creation stops at a pool's first."""
+        texts of the refusals. After a pool's first refused creation, no more are tried for this pool."""
         found = {each.metadata.name: each for each in await self._list()}
         wanted = [pool for pool in pools if pool.state == "live" and pool.spec.headroom.mode == "constant"]
         stems, kept = {pool.id: stem(pool, self._setup) for pool in wanted}, dict[str, list[str]]()
@@ -128,7 +128,7 @@ def _shape(pool: Pool, setup: Setup) -> Json:
 
 
 def _empty(name: str, container: Json, setup: Setup, command: list[str] | None = None) -> Json:
-    """Returns an idle container with the resources of this one. A sidecar keeps running, and an init container ends at once."""
+    """Returns an idle container with these resources. A sidecar keeps running, and an init container exits immediately."""
     sidecar = {"restartPolicy": "Always"} if container.get("restartPolicy") == "Always" else {}
     resources = container.get("resources") or {}
     return {

@@ -134,7 +134,7 @@ class Informer(Generic[T]):
                 self._version = None
                 pause = PAUSES[0]
             except (ClusterUnavailable, ApiRefused) as error:
-                log.warning("not watching", path=self._path, reason=type(error).__name__)
+                log.warning("the watch failed; trying again", path=self._path, reason=type(error).__name__)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
                 pause = min(pause * 2, PAUSES[1])
             except msgspec.MsgspecError as error:

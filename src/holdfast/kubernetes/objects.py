@@ -104,7 +104,7 @@ class Objects:
         results += await self._sweep_anchors({names.anchor_name(self._setup.install, pool.id) for pool in pools})
         results += await self._headroom.ensure(pools)
         if refused := [each for each in results if each is not None]:
-            raise ClusterUnavailable(f"the API server refused {len(refused)} changes: {'; '.join(refused[:LOUD])}")
+            raise ClusterUnavailable(f"{len(refused)} refused changes: {'; '.join(refused[:LOUD])}")
         self._ensured = key, time.monotonic()
 
     def _budget(self) -> dict[str, Any]:

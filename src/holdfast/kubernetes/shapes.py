@@ -183,7 +183,7 @@ def has_ended(pod: PodObject) -> bool:
 
 def is_over(pod: PodObject) -> bool:
     """Whether no container of the pod runs. A force deletion (grace 0) counts, because it removes a pod whose node is dead:
-    without our finalizer, the UID would be gone now, and that is proof of death."""
+    without our finalizer, the UID would be gone now, and that is proof of death. A deleted pod without a node never ran."""
     if pod.status.phase in ("Succeeded", "Failed"):
         return True
     if pod.metadata.deletion_timestamp is None:

@@ -80,7 +80,8 @@ def problems(spec: PoolSpec) -> list[FieldProblem]:
 
 
 def _mounts(template: Json) -> list[FieldProblem]:
-    """Refuse mounts of the agent's volumes, because other containers must not read its token or its holder's credential."""
+    """Returns a problem per mount of the agent's volumes, because no other container may read the agent's token or its holder's
+    credential."""
     return [
         FieldProblem(f"pod.spec.{part}[{n}].volumeMounts[{m}].name", "is the agent's own volume")
         for part in ("containers", "initContainers")
@@ -91,8 +92,8 @@ def _mounts(template: Json) -> list[FieldProblem]:
 
 
 def _restarts(template: Json) -> list[FieldProblem]:
-    """Refuse rules that restart the worker's container, because work would run twice. Since Kubernetes 1.35 a container can
-    override the pod's restart policy, and since 1.36 it can restart all containers."""
+    """Returns a problem per rule that restarts the worker's container, because work would run twice. Since Kubernetes 1.35 a
+    container can override the pod's restart policy, and since 1.36 it can restart all containers."""
     found: list[FieldProblem] = []
     worker = template["containers"][0]
     if worker.get("restartPolicy", "Never") != "Never" or worker.get("restartPolicyRules"):

@@ -59,7 +59,7 @@ def replay(seed: str, dsn: str, trace: Path, *, look_further: bool) -> int:
 
 
 def several(seeds: list[str], dsn: str, jobs: int, *, look_further: bool) -> int:
-    print(f"{len(seeds)} seeds, {jobs} at once", flush=True)
+    print(f"{len(seeds)} seeds, {jobs} at the same time", flush=True)
     began, simulated, statements, failed = time.monotonic(), 0.0, 0, []
     for done, outcome in enumerate(run_many(seeds, dsn, jobs), 1):
         simulated += outcome.seconds

@@ -121,7 +121,7 @@ class Chaos:
         later(down, lambda: process.boot() if process.dead else None)
 
     def _replica_crash_after_effect(self, fault: Fault) -> None:
-        """Crash after the n-th effect from now on, so that the effect is durable but its caller gets no answer."""
+        """Crash after the n-th statement or cluster write from now on, so that it took effect but its caller gets no answer."""
         if (process := self._replica(fault)) is None:
             return
         left = 1 + int(60 * fault.amount)

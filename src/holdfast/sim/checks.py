@@ -68,7 +68,7 @@ class Checks:
                 raise Broken("event", f"{id_} is no longer among the live rows, and no event says why")
 
     def rewound(self) -> None:
-        """Start again from the current tables, because the database lost commits."""
+        """Start again from the current tables, because the database lost commits. Claims without any record are forgotten."""
         before, over = self.before, set(self.ended)
         self._gone.clear()
         self.ended.clear()
