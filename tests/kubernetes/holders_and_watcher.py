@@ -155,10 +155,10 @@ class Sitters(Askers):
 
 @contextmanager
 def watched(fleet: KubeFleet) -> Iterator[Callable[[], int]]:
-    """Checks P3 and P2 all the time: the pod of a claim that is stored as protected has the marks and is not being deleted.
+    """Checks P3 and P2 all the time: the pod of a claim that is stored as protected has its marks and is not deleted.
 
-    A claim is compared only if the database shows it unchanged before *and* after the list of pods. Yields a function that returns
-    how many held pods have been checked so far. The block fails at its end if any check failed.
+    A claim is compared only if the database shows it unchanged before *and* after the list of pods. Yields a function that
+    returns how many held pods have been checked so far. The block fails at its end if any check failed.
     """
     over, wrong, looks = threading.Event(), list[str](), [0]
 
