@@ -1,4 +1,4 @@
-"""How an agent gets an answer: replicas in turn, pauses, tokens that run out, and what counts as not being heard."""
+"""How an agent reaches a replica: it tries replicas in turn, pauses, renews its token, and decides what counts as silence."""
 
 import asyncio
 import json

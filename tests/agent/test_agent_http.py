@@ -1,4 +1,4 @@
-"""One call over HTTP: what is sent, which connections are kept, and what counts as no answer."""
+"""One HTTP call of an agent: what it sends, which connections it keeps, and what counts as no answer."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""A job's agent starts its command once, only when it may, and never gives up its result."""
+"""The agent of a job starts its command once, only when it is allowed to, and never gives up its result."""
 
 import json
 import os

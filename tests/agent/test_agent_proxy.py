@@ -1,4 +1,4 @@
-"""The proxy lets its holder through with everything HTTP can do, and nobody else with anything."""
+"""The agent's proxy lets the holder use everything that HTTP can do, and refuses all other callers."""
 
 import asyncio
 import json

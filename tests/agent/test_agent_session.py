@@ -1,4 +1,4 @@
-"""A session's agent serves one claim after another of its tenant, and goes when it is in doubt."""
+"""The agent of a session serves one claim of its tenant after another, and ends if it is in doubt."""
 
 import concurrent.futures
 import json

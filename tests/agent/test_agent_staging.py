@@ -1,4 +1,4 @@
-"""How a job is handed to another container: what it finds, what its shell makes of it, and what is left of it."""
+"""How an agent hands a job to another container: the files there, how the shell uses them, and what remains of them."""
 
 import json
 import os

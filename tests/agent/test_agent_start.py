@@ -1,4 +1,4 @@
-"""The moments before an agent is up: a signal that comes then is heard."""
+"""A signal that arrives while an agent starts is not lost."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Which headers pass the agent's proxy, where credentials are found, and which requests cannot be forwarded."""
+"""Which headers pass the agent's proxy, where it finds credentials, and which requests it cannot forward."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Our own short tokens for agents: who made them, for whom, and for how long."""
+"""The short-lived tokens of agents: which key signed them, for which worker, and how long they are valid."""
 
 import time
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""Who is taken for whom: bearer tokens, how long they are remembered, streams per token, and what agents' tokens are made of."""
+"""Authentication: bearer tokens, how long they are cached, streams per token, and the contents of agents' tokens."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""The doors as a whole: the document is what is served, metrics are well named, the generated docs are up to date."""
+"""The API as a whole: /openapi.json describes what is served, metrics follow naming rules, the generated docs are up to date."""
 
 import asyncio
 import importlib.util

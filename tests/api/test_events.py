@@ -1,4 +1,4 @@
-"""The history over HTTP: a stream resumes without loss, and a tenant sees its own."""
+"""The history over HTTP: a stream resumes without loss, and a tenant sees only its own events."""
 
 import http.client
 import json

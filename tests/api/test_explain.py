@@ -1,4 +1,4 @@
-"""Why, in sentences that are true, complete and in order: what stands in the way is named, and what to do about it."""
+"""`explain` returns true and complete sentences in order. They name each obstacle and what to do about it."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""The port for kubelets: two paths, a status code and nothing else, without a token."""
+"""The port for kubelets has two paths. Each returns a status code and nothing else, and needs no token."""
 
 import asyncio
 import http.client

@@ -1,4 +1,4 @@
-"""What lost commits left undecided, over HTTP, by the SDK and on the command line."""
+"""The workers that lost commits left unconfirmed, over HTTP, in the SDK and on the command line."""
 
 import sys
 from typing import Any

@@ -1,4 +1,4 @@
-"""Bad input at every door: refused with the field and the reason, and nothing has changed."""
+"""Every route refuses bad input with the field and the reason, and changes nothing."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Only what Postgres calls bad data is the caller's mistake; every other error of a statement is logged and answered with 500."""
+"""Only errors that Postgres reports as bad data are the caller's fault. All other errors are logged and answered with 500."""
 
 import gc
 import sys

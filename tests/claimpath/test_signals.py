@@ -1,4 +1,4 @@
-"""Signals: a waiter hears of its own claim, worker or pool, with the row if there is one, and no signal hides another."""
+"""A waiter is notified about its own claim, worker or pool, with the row if there is one. No notification hides another."""
 
 import asyncio
 from typing import Literal

@@ -1,4 +1,4 @@
-"""What a claim costs: statements for a claim that becomes active, for a renewal and for a release."""
+"""The number of statements for a claim that becomes active, for a renewal and for a release."""
 
 import json
 from collections.abc import Iterator

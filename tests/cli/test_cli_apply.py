@@ -1,4 +1,4 @@
-"""Manifests: what is right is applied, what is wrong is refused with the line, the path and the reason."""
+"""`apply` applies correct manifests, and refuses wrong ones with the line, the path and the reason."""
 
 from pathlib import Path
 

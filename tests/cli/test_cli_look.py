@@ -1,4 +1,4 @@
-"""Looking at things: tables for people, JSON for programs, one line for what went wrong."""
+"""The commands that show things print tables for people, JSON for programs, and one line for an error."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`run` behaves as if the command ran here: its output, its exit code, its interruption."""
+"""`run` behaves as if the command ran on this machine: its output, its exit code, its interruption."""
 
 import os
 import re

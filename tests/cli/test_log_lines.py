@@ -1,4 +1,4 @@
-"""A replica's log: one line an event, libraries' too, and a traceback only for what nobody expects."""
+"""A replica logs one line per event, also for libraries, and a traceback only for unexpected errors."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""The client's claims: keys, fail-over, what is asked again and what is not."""
+"""The claims of the client: keys, fail-over, and which requests are repeated."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

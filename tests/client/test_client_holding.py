@@ -1,4 +1,4 @@
-"""Holding a worker: renewed while held, released after, and LeaseLost when it is taken away."""
+"""The client renews a worker while it is held, releases it at the end, and raises LeaseLost if the worker is taken away."""
 
 import asyncio
 import threading

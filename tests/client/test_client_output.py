@@ -1,4 +1,4 @@
-"""Output and events arrive once and whole, whatever happens to connections."""
+"""Output and events arrive once and complete, even if connections break."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""What the documents point at is there: tests that prove a row, alerts' metrics, decisions."""
+"""What the documents refer to exists: tests that prove a row, metrics of alerts, decisions."""
 
 import re
 from collections.abc import Iterator

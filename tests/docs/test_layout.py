@@ -1,4 +1,4 @@
-"""Tests are found by subject: a folder is a package of the product or a known subject, and no file is named by a number."""
+"""Tests are sorted by subject: a folder is a package of the product or a known subject, and no file has a number as its name."""
 
 import re
 from pathlib import Path

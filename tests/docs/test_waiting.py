@@ -1,4 +1,4 @@
-"""How tests wait: a bound is exact on a calm machine, and stretches on one that is busy with other work."""
+"""The time limits of tests are exact on a quiet machine, and are stretched on a busy one."""
 
 from pathlib import Path
 

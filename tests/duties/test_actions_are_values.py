@@ -1,4 +1,4 @@
-"""Actions and views are frozen values, and what an action leaves out is on the safe side."""
+"""Actions and views are frozen values, and the defaults of an action's fields are safe."""
 
 import dataclasses
 from typing import Any, get_args

@@ -1,4 +1,4 @@
-"""What `converge` never does, whatever rows, pods, heartbeats and claims come together."""
+"""What `converge` never does, for any combination of rows, pods, heartbeats and claims."""
 
 from collections.abc import Iterable
 

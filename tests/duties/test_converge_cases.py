@@ -1,4 +1,4 @@
-"""Every case of `converge`, with an example that shows it: the failure table's rows, one test each, and the rest."""
+"""Every case of `converge` with an example: one test per row of the failure table, and the other cases."""
 
 from typing import Any
 

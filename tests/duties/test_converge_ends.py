@@ -1,4 +1,4 @@
-"""How starts fail and workers end, to the last part of each action: reasons, proofs, what the brake counts."""
+"""How starts fail and workers end, in every field of each action: reasons, proofs, what the brake counts."""
 
 from typing import Any
 

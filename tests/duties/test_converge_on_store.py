@@ -1,4 +1,4 @@
-"""Plans meet the store: what `converge`, recovery and the deadlines decide must be what the rows then show."""
+"""Plans on a real store: the rows show what `converge`, recovery and the deadlines decided."""
 
 from queue_on_store import ask, make_pool, make_warm
 

@@ -1,4 +1,4 @@
-"""What `converge` reads and remembers between two passes: what is missing, what is strange, and a list that cannot be right."""
+"""What `converge` reads, and what it remembers between two passes: missing and strange pods, and lists that cannot be right."""
 
 import asyncio
 from collections.abc import Iterable

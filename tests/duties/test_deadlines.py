@@ -1,4 +1,4 @@
-"""What is due for a claim, question by question, and the numbers that hang together."""
+"""What is due for a claim, condition by condition, and numbers that depend on each other."""
 
 from dataclasses import replace
 from itertools import product

@@ -1,4 +1,4 @@
-"""Who is served next: shares by weight, nobody starves, first come first served within a tenant, priorities first."""
+"""Which claim is served next: shares by weight, no tenant starves, first come first served within a tenant, priorities first."""
 
 import asyncio
 from collections import Counter

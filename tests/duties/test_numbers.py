@@ -1,4 +1,4 @@
-"""Numbers that hang together: the failure table's bounds, and pauses, periods and patience that must fit into them."""
+"""Numbers that depend on each other: the limits of the failure table, and the pauses, periods and timeouts that must fit in."""
 
 import pytest
 

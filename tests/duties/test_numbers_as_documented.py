@@ -1,4 +1,4 @@
-"""Names, periods and patience of the duties as the docs state them: a change here is a change for operators."""
+"""Names, periods and timeouts of the duties are as documented, because a change is a change for operators."""
 
 import pytest
 

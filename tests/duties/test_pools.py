@@ -1,4 +1,4 @@
-"""What an object asks for, which pools have lost theirs, and what an object is told of its pool."""
+"""How `pools` reads a WorkerPool object, finds pools whose object is gone, and writes an object's status."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What `pools` reads, in which order, and in which order it acts on it."""
+"""What `pools` reads, and in which order it reads and acts."""
 
 import asyncio
 from types import SimpleNamespace

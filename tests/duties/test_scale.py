@@ -1,4 +1,4 @@
-"""How many workers a pool should have: plans for one look, and a small model of a pool that lives by them."""
+"""How many workers a pool should have: plans for one view, and a small model of a pool that follows the plans."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Plans of `scale` to the last part: which slots count, how spawns are cut into slices, reasons, floors and the brake's room."""
+"""The plans of `scale` in every field: which slots count, how spawns are sliced, reasons, minimums and the brake's room."""
 
 from typing import Any
 

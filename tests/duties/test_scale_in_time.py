@@ -1,4 +1,4 @@
-"""A pool that lives by `scale`, pass by pass: it comes to its size from anywhere, and stays there."""
+"""A pool that follows `scale`, pass by pass: it reaches its size from any start, and stays there."""
 
 from clockwork_pool import STEP, Model, pool, some
 from hypothesis import given, settings

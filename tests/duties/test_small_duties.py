@@ -1,4 +1,4 @@
-"""What `match`, `deadlines`, `scale` and `prune` read, what they do about it, and how a large view is cut into parts."""
+"""What `match`, `deadlines`, `scale` and `prune` read, how they act on it, and how a large view is split."""
 
 import asyncio
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""A replica dies between two steps of claim, hand-over, release, park, condemn and spawn; then P1, P2 and P5 are checked."""
+"""A replica dies between two steps of claim, hand-over, release, park, condemn and spawn. Then P1, P2 and P5 are checked."""
 
 import contextlib
 import http.client

@@ -1,4 +1,4 @@
-"""Doctor's checks that look at the cluster itself, each shown failing on a planted violation."""
+"""The checks of `doctor` that read the cluster itself. Each fails on a violation that the test makes."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Pools that are deleted, re-created, rolled, frozen and refused."""
+"""Pools that are deleted, created again, rolled out, frozen and refused."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""A whole fleet whose replicas reach Postgres through one PgBouncer in transaction mode, with fewer connections than they."""
+"""A whole fleet behind one PgBouncer in transaction mode that has fewer connections than the replicas."""
 
 import statistics
 import time

@@ -1,4 +1,4 @@
-"""Protected before told; and where the cluster would not take it, told so, and repaired as soon as it does."""
+"""A pod is protected before its holder is informed. If the cluster refuses that, the holder knows, and it is repaired later."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The failure table's rows about replicas: they die, stand still and restart; claims and workers do not notice."""
+"""The rows of the failure table about replicas: they die, hang and restart, and claims and workers are not affected."""
 
 import contextlib
 import signal

@@ -1,4 +1,4 @@
-"""The failure table's rows about Postgres: away, away for longer than every lease, and back with commits lost."""
+"""The rows of the failure table about Postgres: away, away for longer than every lease, and back with commits lost."""
 
 import contextlib
 import shutil

@@ -1,4 +1,4 @@
-"""The previous version's replica and this one, side by side on one schema: both serve, each can be the one that is left."""
+"""A replica of the previous version and one of this version share a schema. Both serve, and each can go on alone."""
 
 import os
 import subprocess

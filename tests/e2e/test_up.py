@@ -1,4 +1,4 @@
-"""`holdfast up`: one command, its token, its replicas that come back, and what Ctrl-C leaves alone."""
+"""`holdfast up`: one command starts a fleet, with a token and replicas that are restarted. Ctrl-C leaves workers alone."""
 
 import contextlib
 import http.client

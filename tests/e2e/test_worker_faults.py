@@ -1,4 +1,4 @@
-"""The failure table's rows about workers: they die, hang, are told to end, and are found or missed."""
+"""The rows of the failure table about workers: they die, hang, are told to end, are found again or are missing."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The chart: clean, strict about its values, and the same installation that `holdfast manifests` prints."""
+"""The chart passes lint, checks its values, and installs the same objects that `holdfast manifests` prints."""
 
 import json
 from base64 import b64decode

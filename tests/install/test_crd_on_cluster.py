@@ -1,4 +1,4 @@
-"""The WorkerPool CRD on a real API server: it takes what the model takes, refuses what the model refuses, and says where."""
+"""The WorkerPool CRD on a real API server accepts and refuses the same specs as the model, and names the wrong field."""
 
 import itertools
 import json

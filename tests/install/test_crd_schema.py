@@ -1,4 +1,4 @@
-"""The CRD has the fields, limits and defaults of the model: compared as text, without an API server."""
+"""The CRD has the fields, limits and defaults of the model. They are compared as text, without an API server."""
 
 import re
 from typing import Any

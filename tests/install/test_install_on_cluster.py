@@ -1,4 +1,4 @@
-"""The installation on a real API server: every object is accepted, upgrades keep what must stay, rights are exactly enough."""
+"""The installation on a real API server: every object is accepted, upgrades keep data, and the rights are exactly sufficient."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What `holdfast manifests` prints fits the code that will run there: flags, ports, labels, times."""
+"""The output of `holdfast manifests` fits the code that it runs: flags, ports, labels, times."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The informer on an API server that expires, lies silent and breaks off: what it knows is whole, and what went is noticed."""
+"""The informer on an API server that expires versions, hangs and disconnects: its view is complete and deletions are noticed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

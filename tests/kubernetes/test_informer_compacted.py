@@ -1,4 +1,4 @@
-"""The informer on a real API server that has forgotten its past: it lists again, and tells of what went meanwhile."""
+"""The informer on a real API server that has compacted its history: it lists again, and reports what was deleted meanwhile."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Who we are to the API server: exec plugins are asked as kubectl asks them, and one that fails never ends a watch."""
+"""Credentials for the API server: exec plugins are called as kubectl calls them, and one that fails never ends a watch."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A session outlives its agent: restarted alone, it takes the claim up again with the same fence and credential."""
+"""A session survives a restart of its agent: the agent continues the claim with the same fence and credential."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""P8 where a node's last word is all that there is: what provably never began is served again, and nothing else runs twice."""
+"""P8 if only the last status of a node is known: a job that provably never started is served again, and no other runs twice."""
 
 from collections.abc import Callable
 from pathlib import Path

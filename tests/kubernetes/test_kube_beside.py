@@ -1,4 +1,4 @@
-"""What stands beside the pods: a bad rule is refused at the door, no pool holds up another, and what a pool takes back goes."""
+"""The objects beside the pods: a bad rule is refused early, no pool blocks another, and what a pool drops is deleted."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""A worker is the first container of its pod: its end is the end, whatever runs beside it, and it gets its claim and no token."""
+"""A worker is the first container of its pod: its end counts, whatever else runs there. It gets its claim and no token."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A replica is killed between two steps of a hand-over, an end or a spawn; the claim is served, and nothing leaks (seed 000)."""
+"""A replica is killed between two steps of a hand-over, an end or a spawn. The claim is served, and nothing leaks (seed 000)."""
 
 import contextlib
 import http.client

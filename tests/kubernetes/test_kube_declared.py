@@ -1,4 +1,4 @@
-"""WorkerPool objects on a real API server, one pass of the duty `pools` at a time: what they are told, and when they are gone."""
+"""WorkerPool objects on a real API server, one pass of the duty `pools` at a time: their status, and their deletion."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable

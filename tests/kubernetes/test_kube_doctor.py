@@ -1,4 +1,4 @@
-"""`doctor` on Kubernetes names what is missing and what bounds a claim; headroom and policies stand beside the pods."""
+"""`doctor` on Kubernetes names what is missing and what limits a claim. Headroom and policies exist beside the pods."""
 
 import asyncio
 from typing import Any

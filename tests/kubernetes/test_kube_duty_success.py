@@ -1,4 +1,4 @@
-"""A duty that failed is taken up again, and its last success moves only with good reads (seed 003)."""
+"""A duty that failed is tried again, and its last success changes only after successful reads (seed 003)."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""Busy pods are protected from eviction and free ones are not, as the pod itself shows it (seed 004)."""
+"""Busy pods are protected from eviction and free pods are not, as the pod itself shows (seed 004)."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rows of the failure table on a real API server: agents that fall silent, and creations of which nobody knows the outcome."""
+"""Rows of the failure table on a real API server: silent agents, and creations with an unknown outcome."""
 
 import os
 import signal

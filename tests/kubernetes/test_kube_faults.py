@@ -1,4 +1,4 @@
-"""Faults of the parts around: the API server or Postgres away under load, an expired watch, a rollout."""
+"""Faults around the fleet: the API server or Postgres is away under load, a watch expires, a pool is rolled out."""
 
 import signal
 import time

@@ -1,4 +1,4 @@
-"""Rows of the failure table on a real API server: pods of which the database does not know, or does not know any more."""
+"""Rows of the failure table on a real API server: pods that the database does not know, or does not know any more."""
 
 from datetime import datetime
 from pathlib import Path

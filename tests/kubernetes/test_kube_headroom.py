@@ -1,4 +1,4 @@
-"""Headroom keeps room for workers, and nothing else (seed 003)."""
+"""Headroom keeps capacity for workers, and for nothing else (seed 003)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Replicas killed fifty times between claim, stamp, hand-over and release: P1 to P5 as API server and database show them."""
+"""Replicas are killed fifty times between claim, stamp, hand-over and release. P1 to P5 hold on API server and database."""
 
 import random
 import time

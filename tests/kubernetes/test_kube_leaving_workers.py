@@ -1,4 +1,4 @@
-"""Workers that leave: the busy drain, the free go at once, and no claim is given to one (seed 004)."""
+"""Workers that are ending: busy ones drain, free ones end at once, and none of them gets a claim (seed 004)."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Logs in pieces: what was read is not asked for again, what grew is, and what is kept is bounded."""
+"""Logs are read in pieces: what was read is not requested again, new output is, and the cache is bounded."""
 
 from typing import Any
 

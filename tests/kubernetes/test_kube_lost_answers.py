@@ -1,4 +1,4 @@
-"""A stamp whose answer is lost is written again, or taken off at once where nothing was delivered (seed 000)."""
+"""A stamp whose answer is lost is written again, or removed at once if nothing was delivered (seed 000)."""
 
 from collections.abc import Iterator
 from pathlib import Path

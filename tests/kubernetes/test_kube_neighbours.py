@@ -1,4 +1,4 @@
-"""Others in the same namespace: another installation, pods with our labels, tokens of other pods. None is touched or believed."""
+"""Other users of the namespace: another installation, pods with our labels, tokens of other pods. None is touched or trusted."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Network policies of workers: a constant base, and a control channel that a seal closes (seed 001)."""
+"""The network policies of workers: a constant base, and a control channel that a seal closes (seed 001)."""
 
 from typing import Any
 

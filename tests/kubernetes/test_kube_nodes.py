@@ -1,4 +1,4 @@
-"""Nodes are cordoned, tainted, drained and die under a fleet at work (seed 004)."""
+"""Nodes are cordoned, tainted, drained and die while a fleet works on them (seed 004)."""
 
 import subprocess
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Parked workers go when their time is over, whatever failed meanwhile, and are no demand (seed 003)."""
+"""Parked workers end after their TTL, even after failures, and do not count as demand (seed 003)."""
 
 from typing import Any
 

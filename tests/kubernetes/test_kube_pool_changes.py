@@ -1,4 +1,4 @@
-"""A pool that is deleted, renamed or refused lets its busy workers finish, and its object says why (seed 001)."""
+"""A pool that is deleted, renamed or refused lets its busy workers finish, and its object shows the reason (seed 001)."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""One write stamps and protects a worker, and an API server that does not answer holds no claim up (seed 002)."""
+"""One write stamps and protects a worker, and an API server that does not answer delays no claim (seed 002)."""
 
 import time
 from collections.abc import Callable

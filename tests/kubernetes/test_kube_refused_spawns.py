@@ -1,4 +1,4 @@
-"""A spawn that is refused or cannot start gives its slot back, and the pool says why (seed 003)."""
+"""A spawn that is refused or cannot start frees its slot, and the pool shows the reason (seed 003)."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A sealed job: its control channel is closed after the acknowledgement, never before; then its pod's status is the report."""
+"""A sealed job: its control channel is closed only after the acknowledgement. From then on its pod's status is its report."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A stamp without a claim is taken off, caps are counted in the database, and an unknown holder is not ended (seed 000)."""
+"""A stamp without a claim is removed, caps are counted in the database, and an unknown holder is not ended (seed 000)."""
 
 import time
 from collections.abc import Callable

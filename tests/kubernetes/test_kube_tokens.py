@@ -1,4 +1,4 @@
-"""Agents' tokens: the cluster's is reviewed once, then a short one of ours is used, at any replica, however often they ask."""
+"""Tokens of agents: the cluster's token is reviewed once, then a short-lived token of Holdfast is valid at any replica."""
 
 from fleet_probes import metric, worker
 from kube_fleet import KubeFleet

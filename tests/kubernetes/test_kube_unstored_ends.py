@@ -1,4 +1,4 @@
-"""A park or release that could not be stored is told to its holder, changes nothing, and succeeds when asked again (seed 003)."""
+"""A park or release that could not be stored is reported to its holder, changes nothing, and can be repeated (seed 003)."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Webhooks that deny a pod, or that must be asked and cannot be: the slot comes back at once, and the pool names the webhook."""
+"""Webhooks that deny a pod or cannot be reached: the slot is freed at once, and the pool names the webhook."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Lists that are empty by mistake end nothing, and deletions that are refused are reported (seed 000)."""
+"""Lists that are wrongly empty end nothing, and refused deletions are reported (seed 000)."""
 
 import contextlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Pods of a real API server keep to the contract of every cluster, listed at each look or known from a watch."""
+"""Pods of a real API server keep the contract of every cluster, with a list per read and with a watch."""
 
 import asyncio
 from collections.abc import Callable

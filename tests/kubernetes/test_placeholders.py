@@ -1,4 +1,4 @@
-"""A placeholder asks for exactly what a worker asks for, container by container, and has nothing in it."""
+"""A placeholder requests exactly the resources of a worker, container by container, and runs nothing."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a pod's status proves: whether its worker has ended, how, and that it never began."""
+"""What a pod's status proves: whether its worker has ended, how it ended, and that it never started."""
 
 from typing import Any
 

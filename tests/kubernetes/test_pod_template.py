@@ -1,4 +1,4 @@
-"""What a worker's pod is made of: which images are pulled before it is warm, who gets a token, what no template may ask for."""
+"""How a worker's pod is built: images that are pulled before it is warm, which containers get a token, forbidden fields."""
 
 from typing import Any
 

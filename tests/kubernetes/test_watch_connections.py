@@ -1,4 +1,4 @@
-"""Watches have connections of their own: whatever they wait for, no other call waits behind them."""
+"""Watches have their own connections, so that no other call waits behind them."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Folders and lists: what cannot be read is never taken for absence; a thousand pods are quick to list."""
+"""Folders and lists: a pod that cannot be read is never treated as absent, and a thousand pods are listed quickly."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Without its shim a pod still runs, can still be ended, and is never mistaken for somebody else's process."""
+"""A pod whose shim is gone still runs and can still be ended. It is never confused with a foreign process."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""A pod's processes: they outlive the replica that started them, and end as a whole, in time."""
+"""The processes of a pod survive the replica that started them. They end together, and in time."""
 
 import asyncio
 import os

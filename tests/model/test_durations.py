@@ -1,4 +1,4 @@
-"""Durations: what people write is what we count, and what we show can be written again."""
+"""Durations: they are parsed as people write them, and can be parsed again after they were formatted."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""The tables of claim and worker: every state has a way in and a way out, and nothing leaves the table."""
+"""The state tables of claim and worker: every state can be reached and left, and no change leads outside of the table."""
 
 import pytest
 from hypothesis import given, settings

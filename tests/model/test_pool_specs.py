@@ -1,4 +1,4 @@
-"""Pool specs: defaults that make sense, refusals with the field and the reason, and what a revision is."""
+"""Pool specs: sensible defaults, refusals with the field and the reason, and what makes a new revision."""
 
 from typing import Any
 

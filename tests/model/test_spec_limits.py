@@ -1,4 +1,4 @@
-"""Each limit of what users write, from both sides, and each default."""
+"""Each limit of a spec from both sides, and each default."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What exists is a value: nothing of the model can be changed after it was made."""
+"""The model consists of values: no object can be changed after it was made."""
 
 import dataclasses
 import inspect

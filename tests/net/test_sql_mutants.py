@@ -1,4 +1,4 @@
-"""The mutator of the SQL finds each kind of small bug, and names it so that the name survives a move."""
+"""The mutator of the SQL makes each kind of small bug, and gives it a name that survives a move."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The trace's clock: entries come at their moments, and only rest is left out, in whole steps."""
+"""The clock of a trace: entries come at their times, and only idle time is skipped, in whole steps."""
 
 import asyncio
 import random

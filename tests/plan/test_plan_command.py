@@ -1,4 +1,4 @@
-"""The command: what it refuses, what it writes, and traces from a running fleet."""
+"""The command `plan`: what it refuses, what it writes, and traces from a running fleet."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Whole plans over a real Postgres: what more warm workers buy and cost, and that what is left out changes nothing."""
+"""Whole plans on a real Postgres: the benefit and cost of more warm workers, and that skipped time changes nothing."""
 
 import contextlib
 import json

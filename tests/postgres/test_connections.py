@@ -1,4 +1,4 @@
-"""What a new connection costs: types of the system itself are asked for once, not once a connection."""
+"""The cost of a new connection: the types of Postgres itself are read once, not once per connection."""
 
 from typing import Any
 

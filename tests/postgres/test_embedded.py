@@ -1,4 +1,4 @@
-"""A private Postgres starts whole, keeps what it was told, and leaves nothing half made."""
+"""A private Postgres starts completely, keeps its data, and leaves nothing half made."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Behind a real PgBouncer in transaction mode: what differs there, and what breaks when it goes away."""
+"""Behind a real PgBouncer in transaction mode: what is different there, and what breaks when PgBouncer goes away."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The store's own tests, run again through a PgBouncer in transaction mode: claims, agents, the queue, and races for them."""
+"""Runs tests of the store again through a PgBouncer in transaction mode: claims, agents, the queue, and races."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

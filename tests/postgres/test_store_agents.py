@@ -1,4 +1,4 @@
-"""What agents are told: never to end what we do not know, and nobody is given a worker that served somebody else (P1, P7)."""
+"""The orders for agents: an unknown worker is never told to end, and no tenant gets a worker that served another (P1, P7)."""
 
 import pytest
 

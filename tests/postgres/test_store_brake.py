@@ -1,4 +1,4 @@
-"""The brake bounds what we end by ourselves, whoever races; a person lets it go (P7)."""
+"""The brake limits the endings that Holdfast decides itself, also in races. A person releases it (P7)."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What an agent's word writes and which answer it gets: every column, event and notification."""
+"""What an agent's report writes, and the answer to it: every column, event and notification."""
 
 from typing import Any
 

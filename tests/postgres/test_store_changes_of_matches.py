@@ -1,4 +1,4 @@
-"""What a match writes: claims taken in, fair tags, assignments; and which worker and claim come first."""
+"""What a match writes: accepted claims, fair tags, assignments; and which worker and claim come first."""
 
 from typing import Any
 

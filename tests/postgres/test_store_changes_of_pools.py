@@ -1,4 +1,4 @@
-"""What applying a pool writes, and who may apply it."""
+"""What applying a pool writes, and which source may apply it."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Each of doctor's checks, shown failing on a planted violation, and quiet without one."""
+"""Each check of `doctor` fails on a violation that the test makes, and passes without it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The history: who follows it by cursor sees every event exactly once, whatever order transactions end in."""
+"""The history: a reader that follows it by cursor gets every event exactly once, in whatever order transactions commit."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Which lock each change waits for, and what a limit, a cap or a priority leaves to others."""
+"""Which lock each change waits for, and what a limit, a cap or a priority leaves for other claims."""
 
 import pytest
 

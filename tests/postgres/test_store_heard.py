@@ -1,4 +1,4 @@
-"""Deadlines run only while we could hear: neither an outage nor a jump of the clock ends a claim (P7)."""
+"""Deadlines run in heard time: neither an outage nor a jump of the clock ends a claim (P7)."""
 
 import pytest
 

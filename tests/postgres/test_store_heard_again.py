@@ -1,4 +1,4 @@
-"""Who has just spoken is not silent, though its word is stored only a moment later."""
+"""A worker whose agent has just reported is not silent, although its heartbeat is stored a moment later."""
 
 import msgspec
 

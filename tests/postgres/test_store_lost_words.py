@@ -1,4 +1,4 @@
-"""After lost commits: what an agent may have done in one of them is not taken back because it says nothing."""
+"""After lost commits, what an agent may have done in one of them is not undone because the agent is silent."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""The SQL keeps to the tables of the model: what they do not list is refused, and each change of state is one event."""
+"""The SQL follows the state tables of the model: other changes are refused, and each change of state is one event."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Schema changes: raced, repeated, with two releases side by side, and on the oldest Postgres that we promise."""
+"""Schema changes: concurrent, repeated, with two releases at the same time, and on the oldest supported Postgres."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""Two changes of one claim, in both orders: the first that was stored wins, the other finds it so, and the worker moves once."""
+"""Two changes of one claim, in both orders: the first one wins, the second one detects it, and the worker changes once."""
 
 import pytest
 

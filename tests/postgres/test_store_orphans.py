@@ -1,4 +1,4 @@
-"""A pod without a row is ended once, however long it takes to end: the brake counts what is ended."""
+"""A pod without a row is ended and counted by the brake once, however long its end takes."""
 
 import msgspec
 

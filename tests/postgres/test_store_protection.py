@@ -1,4 +1,4 @@
-"""Protection: a late clear never takes it from a new claim, and a pool that requires it refuses without it (P3)."""
+"""A late clear never removes the protection of a new claim, and a pool that requires protection refuses without it (P3)."""
 
 import asyncio
 from typing import Literal

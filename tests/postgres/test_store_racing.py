@@ -1,4 +1,4 @@
-"""Many ask at once: each worker, key, cap, slot and term is given exactly once (P1)."""
+"""Many callers at the same time: each worker, key, cap, slot and term is given exactly once (P1)."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""After lost commits: fences grow past all that were given, everything waits, and what pods and agents say is adopted (P7)."""
+"""After lost commits: new fences exceed all old ones, everything waits, and what pods and agents report is adopted (P7)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A restored database meets pods: what they show is adopted; what nobody speaks for is neither given out nor ended (P1, P7)."""
+"""A restored database: what pods show is adopted, and an unconfirmed worker is neither given out nor ended (P1, P7)."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Many hand-overs at once: they share their offers, each caller hears of its own claim, and a failure is everybody's."""
+"""Many hand-overs at the same time share their offers. Each caller gets its own claim, and all get a failure of the batch."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""`doctor` sees standbys that may lose commits, and says so where Postgres hides them from its role."""
+"""`doctor` reports standbys that may lose commits, and reports if Postgres hides standbys from its role."""
 
 import asyncio
 import subprocess

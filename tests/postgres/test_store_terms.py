@@ -1,4 +1,4 @@
-"""Terms: of many who want a duty, one has it; and a replica that was slow takes nothing from one that was not (P6)."""
+"""Terms: of many replicas that want a duty, one gets it, and a slow replica takes nothing from a faster one (P6)."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A burst of hand-overs takes turns: none is given up because it waited for others, and none waits for a cluster that hangs."""
+"""Many hand-overs take turns: none is given up because it waited for others, and none waits for a cluster that hangs."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A worker that was not confirmed since lost commits: one column, one rule, and a release beside us that knows neither (P7)."""
+"""An unconfirmed worker after lost commits: one column, one rule, and an older release beside it that knows neither (P7)."""
 
 from holdfast.model.outcome import Done, Stale
 from holdfast.postgres.migrate import migrate

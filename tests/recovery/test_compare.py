@@ -1,4 +1,4 @@
-"""After lost commits: who is adopted, whose word counts, and when recovery may end."""
+"""After lost commits: which pods and agents are adopted, which report counts, and when recovery may end."""
 
 from typing import Any
 

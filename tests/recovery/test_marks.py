@@ -1,4 +1,4 @@
-"""Lost commits are noticed by the first beat, however few they are and whoever beats; and before that nothing is done (P7)."""
+"""The first beat of any replica notices lost commits, however few they are. Before that nothing is done (P7)."""
 
 import asyncio
 import fcntl

@@ -1,4 +1,4 @@
-"""Looks at single workers: one step leads to the next, and a worker that always needs something keeps no replica busy."""
+"""Checks of single workers: one step leads to the next, and a worker that always needs something does not keep a replica busy."""
 
 import asyncio
 from collections.abc import Iterable

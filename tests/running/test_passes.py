@@ -1,4 +1,4 @@
-"""One pass of a duty, as its replica tells the store of it."""
+"""One pass of a duty, and what its replica reports about it to the store."""
 
 import asyncio
 import contextlib

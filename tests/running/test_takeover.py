@@ -1,4 +1,4 @@
-"""A duty whose holder lives but does not progress is taken over, by a replica whose own reads work, and by no other."""
+"""A duty whose holder is alive but makes no progress is taken over, but only by a replica whose own reads work."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

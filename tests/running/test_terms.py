@@ -1,4 +1,4 @@
-"""Terms: trust ends early, counts from when a beat was sent, and what a duty did is never lost on the way."""
+"""Terms: a replica stops trusting its term early, counts from when a beat was sent, and never loses the result of a duty."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

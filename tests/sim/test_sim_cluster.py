@@ -1,4 +1,4 @@
-"""The simulated cluster keeps the contract of every cluster while it is calm, and each of its misfortunes is what it says."""
+"""The simulated cluster keeps the contract of every cluster without faults, and each of its faults does what it claims."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What a container of the test cluster is given: program, environment, tokens, logs; and pods that are hollow."""
+"""What a container of the test cluster gets: program, environment, tokens, logs; and hollow pods."""
 
 import subprocess
 from collections.abc import Callable

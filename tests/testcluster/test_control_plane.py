@@ -1,4 +1,4 @@
-"""The control plane of the test cluster: it can be stopped, paused and made forgetful, and it never outlives its run."""
+"""The control plane of the test cluster can be stopped, paused and compacted, and never outlives its run."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`make kube-up` and a machine without binaries: people get a cluster that they can use, or are told loudly what is missing."""
+"""`make kube-up` starts a usable cluster, and prints clearly what is missing on a machine without binaries."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The test cluster itself: what its kubelet says of pods is what a kubelet would say, and nothing that it runs is left behind."""
+"""The kubelet of the test cluster reports pods as a real kubelet does, and leaves no process behind."""
 
 import time
 from pathlib import Path

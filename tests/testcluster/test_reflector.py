@@ -1,4 +1,4 @@
-"""The kubelet's view of pods: what vanished while nobody watched is told as gone."""
+"""The kubelet's view of pods: a pod that was deleted while there was no watch is reported as gone."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping

@@ -1,4 +1,4 @@
-"""A pod's volumes: its token is renewed long before it ends."""
+"""The volumes of a pod: its token is renewed long before it expires."""
 
 import asyncio
 from pathlib import Path
