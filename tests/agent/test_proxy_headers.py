@@ -174,7 +174,7 @@ def test_an_answers_headers_of_one_hop_end_here_too() -> None:
 
 
 class Wire:
-    """Both halves of a stream: what was written, and what is left to read."""
+    """Both directions of a stream: what was written, and what is left to read."""
 
     def __init__(self, *pieces: bytes) -> None:
         self.pieces, self.written, self.drained = list(pieces), b"", 0

@@ -20,7 +20,7 @@ def explained(stage: Stage, kind: str, name: str) -> list[str]:
 
 
 def waiting(stage: Stage, count: int, **request: Any) -> list[dict[str, Any]]:
-    """Claims on a pool without workers."""
+    """Makes claims on a pool without workers."""
     stage.do(stage.store.pools.put("p-empty", "empty", PoolSpec(mode="job", warm=0, max=5), "api"))
     return [stage.claim(pool="empty", command=["true"], key=f"k-{n}", **request) for n in range(count)]
 

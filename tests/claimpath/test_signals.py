@@ -28,7 +28,7 @@ def test_a_waiter_hears_of_its_own_key_only() -> None:
 
 
 def test_a_signal_with_a_row_does_not_hide_an_earlier_one_without() -> None:
-    """The row may be older than what the other signal is about: the waiter still has to look."""
+    """The row may be older than the change of the other signal, so the waiter still has to read."""
 
     async def main() -> None:
         signals = Signals()

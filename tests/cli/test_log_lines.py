@@ -16,7 +16,7 @@ Result = Callable[[Callable[[], None]], list[dict[str, Any]]]
 
 @pytest.fixture
 def logged(capfd: pytest.CaptureFixture[str]) -> Iterator[Result]:
-    """What a replica logs while something happens."""
+    """Yields the log of a replica."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
 

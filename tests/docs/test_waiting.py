@@ -9,7 +9,7 @@ from waiting import STRETCH, Deadline, eventually
 
 
 class Machine:
-    """A clock and a count of starved seconds, both moved by the test."""
+    """A clock and a counter of starved seconds, which the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0

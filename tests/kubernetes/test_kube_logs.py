@@ -12,7 +12,7 @@ from holdfast.kubernetes.shapes import PodObject
 
 
 class Server:
-    """The log of each pod, and how often it was asked for."""
+    """The log of each pod, and how often it was requested."""
 
     def __init__(self) -> None:
         self.logs: dict[str, bytes] = {}

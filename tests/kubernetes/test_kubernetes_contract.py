@@ -17,7 +17,7 @@ class TestKubernetesCluster(ClusterContract):
 
 
 class TestKubernetesClusterThatFollows(ClusterContract):
-    """Everything again with the watches running: what is known from them is as good as a list."""
+    """Runs the contract again with watches, because a view from watches must be as good as a list."""
 
     @pytest.fixture
     def stage(self, control_plane: Access, namespace: str, make_nodes: Callable[..., Any]) -> FollowingStage:

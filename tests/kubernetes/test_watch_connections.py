@@ -17,7 +17,7 @@ from holdfast_testcluster.access import Access
 from waiting import sooner
 
 NODES = "/api/v1/nodes"
-AT_ONCE = 64  # connections that one kind of call may have open
+AT_ONCE = 64  # connections that one kind of call may open
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ async def test_a_second_connection_knows_the_types_that_the_first_one_asked_for(
 
 
 async def test_types_of_somebody_else_are_asked_for_on_every_connection(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their numbers differ from server to server, and may be given anew."""
+    """The numbers of these types differ between servers, and may change."""
     monkeypatch.setattr(database, "_KNOWN_TYPES", {})
 
     for number in range(2):

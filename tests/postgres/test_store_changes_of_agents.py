@@ -16,7 +16,7 @@ def said(directive: Any) -> tuple[Any, ...]:
 
 
 NOTHING = ("nothing", None, "", False, None)
-LOOK = ("nothing", None, "", False, "p-1")  # and the pool has a free worker more
+LOOK = ("nothing", None, "", False, "p-1")  # and the pool has one more free worker
 
 
 async def spawning(store: PostgresStore, spec: Any = JOB) -> None:

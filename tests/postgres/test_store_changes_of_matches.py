@@ -13,7 +13,7 @@ TURN = 1_000_000  # what one claim costs a tenant of weight 1
 
 
 def plain(row: dict[str, Any]) -> dict[str, Any]:
-    """A new row without what is empty."""
+    """Returns a new row without its empty columns."""
     return {column: value for column, value in row.items() if value not in (None, False, "")}
 
 

@@ -14,7 +14,7 @@ TROUBLE = "UPDATE holdfast.pool SET failures = 3, trouble = 'no room', backoff_u
 
 
 def short(found: dict[str, dict[str, object]]) -> dict[str, object]:
-    """A pool's spec is long: what matters is whether it changed."""
+    """Returns the changes with a shortened spec, because only a change of the spec matters here."""
     for row, columns in found.items():
         if row.startswith("pool "):
             columns["spec"] = "spec" in columns

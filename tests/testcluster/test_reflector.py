@@ -13,7 +13,7 @@ def pod(uid: str) -> Object:
 
 
 class ForgetfulApi:
-    """Lists one after another of the given; every watch but the last has expired."""
+    """Returns the given lists one after another. Every watch except for the last has expired."""
 
     def __init__(self, *lists: list[Object]) -> None:
         self._lists = list(lists)
