@@ -50,7 +50,7 @@ def counts_nothing_wrong(demo: subprocess.Popen[str], folder: Path, steps: int, 
     counted = [tuple(map(int, found)) for found in COUNTER.findall(output)]
     assert counted == [(0, 0, 0)] * steps, output
     assert demo.returncode == 0, output
-    assert "\033" not in output, "colours are for terminals"
+    assert "\033" not in output, "colours must be printed only on a terminal"
     assert not left(folder)
     return output
 
@@ -61,7 +61,7 @@ def leaves_nothing_when_interrupted(demo: subprocess.Popen[str], folder: Path, s
         if step in line:
             break
     if step.startswith("1"):
-        eventually(lambda: len(machine.processes(folder)) > 1, 30, "something that it starts runs")
+        eventually(lambda: len(machine.processes(folder)) > 1, 30, "a process of the demo runs")
     demo.send_signal(signal.SIGINT)
     output = demo.stdout.read()
     assert demo.wait(300) == 130, output

@@ -122,7 +122,7 @@ class Fleet:
         deadline = Deadline(20)
         quiet = 0
         while quiet < 2:
-            assert not deadline.over(), "some worker of a test will not end"
+            assert not deadline.over(), "a worker of this test does not end"
             left = self.processes()
             quiet = 0 if left else quiet + 1
             for process in left:

@@ -15,7 +15,7 @@ def hold(server: FakeHoldfast, **options: str) -> claim:
 
 
 async def ended(server: FakeHoldfast) -> None:
-    """Ends the claim, and waits until the next renewal finds that out."""
+    """Ends the claim on the server, so that the next renewal fails."""
     await asyncio.to_thread(server.change, "c-1", state="ended", outcome="expired", reason="its lease ran out")
 
 

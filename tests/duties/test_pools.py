@@ -93,7 +93,7 @@ def test_a_specification_that_cannot_be_read_is_put_so_that_somebody_says_why() 
     assert of_object(odd, [LIVE]) == [PutPool(odd)]
 
 
-# Objects that were deleted while no replica ran
+# Pools whose object is gone
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def begins_unseen(plane: ControlPlane, fleet: KubeFleet, gate: Gate) -> dict[str
     plane.stop_apiserver()
     claim = fleet.claim("linux", command=gate.job(), wait="30s")
     assert claim["state"] == "active", fleet.last_log()
-    eventually(lambda: gate.ran == 1, 30, "it runs, and its node cannot say so")
+    eventually(lambda: gate.ran == 1, 30, "the job runs, and its node cannot report it")
     return claim
 
 

@@ -129,7 +129,7 @@ class Sitters(Askers):
         """Makes the next tenant that holds a session release it at this replica. Returns when the release is about to be sent."""
         asked = threading.Event()
         self._leave.put((replica, asked))
-        assert asked.wait(300), "nobody holds a session"
+        assert asked.wait(300), "no tenant holds a session"
 
     def _live(self, tenant: str) -> None:
         asks = 0
@@ -191,7 +191,7 @@ def complaint(claim: dict[str, Any], pod: dict[str, Any] | None) -> str | None:
     if marks(pod) != busy_marks(claim):
         return f"{claim} has a pod with {marks(pod)}"
     if "deletionTimestamp" in pod["metadata"]:
-        return f"{claim} has a pod that was told to end"
+        return f"{claim} has a pod that is being deleted"
     return None if claim["bounded"] else f"{claim} has no longest duration"
 
 

@@ -52,7 +52,7 @@ def finishes(fleet: KubeFleet, held: dict[str, Any], pod_uid: str) -> None:
     pod = fleet.pod(held["worker"])
     assert pod is not None
     assert pod["metadata"]["uid"] == pod_uid
-    assert "deletionTimestamp" not in pod["metadata"], "nobody has asked it to end"
+    assert "deletionTimestamp" not in pod["metadata"], "the pod must not be deleted"
     (fleet.home / "stop").touch()
     ended = fleet.see(held["id"], wait="60s")
     assert (ended["outcome"], ended["exit_code"]) == ("failed", 7), fleet.last_log()

@@ -38,8 +38,8 @@ async def test_after_a_compaction_a_real_api_server_is_followed_again_and_what_w
     try:
         assert await sooner(lambda: pods.fresh and pods.known().keys() == {"w-1", "w-2"})
         hints.clear()
-        # Nothing of this loop runs meanwhile: it hangs, as a replica may.
-        plane.restart_apiserver()  # otherwise these events would wait in its socket until it continues
+        # These calls block the event loop, so the informer hangs as a replica may.
+        plane.restart_apiserver()  # otherwise the informer would find the next events in its socket
         plane.ask("DELETE", f"{path}/w-1")
         make("w-3")
         plane.expire_watches()

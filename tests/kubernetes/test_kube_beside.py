@@ -136,7 +136,7 @@ async def test_what_is_refused_of_one_pool_holds_up_no_other_and_is_said(
     assert "pool 'bad': a placeholder" in str(told.value)
     assert "2 refused" in str(told.value), "a word for each kind, not for each slot"
     with pytest.raises(ClusterUnavailable):
-        await cluster.ensure(all_of_them)  # it failed, so the error is raised again
+        await cluster.ensure(all_of_them)  # the error is raised again, because the problem still exists
     assert list(rules(control_plane, namespace)) == ["good"], "the good one's are there, what another took back is swept"
     kept = placeholders(control_plane, namespace).values()
     assert [each["metadata"]["labels"]["holdfast.dev/pool"] for each in kept] == ["good", "good"]

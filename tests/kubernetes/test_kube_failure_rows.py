@@ -154,7 +154,7 @@ class First:
 
 
 def fails(_: Body) -> Body:
-    raise RuntimeError("to whoever asked this is a 500, and the pod is stored")
+    raise RuntimeError("the caller gets a 500, and the pod is stored")
 
 
 def created(call: Call) -> str | None:

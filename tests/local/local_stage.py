@@ -74,7 +74,7 @@ class LocalStage:
         deadline = Deadline(20)
         quiet = 0
         while quiet < 2:
-            assert not deadline.over(), "some process of a test will not end"
+            assert not deadline.over(), "a process of this test does not end"
             left = self.left()
             quiet = 0 if left else quiet + 1
             for process in left:

@@ -58,14 +58,14 @@ async def in_order(store: PostgresStore, claim: str, first: bool, *calls: Corout
 async def waiting(store: PostgresStore, count: int, task: asyncio.Task[Any]) -> None:
     """Waits until `count` statements wait for locks. Fails if the task did not wait, because its order is then not known."""
     await until_waiting_or_done(store, count, task)
-    assert not task.done(), f"it did not wait: {task}"
+    assert not task.done(), f"the call did not wait for the lock: {task}"
 
 
 async def until_waiting_or_done(store: PostgresStore, count: int, task: asyncio.Task[Any]) -> None:
     deadline = Deadline(PATIENCE)
     sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     while not task.done() and await store.db.value(sql) < count:
-        assert not deadline.over(), "it never came to wait"
+        assert not deadline.over(), "the call never waited for a lock"
         await asyncio.sleep(0.01)
 
 
