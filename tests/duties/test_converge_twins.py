@@ -1,4 +1,4 @@
-"""Twins of `converge`'s cases: warm beside parked, just before a limit beside just at it, one condition less."""
+"""Pairs of similar cases of `converge`: warm and parked, just before a limit and just at it, with and without a condition."""
 
 from typing import Any
 

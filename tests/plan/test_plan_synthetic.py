@@ -1,4 +1,4 @@
-"""Synthetic traces: the same every time, as many as asked for, in the shape asked for."""
+"""Synthetic traces are always the same, and have the requested size and shape."""
 
 import pytest
 

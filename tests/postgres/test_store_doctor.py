@@ -1,4 +1,4 @@
-"""Each of doctor's checks, shown failing on a planted violation, and quiet without one."""
+"""Each check of `doctor` fails on a violation that the test makes, and passes without it."""
 
 import pytest
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.usefixtures("durable")
 
 HOUR = "interval '1 hour'"
 
-# What to break, by SQL that no code of ours would send; the check that must see it.
+# Violations, made by SQL that the product never sends, by the check that must report them.
 PLANTED: dict[str, list[str]] = {
     "one holder: a live claim and its worker point at each other": [
         "UPDATE holdfast.worker SET fence = fence + 1 WHERE state = 'held'"
@@ -55,7 +55,7 @@ def test_every_check_is_planted_here() -> None:
 
 @pytest.mark.parametrize("name", sorted(PLANTED))
 async def test_a_planted_violation_is_found_and_nothing_else(name: str, store: PostgresStore) -> None:
-    store.db._pool._maxsize = 1  # one connection, so that a planted session setting is the one that is checked
+    store.db._pool._maxsize = 1  # one connection, so that the check uses the session with the changed setting
     pool = await make_pool(store)
     await make_warm(store, pool, 2)
     await active(store, pool)

@@ -1,18 +1,18 @@
-"""Deliberate bugs: small changes of the product that the simulation has to catch, each within 200 seeds."""
+"""Deliberate bugs: small changes of the product. The simulation must catch each of them within 200 seeds."""
 
 from typing import NamedTuple
 
 
 class Change(NamedTuple):
-    path: str  # below src/holdfast
-    before: str  # must be there exactly once
+    path: str  # relative to src/holdfast
+    before: str  # must occur exactly once in the file
     after: str
 
 
 class Mutant(NamedTuple):
     name: str
     changes: tuple[Change, ...]
-    faults: str = ""  # only these, where chance alone brings them together too seldom
+    faults: str = ""  # if set, only these faults are injected, because random plans combine them too rarely
 
 
 FN = "postgres/functions"
@@ -116,7 +116,8 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "protection cleared by a late patch",  # which says of the pod's UID alone, not of the version it was meant for
+        # the patch is guarded by the pod's UID only, not by the version that the replica has read
+        "protection cleared by a late patch",
         (
             Change(
                 "claimpath/protection.py",
@@ -285,7 +286,8 @@ MUTANTS = (
     ),
 )
 
-# Bugs that the simulation found, put back: the seed that is named for each (sim/named.py), or one like it, must still meet it.
+# Bugs that the simulation found in the past, put back. The seed that sim/named.py names for each of them, or another seed with
+# the same faults, must still find it.
 PAST = (
     Mutant(
         "after the database's clock jumped back an orphan stayed young",
