@@ -70,7 +70,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "the longest duration starts anew with each renewal",
+        "the longest duration starts again with each renewal",
         (
             Change(
                 "postgres/claims.py",
@@ -80,7 +80,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "a parked worker's TTL starts anew with each poll",
+        "a parked worker's TTL starts again with each poll",
         (
             Change(
                 f"{FN}/worker.sql",
@@ -259,7 +259,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "lost commits that nobody compares",
+        "lost commits that are not compared",
         (
             Change(
                 "recovery/marks.py",
