@@ -1,10 +1,10 @@
-# Holdfast for a cluster: replicas (`holdfast serve`) and the agents beside workers run this one image. Nothing is written
-# outside of /tmp and /var/lib/holdfast, so its root can be read-only.
+# The image of Holdfast for a cluster. Replicas (`holdfast serve`) and the agents of workers run it. It writes only to /tmp and
+# /var/lib/holdfast, so its root file system can be read-only.
 
 FROM python:3.11-slim AS build
 WORKDIR /build
 COPY requirements.lock pyproject.toml README.md LICENSE ./
-# The lock holds the tools of developers too: uv takes from it what Holdfast needs to run, and checks the lock's hashes.
+# The lock file also contains the developers' tools. uv installs only what Holdfast needs to run, and checks the hashes.
 RUN awk '/^[a-z]/ {keep = /^uv==/} keep' requirements.lock > uv.lock \
     && pip install --no-cache-dir --disable-pip-version-check --require-hashes --no-deps -r uv.lock \
     && python -m venv --without-pip /opt/holdfast \
@@ -21,7 +21,7 @@ ENV PATH=/opt/holdfast/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 WORKDIR /var/lib/holdfast
-# As a number: a kubelet that must not start root cannot look up a name.
+# This is a number, because a kubelet with `runAsNonRoot` cannot check a user name.
 USER 65532:65532
 EXPOSE 7070 7072
 ENTRYPOINT ["holdfast"]

@@ -1,4 +1,4 @@
-# What one can do here. `make help` lists it.
+# The commands for developers. `make help` lists them.
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -9,7 +9,7 @@ PORT ?= 7070
 .DEFAULT_GOAL := help
 
 .PHONY: help
-help: ## list what one can do
+help: ## list these commands
 	@awk -F':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): requirements.lock pyproject.toml
@@ -27,7 +27,7 @@ run: $(READY) ## start a warm fleet on this machine: http://127.0.0.1:7070
 	$(BIN)/holdfast up --data-dir $(DATA) --port $(PORT) -f examples/pools.yaml
 
 .PHONY: demo
-demo: $(READY) ## a guided minute: a replica is killed, Postgres is stopped, and nothing is lost
+demo: $(READY) ## a demo of one minute: a replica is killed, Postgres is stopped, and nothing is lost
 	$(BIN)/python -m holdfast.demo
 
 .PHONY: check
@@ -37,15 +37,15 @@ check: $(READY) ## ruff, mypy strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Processes that tests start would compile every module again and again.
+# With this variable, every process that a test starts would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test-quick
-test-quick: $(READY) ## every test that needs no fleet and no cluster: a minute on two cores, while you change things
+test-quick: $(READY) ## run the tests that need no fleet and no cluster (a minute on two cores)
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "not whole" --ignore tests/e2e --ignore tests/soak
 
 .PHONY: test
-test: $(READY) ## all tests, on real parts (ARGS='-k word' chooses)
+test: $(READY) ## run all tests, with real Postgres and Kubernetes (ARGS='-k word' selects tests)
 	@scripts/test_tools.sh
 	$(BIN)/pytest -n 3 --dist worksteal $(ARGS)
 
@@ -55,49 +55,57 @@ kube: $(READY) ## build a real Kubernetes control plane and Helm into a cache, o
 	@scripts/helm.sh
 
 .PHONY: kube-up
-kube-up: kube ## leave such a control plane with three nodes running, with a kubeconfig, to try things
+kube-up: kube ## run a Kubernetes control plane with three nodes until Ctrl-C, and print its kubeconfig
 	cd testcluster && ../$(BIN)/python -m holdfast_testcluster up
 
 .PHONY: demo-kube
-demo-kube: $(READY) ## a guided minute on such a control plane: a replica is killed, a node is drained, and nothing is lost
+demo-kube: $(READY) ## a demo on a Kubernetes control plane: a replica is killed, a node is drained, and nothing is lost
 	cd tests && PYTHONPATH=kubernetes:../testcluster ../$(BIN)/python -m kube_demo
 
 .PHONY: soak
-soak: $(READY) ## five minutes of random faults (HOLDFAST_SOAK_SECONDS, HOLDFAST_SOAK_SEED)
+soak: $(READY) ## run five minutes of random faults on a real fleet (HOLDFAST_SOAK_SECONDS, HOLDFAST_SOAK_SEED)
 	HOLDFAST_SOAK_SECONDS=$${HOLDFAST_SOAK_SECONDS:-300} $(BIN)/pytest -s tests/soak
 
 .PHONY: sim
-sim: $(READY) ## whole fleets on virtual time under every fault: SEED=7 replays one, SEEDS=200 runs many, FAULTS=pod.kill of these faults only, FRESH=4 adds new ones
+sim: $(READY) ## simulate whole fleets with all faults: SEED=7 replays one run, SEEDS=200 runs many, FAULTS=pod.kill uses only these faults, FRESH=4 adds new seeds
 	$(BIN)/python -m holdfast.sim $(if $(SEED),--seed $(SEED),$(if $(SEEDS),--seeds $(SEEDS))) $(if $(FAULTS),--faults $(FAULTS)) --fresh $(or $(FRESH),$(if $(SEEDS),0,4))
 
 .PHONY: sim-mutants
-sim-mutants: $(READY) ## deliberate bugs and past ones, one at a time: the simulation must catch each (ONLY=word chooses)
+sim-mutants: $(READY) ## put in deliberate and past bugs, one at a time: the simulation must find each (ONLY=word selects bugs)
 	$(BIN)/python scripts/sim_mutants.py $(if $(ONLY),--only "$(ONLY)")
 
 .PHONY: mutate
-mutate: mutate-sql mutate-python ## small bugs, one at a time, in SQL and Python: a test must notice each
+mutate: mutate-sql mutate-python ## put small bugs into SQL and Python, one at a time: a test must fail for each
 
 .PHONY: mutate-python
+<<<<<<< HEAD
 mutate-python: $(READY) ## the Python part: ONLY=duties/scale.py chooses files, SAMPLE=40 SEED=2 draws some, AGAIN=1 what survived last
 	$(BIN)/python -m mutation.python $(if $(ONLY),--only "$(ONLY)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) $(if $(AGAIN),--again) $(if $(AT_LEAST),--at-least $(AT_LEAST))
 .PHONY: mutate-sql
 mutate-sql: $(READY) ## small bugs in the SQL, one at a time: a test must notice each (ONLY=ends.sql, SAMPLE=40 SEED=2, AGAIN=1)
 	$(BIN)/python -m mutation.run $(if $(ONLY),--only "$(ONLY)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(AGAIN),--again) $(if $(AT_LEAST),--at-least $(AT_LEAST))
+=======
+mutate-python: $(READY) ## put small bugs into the Python code only: ONLY=duties/scale.py selects files, SAMPLE=40 SEED=2 draws some, AGAIN=1 repeats the survivors
+	$(BIN)/python -m mutation.python $(if $(ONLY),--only "$(ONLY)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) $(if $(AGAIN),--again)
+.PHONY: mutate-sql
+mutate-sql: $(READY) ## put small bugs into the SQL only (ONLY=ends.sql, SAMPLE=40 SEED=2, AGAIN=1, as above)
+	$(BIN)/python -m mutation.run $(if $(ONLY),--only "$(ONLY)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(AGAIN),--again)
+>>>>>>> words-w1
 
 .PHONY: docs
-docs: $(READY) ## write the docs that come from the code: metrics, state machines
+docs: $(READY) ## generate the docs that come from the code: metrics, state machines
 	$(BIN)/python scripts/gen_docs.py
 
 .PHONY: bench
-bench: $(READY) ## figures beside their limits, written into docs/benchmarks.md (13 minutes on a busy machine; PARTS="jobs leases" runs some; AGAINST=rev compares two checkouts)
+bench: $(READY) ## measure figures and their limits, and write them into docs/benchmarks.md (13 minutes on a busy machine; PARTS="jobs leases" runs some; AGAINST=rev compares two checkouts)
 	$(BIN)/python -m $(if $(AGAINST),bench.against $(AGAINST),bench --write) $(PARTS)
 
 .PHONY: bench-kube
-bench-kube: kube ## the same on a real API server: protected claims among a thousand hollow pods, and what five thousand cost
+bench-kube: kube ## measure on a real API server: protected claims among a thousand hollow pods, and the cost of five thousand
 	$(BIN)/python -m bench --write kube kube-scale
 
 .PHONY: lock
-lock: $(READY) ## write requirements.lock anew from pyproject.toml
+lock: $(READY) ## write requirements.lock again from pyproject.toml
 	$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --extra dev --python-version 3.11 --universal pyproject.toml -o requirements.lock
 
 .PHONY: clean

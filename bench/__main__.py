@@ -22,7 +22,7 @@ ON_KUBERNETES = ("kube", "kube-scale")
 
 def find(name: str) -> Part:
     if name in ON_KUBERNETES:
-        # Imported only here, because it needs the tests' control plane.
+        # Imported only here, because it needs the control plane of the tests.
         from .kube import KUBE
         from .kube_scale import KUBE_SCALE
 
@@ -31,11 +31,13 @@ def find(name: str) -> Part:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Figures beside their limits.")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measures figures and their limits.")
     parser.add_argument("parts", nargs="*", choices=[*PARTS, *ON_KUBERNETES, []], help="all but the last two if none is named")
     parser.add_argument("--write", action="store_true", help="write the tables in docs/benchmarks.md")
-    parser.add_argument("--tiny", action="store_true", help="the sizes of the tests: says whether it runs, not how fast it is")
-    parser.add_argument("--no-limits", action="store_true", help="measure no limits, where two checkouts are compared")
+    parser.add_argument(
+        "--tiny", action="store_true", help="use the sizes of the tests, to see whether it runs, not how fast it is"
+    )
+    parser.add_argument("--no-limits", action="store_true", help="measure no limits, because two checkouts are compared")
     parser.add_argument("--rounds", type=int, help="rounds per figure")
     asked = parser.parse_args(arguments)
     sizes = TINY if asked.tiny else FULL
@@ -47,7 +49,7 @@ def main(arguments: list[str]) -> int:
         missed += sum(figure.ok is False for figure in found)
         if asked.write:
             table.write(name, found)
-    # Other work on the machine makes the absolute figures worthless, and the ratios less so.
+    # Other work on the machine makes the absolute figures useless, and the ratios less reliable.
     busy = Figure("load average over the last 5 min", os.getloadavg()[1], "runnable", "cores", float(os.cpu_count() or 1))
     print(busy.line())
     return min(missed, 1)

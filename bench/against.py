@@ -1,4 +1,4 @@
-"""`make bench AGAINST=<git rev>`: this checkout and another one, measured in turn by the same benchmark; prints the ratios.
+"""`make bench AGAINST=<git rev>`: measures this checkout and another one in turn with the same benchmark, and prints the ratios.
 
 Both sides run this checkout's `bench` on this checkout's virtual environment. Only the package `holdfast` differs, so both sides
 have the same load, the same agents and the same libraries.
@@ -17,7 +17,7 @@ from pathlib import Path
 from . import ROOT
 from .figure import parse
 
-PARTS = ("jobs", "sessions", "leases", "statements")  # what goes through a replica; the other parts read the store's own rows
+PARTS = ("jobs", "sessions", "leases", "statements")  # the parts that use a replica; the other parts read the rows of the store
 ROUNDS = 3
 Found = dict[str, tuple[float, str]]  # value and unit of each figure
 
@@ -50,10 +50,11 @@ def measure(source: Path, parts: list[str], options: list[str]) -> Found:
         stdout=subprocess.PIPE,
         text=True,
     )
-    if done.returncode not in (0, 1):  # 1: a target was missed, which is judged elsewhere
+    if done.returncode not in (0, 1):  # 1 means that a target was missed, which is not judged here
         raise SystemExit(f"the benchmark of {source} ended with {done.returncode}")
     figures = [parse(line) for line in done.stdout.splitlines()]
-    return {figure["figure"]: (figure["value"], figure["unit"]) for figure in figures[:-1]}  # the last is the machine's load
+    # the last figure is the load of the machine
+    return {figure["figure"]: (figure["value"], figure["unit"]) for figure in figures[:-1]}
 
 
 def compare(rounds: list[tuple[Found, Found]]) -> list[str]:
@@ -72,7 +73,7 @@ def compare(rounds: list[tuple[Found, Found]]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.against", description="Two checkouts, measured in turn.")
+    parser = argparse.ArgumentParser(prog="python -m bench.against", description="Measures two checkouts in turn.")
     parser.add_argument("revision")
     parser.add_argument("parts", nargs="*", help=f"by default {' '.join(PARTS)}")
     parser.add_argument("--rounds", type=int, default=ROUNDS)

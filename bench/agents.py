@@ -1,7 +1,7 @@
-"""Hollow agents: they follow the worker protocol (docs/worker-protocol.md) and run nothing. Many live in this one process.
+"""Hollow agents: they follow the worker protocol (docs/worker-protocol.md) and run nothing. One process holds many of them.
 
 `python -m bench.agents PORT JOB_SECONDS` reads one JSON line per order from standard input, `{"start": [worker, uid, token]}` or
-`{"stop": uid}`, and prints `{"ended": uid}` when an agent has left. It ends when standard input ends.
+`{"stop": uid}`, and prints `{"ended": uid}` when an agent has ended. It ends when standard input ends.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import uvloop
 from .line import Line
 
 POLL_SECONDS = 20
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds between two tries of a call that was not answered as hoped
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds between two tries of a call that failed
 ENDPOINT = "http://127.0.0.1:9"  # no benchmark connects to it
 
 
@@ -52,7 +52,7 @@ class Agent:
         """Serves one claim; returns whether the agent goes on afterwards."""
         status, _ = await self._poll_line.call("/v1/worker/ack", self._token, {"fence": held["fence"], "endpoint": ENDPOINT})
         if status != 200:
-            return status == 409  # the claim is not this worker's any more: poll again
+            return status == 409  # the claim does not belong to this worker any more, so poll again
         if self._mode == "job":
             # A real agent polls while its command runs, so this one does too, and reports the result beside that poll.
             polling = asyncio.ensure_future(self._until_ended(held))

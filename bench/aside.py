@@ -1,4 +1,4 @@
-"""Run a part of a benchmark in a process of its own: it reads its task from one file and writes what it found to another."""
+"""Runs a part of a benchmark in its own process. It reads its task from one file and writes its result to another."""
 
 import asyncio
 import subprocess
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def run(module: str, task: msgspec.Struct, kind: type[T], seconds: float) -> T:
-    """Runs `python -m MODULE TASK FOUND` and returns what it found. Files, because a pipe cut long answers short."""
+    """Runs `python -m MODULE TASK FOUND` and returns what it found. It uses files, because a pipe cut long answers short."""
     with tempfile.TemporaryDirectory(prefix="hf-bench-") as folder:
         given, found = Path(folder) / "task.json", Path(folder) / "found.json"
         given.write_bytes(msgspec.json.encode(task))
@@ -29,7 +29,7 @@ def run(module: str, task: msgspec.Struct, kind: type[T], seconds: float) -> T:
 
 
 def main(kind: type[T], work: Callable[[T], Coroutine[Any, Any, msgspec.Struct]]) -> None:
-    """What such a process does."""
+    """The main function of such a process: reads the task, does the work, and writes the result."""
     task = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=kind)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         found = runner.run(work(task))

@@ -15,7 +15,8 @@ from .stage import Stage, stage
 
 What = Literal["jobs", "sessions"]
 SAME = "the same statements without a replica"
-SHARE = 0.9  # of the free workers that one round of jobs may use: an empty pool would measure the replacement instead
+# part of the free workers that one round of jobs may use; with an empty pool, the round would measure the replacement instead
+SHARE = 0.9
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ async def measured(here: Stage, sizes: Sizes, what: What, once: Callable[[int], 
 
 def figures_of(what: What, clients: int, rounds: list[Round]) -> Iterator[Figure]:
     value, base = middle(rounds, lambda spread: spread.rate)
-    target = 0.6 if clients > 1 else None  # a lone client is judged by its p50
+    target = 0.6 if clients > 1 else None  # a single client is judged by its p50
     yield Figure(_name(what, "to active", clients), value, "claims/s", SAME, base, target, least=True)
     value, base = middle(rounds, lambda spread: spread.p50 * 1000)
     yield Figure(_name(what, "p50", clients), value, "ms", SAME, base, 3.0 if clients == 1 else None)

@@ -1,4 +1,4 @@
-"""What a pass of each duty costs with 10,000 quiet workers: CPU, the longest stretch without serving a request, memory."""
+"""The cost of a pass of each duty with 10,000 quiet workers: CPU, the longest time without serving a request, memory."""
 
 import asyncio
 import contextlib

@@ -10,10 +10,10 @@ class Figure:
     figure: str
     value: float
     unit: str
-    limit: str  # what it is compared with
-    limit_value: float | None  # None where the run measures no limits
-    target: float | None = None  # for the ratio of value to limit; None: shown, not judged
-    least: bool = False  # the target is a floor, not a ceiling
+    limit: str  # what the value is compared with
+    limit_value: float | None  # None if the run measures no limits
+    target: float | None = None  # for the ratio of value to limit; with None the figure is shown and not judged
+    least: bool = False  # whether the target is a minimum, not a maximum
 
     @property
     def ratio(self) -> float | None:

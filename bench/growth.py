@@ -1,4 +1,4 @@
-"""What grows: a claim's SQL from 1,000 to 10,000 free workers, and the queue to 100,000 waiting claims and back to none."""
+"""Costs that grow: a claim's SQL from 1,000 to 10,000 free workers, and a queue that grows to 100,000 claims and drains."""
 
 import statistics
 import time
@@ -15,7 +15,7 @@ from .request import request
 from .sizes import Sizes
 from .stage import Stage
 
-# The tags are as if the tenants had sent their claims in turn.
+# The tags are set as if the tenants had sent their claims in turn.
 QUEUE = """
 INSERT INTO holdfast.claim (id, pool_id, tenant, request_hash, request, state, tag, max_duration, created_at, deadline_heard)
 SELECT format('c-%s-%s', $1::text, n), $1, format('tenant-%s', n % $3::int), '', '{}', 'waiting', (n / $3::int) * 1000000::bigint,

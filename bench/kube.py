@@ -1,6 +1,6 @@
 """Protected claims on a real API server, with hollow pods (`make bench-kube`).
 
-An open loop: claims come at random moments with a given rate, whether or not earlier ones were answered, as from many callers.
+The load is an open loop: claims come at random times with a given rate, whether or not earlier claims were answered.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ from .part import Part  # noqa: E402
 from .sizes import Sizes  # noqa: E402
 from .spread import Spread  # noqa: E402
 
-LIMITS = {"p50": 0.030, "p90": 0.060, "p99": 0.120}  # seconds at 75/s; a peer's published gate: 0.300, 0.300, 0.500
+LIMITS = {"p50": 0.030, "p90": 0.060, "p99": 0.120}  # seconds at 75/s; a comparable product publishes 0.300, 0.300, 0.500
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-ALWAYS_SECONDS, BARE_SECONDS = 0.3, 0.4  # of the seconds of the open loop
+ALWAYS_SECONDS, BARE_SECONDS = 0.3, 0.4  # factors of the seconds of the open loop
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
-# What the cluster's own parts write: nodes and their tokens, scheduler, controllers, leases.
+# Resources that the cluster's own parts write: nodes and their tokens, scheduler, controllers, leases.
 OTHERS = ("leases", "nodes", "events", "endpoints", "endpointslices", "subjectaccessreviews", "tokenreviews")
 OF_OTHERS = ("status", "binding", "token")
 
@@ -105,8 +105,9 @@ class Bench:
         return await _open_loop(lambda n: self.claim(name, n), rate, seconds)
 
     def writes(self) -> float:
-        """Returns what was written by the API server's own count, without spawns and ends of pods and without what nodes,
-        scheduler and controllers write. The rest is what claims cost it."""
+        """Returns how many writes the API server has counted, without spawns and ends of pods and without the writes of nodes,
+        scheduler and controllers. The rest is the cost of claims.
+        """
         text = self.plane.request("GET", "/metrics").body
         lines = [line for line in text.splitlines() if line.startswith("apiserver_request_total{")]
         asked = [(dict(LABEL.findall(line)), float(line.rsplit(" ", 1)[1])) for line in lines]
@@ -192,7 +193,7 @@ async def figures(bench: Bench, sizes: Sizes) -> AsyncIterator[Figure]:
 
 
 class BenchFleet(KubeFleet):
-    """Its control plane ends with it, so its thousands of workers need not be ended one by one before."""
+    """Does not end its workers one by one, because its control plane ends with it."""
 
     def _end_workers(self) -> None:
         pass

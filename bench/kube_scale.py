@@ -1,4 +1,4 @@
-"""What 5,000 workers cost a replica that has nothing to do, and how long a fresh list takes (`make bench-kube`)."""
+"""What 5,000 workers cost an idle replica, and how long a fresh list takes (`make bench-kube`)."""
 
 import asyncio
 import time
@@ -41,7 +41,7 @@ def memory(pid: int) -> float:
 
 
 async def relist(bench: Bench, workers: int) -> tuple[float, float]:
-    """Returns the seconds for a fresh list, and for its bare pages with nothing made of them."""
+    """Returns the seconds for a fresh list, and for reading the same pages without decoding them into pods."""
     api = Api(find_access(bench.plane.kubeconfig))
     path, selector = bench.fleet.pods_path, f"{INSTALL}={bench.fleet.install}"
     informer = Informer(api, path, selector, PodObject, lambda _: None)
@@ -71,7 +71,7 @@ def _of_replica(kind: str, n: int, sizes: Sizes) -> str:
 async def figures(bench: Bench, sizes: Sizes) -> AsyncIterator[Figure]:
     workers, idle = sizes.scale_workers, sizes.scale_idle
     yield Figure(f"{workers} workers warm", await bench.free("many", workers, 900), "s", "workers", workers)
-    await asyncio.sleep(idle)  # the work that the start left behind must not be counted as idle
+    await asyncio.sleep(idle)  # so that work that is left from the start does not count as idle
     pids = [process.pid for process in bench.fleet.replicas.values()]
     assert len(pids) == REPLICAS
     before = [cpu_seconds(pid) for pid in pids]

@@ -1,4 +1,4 @@
-"""What holders do with sessions that they have: renewals and releases per second."""
+"""Renewals and releases of sessions per second."""
 
 from collections.abc import AsyncIterator
 from typing import Literal

@@ -1,4 +1,4 @@
-"""The limit: the store's own statements of a claim's journey, over as many connections as a replica has, without HTTP.
+"""The limit: the store's own statements of a claim, over as many connections as a replica has, without HTTP.
 
 `Journey` is the one place that knows which statements a claim needs. A change of the store's port breaks it here, and the test
 of the benchmark shows it.
@@ -42,7 +42,7 @@ class Task(msgspec.Struct, kw_only=True):
 
 
 class Journey:
-    """A claim's way through the store, with the calls that a replica makes for the holder and for the agent."""
+    """Takes a claim through the store, with the calls that a replica makes for the holder and for the agent."""
 
     def __init__(self, store: PostgresStore, pool_id: str) -> None:
         self._store, self._pool_id = store, pool_id

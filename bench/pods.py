@@ -23,7 +23,7 @@ class HollowPods:
     """The Cluster port. Spawning, protecting and ending a pod cost nothing here, so that only Holdfast's own work is measured."""
 
     declarations: Declarations | None = None
-    shared = True  # read by older checkouts only
+    shared = True  # only older checkouts read this
 
     def __init__(self, install: str, key: bytes, port: int, job_seconds: float) -> None:
         self.install = install
@@ -141,10 +141,10 @@ class HollowPods:
         return []
 
     async def ensure(self, pools: Sequence[Pool]) -> None:
-        """Nothing stands beside a hollow pod."""
+        """Does nothing, because hollow pods have no other objects."""
 
     async def seal(self, name: str, uid: str) -> None:
-        """A hollow pod has no network that could be closed."""
+        """Does nothing, because a hollow pod has no network."""
 
     async def remember(self, mark: Remembered) -> None:
         self._mark = mark

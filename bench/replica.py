@@ -1,4 +1,4 @@
-"""A replica as `holdfast serve` runs it, except that its pods are hollow: `python -m bench.replica DATA_DIR PORT JOB_SECONDS`."""
+"""A replica like that of `holdfast serve`, but with hollow pods: `python -m bench.replica DATA_DIR PORT JOB_SECONDS`."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ def main(data_dir: Path, port: int, job_seconds: float) -> None:
     def hollow(layout: Layout) -> HollowPods:
         return HollowPods(layout.install.read_text().strip(), layout.key.read_bytes(), port, job_seconds)
 
-    # The cluster is the one thing that differs. `patch.object` fails if `serve` makes its cluster under another name one day.
+    # Only the cluster differs. `patch.object` fails if `serve` makes its cluster under another name in the future.
     with mock.patch.object(serve, "local_cluster", hollow):
         serve.run(Settings(dsn=os.environ["HOLDFAST_DSN"], data_dir=data_dir, port=port))
 

@@ -1,4 +1,4 @@
-"""Workers that are rows only: for limits and for what is measured without a replica."""
+"""Workers that are only rows, for limits and for measurements without a replica."""
 
 import secrets
 
@@ -8,7 +8,7 @@ from holdfast.model.pool import PoolSpec
 
 from .stage import Stage
 
-# Named as `HollowPods` would name them; the UID is made from the name, so that a limit can act for the agent.
+# They have the names that `HollowPods` would give. The UID is made from the name, so that a limit can act for the agent.
 WARM = """
 INSERT INTO holdfast.worker (id, pool_id, state, revision, created_at, state_since, state_heard, pod_uid, node, ready)
 SELECT format('w-%s-%s', p.name, n), p.id, 'warm', p.revision, holdfast.now(), holdfast.now(), holdfast.heard(),
@@ -36,7 +36,7 @@ async def grow(stage: Stage, pool_id: str, workers: int, *, dsn: str | None = No
 
 
 async def clear(stage: Stage, *, dsn: str | None = None) -> None:
-    """Removes everything that a measurement left behind, because it would weigh on the next one."""
+    """Removes everything that a measurement left behind, because it would slow down the next one."""
     await stage.sql("UPDATE holdfast.pool SET state = 'gone'", dsn=dsn)
     tables = "holdfast.claim, holdfast.claim_secret, holdfast.worker, holdfast.pulse, holdfast.fair, holdfast.event"
     await stage.sql(f"TRUNCATE {tables}", dsn=dsn)

@@ -27,7 +27,7 @@ from . import ROOT
 
 READY_SECONDS = 30
 FILL_SECONDS = 120
-LIMIT_DATABASE = "bench_limit"  # no replica knows it, so rows without pods stay as they are
+LIMIT_DATABASE = "bench_limit"  # no replica uses it, so rows without pods stay as they are
 
 
 class Stage:

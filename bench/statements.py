@@ -128,7 +128,7 @@ def _post(here: Stage, path: str, body: dict[str, Any], expected: int) -> Any:
 
 
 def _until_quiet(log: Log, pool: str) -> None:
-    """Waits until no statement names a worker of this pool, because what the last request left to do would be counted again."""
+    """Waits until no statement names a worker of this pool. Otherwise the next count would include work of the last request."""
     quiet = 0
     while quiet < QUIET:
         quiet = 0 if any(f"w-{pool}-" in entry.text for entry in log.entries()) else quiet + 1
@@ -136,7 +136,7 @@ def _until_quiet(log: Log, pool: str) -> None:
 
 
 async def _until_logged(here: Stage) -> None:
-    """Waits until the server logs statements: it takes new settings over a moment after the call that asks for it."""
+    """Waits until the server logs statements, because it applies new settings a moment after the call."""
     log, end = Log(here), time.monotonic() + 10
     while not log.entries():
         assert time.monotonic() < end, "Postgres does not log its statements"

@@ -1,4 +1,4 @@
-"""Write each part's table into docs/benchmarks.md, between two markers, so that no figure there was typed by hand."""
+"""Writes each part's table into docs/benchmarks.md, between two markers, so that no figure there is typed by hand."""
 
 import datetime
 import os
@@ -15,7 +15,7 @@ CELL = re.compile(r"^\| ([^|]+?) \|", re.MULTILINE)
 
 
 class NoMarkers(Exception):
-    """The document has no place for this table: add the two markers."""
+    """The document has no place for this table. Add the two markers to fix this."""
 
 
 def write(part: str, figures: list[Figure], path: Path = DOCS) -> None:
@@ -57,7 +57,7 @@ def _about() -> str:
 
 
 def commit() -> str:
-    """Returns the short id of the checked-out commit, and says if files differ from it (this document apart)."""
+    """Returns the short id of the checked-out commit, with a note if other files than this document differ from it."""
     head = _git("rev-parse", "--short", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/benchmarks.md")
     return f"`{head}`" + (" with changes" if changed else "") if head else "unknown"

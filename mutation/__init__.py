@@ -1,1 +1,1 @@
-"""Mutation tests: small bugs put in one at a time, to see whether a test notices each."""
+"""Mutation tests: they put in small bugs, one at a time, and check that a test fails for each."""

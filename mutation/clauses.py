@@ -1,11 +1,11 @@
-"""Find the clauses of SQL in a list of tokens: terms, conditions, lists, assignments, orders, statements."""
+"""Finds the clauses of SQL in a list of tokens: terms, conditions, lists, assignments, orders, statements."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .tokens import CLOSES, OPENS, Token, closing
 
-# What ends an expression to its right, and what stands before it to its left.
+# Tokens that end an expression to their left, and tokens that begin an expression to their right.
 ENDS = {
     "THEN", "LOOP", "ORDER", "GROUP", "LIMIT", "OFFSET", "FOR", "RETURNING", "ELSE", "END", "UNION", "AS", "FROM", "WHERE",
     "HAVING",
@@ -46,7 +46,7 @@ class SetItem:
 
 
 def _right(tokens: list[Token], at: int, depth: int, stops: set[str]) -> int:
-    """The index after the expression that begins at this index."""
+    """Returns the index after the expression that begins at this index."""
     cases = 0
     for n in range(at, len(tokens)):
         token = tokens[n]
@@ -70,7 +70,7 @@ def _distinct_from(tokens: list[Token], n: int) -> bool:
 
 
 def _left(tokens: list[Token], at: int, depth: int, stops: set[str]) -> int:
-    """The index where the expression begins that ends before this index."""
+    """Returns the index at which the expression begins that ends before this index."""
     cases = 0
     for n in range(at - 1, -1, -1):
         token = tokens[n]
@@ -88,11 +88,11 @@ def _left(tokens: list[Token], at: int, depth: int, stops: set[str]) -> int:
 
 
 def terms(tokens: list[Token]) -> Iterator[Span]:
-    """What to delete to drop one term of an AND or an OR."""
+    """Yields what to delete to drop one term of an AND or an OR."""
     for n, token in enumerate(tokens):
         if token.word not in ("AND", "OR"):
             continue
-        # A term of OR may be a whole chain of AND; a term of AND ends at either.
+        # A term of OR may be a whole chain of AND. A term of AND ends at the next AND or OR.
         joints = {"AND", "OR"} if token.word == "AND" else {"OR"}
         left = _left(tokens, n, token.depth, BEGINS | joints)
         right = _right(tokens, n + 1, token.depth, ENDS | joints)
@@ -102,7 +102,7 @@ def terms(tokens: list[Token]) -> Iterator[Span]:
 
 
 def wheres(tokens: list[Token]) -> Iterator[Span]:
-    """Conditions of one term after WHERE, which can only be dropped whole."""
+    """Yields conditions after WHERE that have a single term, so that the whole condition must be dropped."""
     for n, token in enumerate(tokens[:-1]):
         if token.word == "WHERE":
             end = _right(tokens, n + 1, token.depth, ENDS)
@@ -111,7 +111,7 @@ def wheres(tokens: list[Token]) -> Iterator[Span]:
 
 
 def if_conditions(tokens: list[Token]) -> Iterator[Span]:
-    """The conditions of IF, ELSIF and EXIT WHEN."""
+    """Yields the conditions of IF, ELSIF and EXIT WHEN."""
     for n, token in enumerate(tokens[:-1]):
         before = tokens[n - 1].word if n else ""
         if (token.word == "IF" and before != "END") or token.word == "ELSIF" or (token.word == "WHEN" and before == "EXIT"):
@@ -120,13 +120,13 @@ def if_conditions(tokens: list[Token]) -> Iterator[Span]:
 
 
 def _level(tokens: list[Token], start: int, at: int) -> bool:
-    """Whether a THEN belongs to the IF before it, and not to a CASE in its condition."""
+    """Returns whether a THEN belongs to the IF before it, and not to a CASE in its condition."""
     opened = sum({"CASE": 1, "END": -1}.get(t.word, 0) for t in tokens[start + 1 : at])
     return opened == 0 and tokens[at].depth == tokens[start].depth
 
 
 def case_conditions(tokens: list[Token]) -> Iterator[Span]:
-    """The conditions of CASE WHEN. The form CASE value WHEN has none."""
+    """Yields the conditions of CASE WHEN. The form CASE value WHEN has none."""
     open_cases: list[bool] = []
     for n, token in enumerate(tokens[:-1]):
         if token.word == "CASE":
@@ -141,7 +141,7 @@ def case_conditions(tokens: list[Token]) -> Iterator[Span]:
 
 
 def in_lists(tokens: list[Token]) -> Iterator[list[Token]]:
-    """The members of `IN ('a', 'b')`, where there are at least two."""
+    """Yields the members of `IN ('a', 'b')`, if there are at least two."""
     for n, token in enumerate(tokens[:-2]):
         if token.word == "IN" and tokens[n + 1].text == "(" and tokens[n + 2].kind == "string":
             members = [t for t in tokens[n + 2 : closing(tokens, n + 1)] if t.kind == "string"]
@@ -150,7 +150,7 @@ def in_lists(tokens: list[Token]) -> Iterator[list[Token]]:
 
 
 def order_items(tokens: list[Token]) -> Iterator[list[tuple[int, int, Token]]]:
-    """The items of each ORDER BY: start, end and last token."""
+    """Yields the items of each ORDER BY: start, end and last token."""
     for n, token in enumerate(tokens[:-2]):
         if token.word == "ORDER" and tokens[n + 1].word == "BY":
             items, at = [], n + 2
@@ -164,7 +164,7 @@ def order_items(tokens: list[Token]) -> Iterator[list[tuple[int, int, Token]]]:
 
 
 def set_items(tokens: list[Token]) -> Iterator[SetItem]:
-    """The assignments of UPDATE … SET and of DO UPDATE SET."""
+    """Yields the assignments of UPDATE … SET and of DO UPDATE SET."""
     for n, token in enumerate(tokens[:-3]):
         if token.word != "SET" or n == 0:
             continue
@@ -188,7 +188,7 @@ def set_items(tokens: list[Token]) -> Iterator[SetItem]:
 
 
 def statements(tokens: list[Token]) -> Iterator[Span]:
-    """The statements of a plpgsql body that write, lock or notify, without their semicolon."""
+    """Yields the statements of a plpgsql body that write, lock or notify, without their semicolon."""
     for n, token in enumerate(tokens):
         first = n == 0 or tokens[n - 1].word in (";", "THEN", "ELSE", "LOOP", "BEGIN")
         if first and token.depth == 0 and token.word in ("PERFORM", "UPDATE", "INSERT", "DELETE", "WITH"):

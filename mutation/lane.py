@@ -1,4 +1,4 @@
-"""Judge mutants in one process: collect the tests once, then fork for each mutant and run the tests that reach it.
+"""Judges mutants in one process: collects the tests once, then forks for each mutant and runs the tests that reach it.
 
 A lane works on its own copy of the product and on its own Postgres server, which stays up. A fork starts with everything
 imported and collected, so that a mutant costs little more than the tests that it needs.
@@ -24,15 +24,15 @@ from typing import Any
 from .targets import JUDGES, MODULES, POSTGRES
 
 SERVER_FOLDER = "HOLDFAST_TEST_POSTGRES"  # read by tests/conftest.py
-# SQLSTATEs by which Postgres refuses a mutant at its first use: syntax, types, names, grouping. It is no program.
+# SQLSTATEs with which Postgres refuses a mutant at its first use: syntax, types, names, grouping. Such a mutant cannot run.
 REFUSED = {"42601", "42804", "42883", "42703", "42702", "42803", "42846", "42P18", "42P10", "42809", "42P08", "42725", "42P13"}
 
 
 def lane(copy: Path, pipe: Connection) -> None:
-    """Serve requests from the pipe until it closes. Runs in a process of its own."""
+    """Serves requests from the pipe until it closes. Runs in its own process."""
     sys.path.insert(0, str(copy / "src"))
-    os.environ["PYTHONPATH"] = str(copy / "src")  # for what the tests start
-    # In memory where that is possible: waiting for the disk is most of a test's time, and nothing here must outlive a crash.
+    os.environ["PYTHONPATH"] = str(copy / "src")  # for processes that the tests start
+    # In memory if possible, because tests spend most of their time waiting for the disk, and no data here must survive a crash.
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="hf-mutation-", dir=memory if os.access(memory, os.W_OK) else None))
     folder.chmod(0o755)
@@ -47,7 +47,7 @@ def lane(copy: Path, pipe: Connection) -> None:
     server.start()
     try:
         asyncio.run(_count_calls(server.dsn))
-        with open(copy / "pytest.log", "w") as log:  # what pytest prints is of no interest here
+        with open(copy / "pytest.log", "w") as log:  # the output of pytest is not needed here
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
             judge = Judge(copy, pipe, server.dsn)
@@ -94,7 +94,7 @@ class Judge:
             return None
 
     def _forked(self, work: Any, seconds: float) -> dict[str, Any]:
-        """Run some work in a fork and return its answer. A fork that takes too long is ended, with what it started."""
+        """Runs some work in a fork and returns its answer. A fork that takes too long is ended, with all its processes."""
         began, (inlet, outlet) = time.monotonic(), os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -122,7 +122,7 @@ class Judge:
     def _judge(self, items: list[Any], path: str) -> dict[str, Any]:
         self._watch_errors()
         if path.endswith(".py"):
-            for module in (Path(path).stem, *MODULES):  # the second round fills in constants that others read
+            for module in (Path(path).stem, *MODULES):  # the second round sets constants that other modules read
                 importlib.reload(sys.modules[f"holdfast.postgres.{module}"])
         for item, following in zip(items, [*items[1:], None], strict=True):
             self._errors.clear()
@@ -133,7 +133,7 @@ class Judge:
         return {"verdict": "survived", "tests": len(items)}
 
     def _trace(self, items: list[Any]) -> dict[str, Any]:
-        """For each test: its seconds, and the statements that it sent."""
+        """Returns for each test its seconds and the statements that it sent."""
         self._watch_errors()
         self._tracing, found = True, {}
         for item, following in zip(items, [*items[1:], None], strict=True):
@@ -149,7 +149,7 @@ class Judge:
         return {"verdict": "traced", "tests": found}
 
     def pytest_runtest_teardown(self, item: Any) -> None:
-        """Before a test's database is dropped: which functions really ran in it, and how often."""
+        """Records which functions ran in a test's database and how often, before the database is dropped."""
         if self._tracing and "dsn" in getattr(item, "funcargs", {}):
             self._called = asyncio.run(_called(item.funcargs["dsn"]))
 
@@ -158,7 +158,7 @@ class Judge:
             self._failed = report.nodeid
 
     def _watch_errors(self) -> None:
-        """Note every statement, and the SQLSTATE of every error of the server, also of those that a test expects."""
+        """Records every statement and the SQLSTATE of every error of the server, including errors that a test expects."""
         import asyncpg
 
         from holdfast.postgres.database import Database
@@ -186,7 +186,7 @@ class Judge:
 
 
 def _shape(args: tuple[object, ...], found: list[Any]) -> str:
-    """What kind of call it was: which arguments were absent or flags, how many rows came, and which word came first."""
+    """Returns the kind of a call: which arguments were absent or flags, how many rows came back, and the first word."""
     flags = "".join(_flag(arg) for arg in args)
     words = sorted({str(value) for row in found[:3] for value in row if value is None or isinstance(value, bool)})
     first = found[0][0] if found and isinstance(found[0][0], str) and "-" not in found[0][0] else ""
@@ -224,7 +224,7 @@ async def _count_calls(dsn: str) -> None:
 
 
 async def _sweep(dsn: str) -> None:
-    """Drop what a fork left behind: it ends without tearing its fixtures down."""
+    """Drops what a fork left behind, because a fork ends without tearing down its fixtures."""
     import asyncpg
 
     connection = await asyncpg.connect(dsn)
@@ -240,7 +240,7 @@ async def _sweep(dsn: str) -> None:
 
 
 def original(root: Path, copy: Path) -> None:
-    """Put a fresh copy of the product into a folder."""
+    """Puts a fresh copy of the product into a folder."""
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(root / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
     assert (copy / POSTGRES).is_dir()

@@ -1,4 +1,4 @@
-"""Put small bugs into the Python code one at a time and see whether a test fails: `make mutate-python`."""
+"""Puts small bugs into the Python code, one at a time, and checks whether a test fails: `make mutate-python`."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ from .python_targets import files, target_of, tests_of
 
 SURVIVORS = Path(__file__).with_name("python_survivors.toml")
 LAST = ROOT / ".mutation" / "python-survived.json"  # what survived the last run, for `--again`
-PATIENCE = 20.0  # seconds beyond three times what the tests take on the unchanged product: after that the mutant hangs
+PATIENCE = 20.0  # seconds in addition to three times the normal duration of the tests; after that the mutant is judged as hanging
 BROKEN = "raise RuntimeError('every test that loads this file fails')\n"
 
 
@@ -38,7 +38,7 @@ class Judge:
         )
 
     def ask(self, path: str, code: str, tests: list[str], seconds: float, scope: str = "") -> dict[str, Any]:
-        """Judges one text of a file. `scope` names the function that differs; empty, the whole file is loaded again."""
+        """Judges one version of a file. `scope` names the function that differs; if empty, the whole file is loaded again."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         task = {"path": path, "code": code, "tests": tests, "seconds": seconds, "scope": scope}
@@ -90,7 +90,7 @@ def main() -> int:
 
 
 def choose(options: argparse.Namespace) -> list[Mutant]:
-    """The mutants that the options name, in the order of the table of targets."""
+    """Returns the mutants that the options select, in the order of the table of targets."""
     found = [mutant for path in files(ROOT, options.only) for mutant in mutants(path, (ROOT / path).read_text())]
     if options.again:
         again = {tuple(each) for each in json.loads(LAST.read_text())}
@@ -102,8 +102,9 @@ def choose(options: argparse.Namespace) -> list[Mutant]:
 
 
 def baselines(judge: Judge, functions: dict[str, str]) -> dict[str, float]:
-    """How long each file's tests may take. Refuses to go on if they fail without a mutant, or pass although the file is broken,
-    because then no verdict would mean anything. `functions` names one function per file, to try both ways to judge."""
+    """Returns how long each file's tests may take. Fails if the tests fail without a mutant, or pass although the file is broken,
+    because then no verdict would mean anything. `functions` names one function per file, to try both ways to judge.
+    """
     taken: dict[tuple[str, ...], float] = {}
     limits = {}
     for path, function in functions.items():
@@ -122,7 +123,7 @@ def baselines(judge: Judge, functions: dict[str, str]) -> dict[str, float]:
 
 
 def run(judges: list[Judge], chosen: list[Mutant], limits: dict[str, float]) -> Iterable[tuple[Mutant, dict[str, Any]]]:
-    """Judge mutants in as many copies as there are, and yield each verdict when it is known."""
+    """Judges mutants in all copies at the same time, and yields each verdict when it is known."""
     waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
     answers: queue.SimpleQueue[tuple[Mutant, dict[str, Any]] | BaseException] = queue.SimpleQueue()
     for mutant in chosen:
@@ -149,7 +150,7 @@ def run(judges: list[Judge], chosen: list[Mutant], limits: dict[str, float]) -> 
 
 
 def explanations() -> dict[tuple[str, str], str]:
-    """Why a survivor cannot be noticed, by its file and key."""
+    """Returns why a survivor cannot be noticed, by its file and key."""
     kept = tomllib.loads(SURVIVORS.read_text())
     return {(each["path"], each["change"]): each["why"] for each in kept.get("survivor", [])}
 
@@ -159,7 +160,7 @@ def known(mutant: Mutant, explained: dict[tuple[str, str], str]) -> bool:
 
 
 def table(counts: dict[str, Counter[str]]) -> str:
-    """One line per file. The percentage is what the tests killed of all mutants that are not explained."""
+    """Returns one line per file. The percentage is the killed part of all mutants that are not explained."""
     lines = [f"{'file':<44}{'killed':>8}{'survived':>10}{'explained':>11}{'percent':>9}"]
     for path, count in [*counts.items(), ("all", sum(counts.values(), Counter()))]:
         judged = count["killed"] + count["survived"]
@@ -171,13 +172,11 @@ def table(counts: dict[str, Counter[str]]) -> str:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="files whose path contains this")
-    parser.add_argument("--sample", type=int, help="only so many mutants, drawn by the seed")
+    parser.add_argument("--sample", type=int, help="number of mutants, drawn with the seed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants judged at the same time")
     parser.add_argument("--again", action="store_true", help="only what survived the last run")
-    parser.add_argument(
-        "--at-least", type=float, default=100.0, help="percent that must be killed or explained"
-    )
+    parser.add_argument("--at-least", type=float, default=100.0, help="percent that must be killed or explained")
     parser.add_argument("--list", action="store_true", help="print the mutants and judge none")
     parser.add_argument("--verbose", action="store_true", help="print every verdict")
     return parser.parse_args()

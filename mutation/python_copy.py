@@ -1,4 +1,4 @@
-"""A copy of the product with an interpreter of its own, so that mutants never touch the working tree."""
+"""Makes a copy of the product with its own interpreter, so that mutants never touch the working tree."""
 
 import shutil
 import site
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def make_copy(folder: Path) -> Path:
-    """Copies what git knows or would add, and returns the copy's interpreter.
+    """Copies the files that git tracks or would add, and returns the copy's interpreter.
 
     Agents under test are processes that get no PYTHONPATH. So the interpreter itself has to find `holdfast` in the copy;
     otherwise they would run the unchanged product and every mutant of the agent would survive.
@@ -25,6 +25,7 @@ def make_copy(folder: Path) -> Path:
             shutil.copy2(ROOT / name, folder / name)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / ".venv"], check=True)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder / ".venv"), "platbase": str(folder / ".venv")}))
-    paths = [str(folder / "src"), *site.getsitepackages()]  # ours come first; the editable install of the tree is not read
+    # the copy comes first; the editable install of the working tree is not read
+    paths = [str(folder / "src"), *site.getsitepackages()]
     (packages / "copy.pth").write_text("\n".join(paths) + "\n")
     return folder / ".venv" / "bin" / "python"

@@ -1,8 +1,8 @@
-"""Judge mutants inside a copy: write one into its file, run its tests until one fails, restore the file.
+"""Judges mutants inside a copy: writes one into its file, runs its tests until one fails, restores the file.
 
-Tasks and verdicts are JSON lines. A run that starts from nothing spends seconds on imports and on the collection of tests, so
-there are two ways. A change inside of a function is judged in a fork of a process that has collected the tests already; the
-fork gets the changed function. Every other change is judged in a fork of a process that has only the libraries loaded.
+Tasks and verdicts are JSON lines. A run from the start spends seconds on imports and on the collection of tests, so there are two
+ways. A change inside of a function is judged in a fork of a process that has collected the tests already; the fork gets the
+changed function. Every other change is judged in a fork of a process that has only the libraries loaded.
 """
 
 import contextlib
@@ -107,7 +107,7 @@ def _quick_properties() -> None:
 
 
 class QuickFirst:
-    """Examples run before properties, and both before tests that need a Postgres, because most mutants die by an example."""
+    """Runs examples before properties, and both before tests that need a Postgres, because an example kills most mutants."""
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         items.sort(key=lambda item: ("shared_postgres" in item.fixturenames, hasattr(item.obj, "hypothesis")))
@@ -132,7 +132,7 @@ class Collected(QuickFirst):
         self._usable = self._reader.readline() == READY
 
     def judge(self, task: dict[str, Any]) -> dict[str, Any] | None:
-        """The verdict, or None if this mutant cannot be put into a process that has loaded the product."""
+        """Returns the verdict, or None if this mutant cannot be put into a process that has loaded the product."""
         if not self._usable:
             return None
         with contextlib.suppress(BrokenPipeError):
@@ -150,7 +150,7 @@ class Collected(QuickFirst):
         os.waitpid(self.pid, 0)
 
     def _serve(self, tasks: Any, answers: Any) -> None:
-        """In the forked process: collect, then judge until the pipe is closed."""
+        """Runs in the forked process: collects the tests, then judges until the pipe is closed."""
         import pytest
 
         _adopt_orphans()
@@ -208,7 +208,7 @@ def _wait(child: int, until: float) -> int | None:
 
 
 def _end_what_is_left(keep: int | None) -> None:
-    """End what the tests left behind, such as a Postgres of a run that was stopped."""
+    """Ends what the tests left behind, such as a Postgres of a run that was stopped."""
     import psutil
 
     while left := [process for process in psutil.Process().children(recursive=True) if process.pid != keep]:

@@ -1,4 +1,4 @@
-"""Make the mutants of one Python file: its text with one small bug, and a key that survives moves of lines."""
+"""Makes the mutants of one Python file: its text with one small bug, and a key that survives moves of lines."""
 
 import ast
 import copy
@@ -14,7 +14,7 @@ from cosmic_ray.plugins import get_operator
 
 from .python_operators import OURS
 
-# Of cosmic-ray's operators those that make bugs which people make. The rest mostly makes code that cannot run at all.
+# Those operators of cosmic-ray that make bugs which people make. The other operators mostly make code that cannot run at all.
 COMPARISONS = (
     ("Eq", "NotEq"), ("NotEq", "Eq"), ("Is", "IsNot"), ("IsNot", "Is"),
     ("Lt", "LtE"), ("Lt", "GtE"), ("LtE", "Lt"), ("LtE", "Gt"),
@@ -43,7 +43,7 @@ class Mutant:
     key: str
     line: int
     code: str
-    function: str = ""  # the dotted name of the function whose body differs; empty: something outside of functions differs
+    function: str = ""  # the dotted name of the function whose body differs; empty if something outside of functions differs
 
 
 Place = tuple[tuple[int, int], tuple[int, int]]
@@ -54,14 +54,14 @@ def operators() -> list[Operator]:
 
 
 def mutants(path: str, source: str) -> list[Mutant]:
-    """All mutants of a file. Two operators that make the same text make one mutant."""
+    """Returns all mutants of a file. Two operators that make the same text make one mutant."""
     left_alone = list(_left_alone(source))
     starts = _line_starts(source)
     kinds = operators()
     found: dict[str, Mutant] = {}
     for node in ast_nodes(get_ast(source)):
         if node.type == "operator" and node.parent.type in ("parameters", "param"):
-            continue  # the star before named parameters is no multiplication
+            continue  # the star before named parameters is not a multiplication
         for operator in kinds:
             for index, (start, end) in enumerate(operator.mutation_positions(node)):
                 if any(first <= start and end <= last for first, last in left_alone):
@@ -74,7 +74,7 @@ def mutants(path: str, source: str) -> list[Mutant]:
 
 
 def _changed(source: str, starts: list[int], node: Any, operator: Operator, index: int) -> str:
-    """The source with one change. Only the node is copied, because a walk of the whole tree per mutant takes minutes."""
+    """Returns the source with one change. Only the node is copied, because walking the whole tree per mutant takes minutes."""
     parent, node.parent = node.parent, None
     one = copy.deepcopy(node)
     node.parent = one.parent = parent
@@ -100,7 +100,7 @@ def _compiles(code: str) -> bool:
 
 
 def _key(source: str, code: str, line: int) -> str:
-    """Names the function and the change, without line numbers. Equal changes of equal lines of one function share a key."""
+    """Returns a key that names the function and the change, without line numbers. Equal changes in one function share a key."""
     before, after = source.splitlines(), code.splitlines()
     while before and after and before[0] == after[0]:
         del before[0], after[0]
@@ -110,7 +110,7 @@ def _key(source: str, code: str, line: int) -> str:
 
 
 def _one_line(lines: list[str]) -> str:
-    """The lines without their comments, which may change while the code stays."""
+    """Returns the lines without their comments, because comments may change while the code stays."""
     return " ".join(" ".join(COMMENT.sub("", line) for line in lines).split())
 
 
@@ -120,7 +120,7 @@ def _tree(source: str) -> ast.Module:
 
 
 def _scope(source: str, line: int) -> str:
-    """The dotted name of the function or class around a line, or `module`."""
+    """Returns the dotted name of the function or class around a line, or `module`."""
     names: list[str] = []
     body: list[ast.stmt] = _tree(source).body
     while True:
@@ -134,7 +134,7 @@ def _scope(source: str, line: int) -> str:
 
 
 def _function(source: str, start: tuple[int, int], end: tuple[int, int]) -> str:
-    """The dotted name of the outermost function with this place in its body. Defaults and decorators are outside of bodies."""
+    """Returns the dotted name of the outermost function whose body has this place. Defaults and decorators are not in a body."""
     names: list[str] = []
     body: list[ast.stmt] = _tree(source).body
     while True:
@@ -153,8 +153,9 @@ def _function(source: str, start: tuple[int, int], end: tuple[int, int]) -> str:
 
 
 def _left_alone(source: str) -> Iterator[Place]:
-    """Places where a change is no bug: annotations and types, imports, log lines, and the texts of assertions. They are excluded
-    as kinds, because nothing that the product does depends on them."""
+    """Yields places where a change is not a bug: annotations and types, imports, log lines, and the texts of assertions. They are
+    excluded as kinds, because nothing that the product does depends on them.
+    """
     for node in ast.walk(_tree(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield _place(node)
@@ -175,7 +176,7 @@ def _left_alone(source: str) -> Iterator[Place]:
 
 
 def _annotation(node: ast.expr) -> Iterator[Place]:
-    """All of an annotation, except for the limits in `Annotated[…]`, which are checked at run time."""
+    """Yields all of an annotation, except for the limits in `Annotated[…]`, which are checked at run time."""
     limits = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
     if not limits:
         yield _place(node)
@@ -198,7 +199,7 @@ def _logs(node: ast.expr) -> bool:
 
 
 def _type_alias(node: ast.expr) -> bool:
-    """`A | B | C` of class names, or `Literal[…]`."""
+    """Returns whether a node is `A | B | C` of class names, or `Literal[…]`."""
     if isinstance(node, ast.Subscript):
         return isinstance(node.value, ast.Name) and node.value.id == "Literal"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):

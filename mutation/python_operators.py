@@ -1,4 +1,4 @@
-"""Kinds of small bugs that cosmic-ray does not make: a forgotten twin, condition, argument, statement, or a wrong word."""
+"""Kinds of small bugs that cosmic-ray does not make: a forgotten element, condition, argument or statement, or a wrong word."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ class _Choices(Operator):
 
 
 class DropElement(_Choices):
-    """One element of a tuple, list or set is forgotten: `("warm", "parked")` becomes `("warm",)`."""
+    """Drops one element of a tuple, list or set: `("warm", "parked")` becomes `("warm",)`."""
 
     def choices(self, node: Any) -> list[str]:
         if node.type != "atom" or len(node.children) != 3 or node.children[1].type not in ("testlist_comp", "dictorsetmaker"):
@@ -57,7 +57,7 @@ class DropElement(_Choices):
 
 
 class DropOperand(_Choices):
-    """One condition of several is forgotten: `a and b` becomes `a`. For types in `isinstance`, `A | B` becomes `A`."""
+    """Drops one condition of several: `a and b` becomes `a`. For types in `isinstance`, `A | B` becomes `A`."""
 
     def choices(self, node: Any) -> list[str]:
         operands = node.children[::2] if node.type in ("and_test", "or_test") or self._types(node) else []
@@ -70,7 +70,7 @@ class DropOperand(_Choices):
 
     @staticmethod
     def _types(node: Any) -> bool:
-        """Whether a node is the second argument of `isinstance`, as `A | B`."""
+        """Returns whether a node is the second argument of `isinstance`, as `A | B`."""
         if node.type not in ("expr", "arith_expr") or node.parent is None or node.parent.type != "arglist":
             return False
         call = node.parent.parent.parent
@@ -82,7 +82,7 @@ class DropOperand(_Choices):
 
 
 class DropKeyword(_Choices):
-    """A named argument is forgotten, so that the default counts: `f(a, b=1)` becomes `f(a)`."""
+    """Drops a named argument, so that its default is used: `f(a, b=1)` becomes `f(a)`."""
 
     def choices(self, node: Any) -> list[str]:
         if node.type == "trailer" and node.children[0].value == "(" and len(node.children) == 3:
@@ -103,7 +103,7 @@ class DropKeyword(_Choices):
 
 
 class DropStatement(_Choices):
-    """A statement with an effect is forgotten: a call, a change of an attribute, a `raise`, `+=`."""
+    """Drops a statement with an effect: a call, a change of an attribute, a `raise`, `+=`."""
 
     def mutation_positions(self, node: Any) -> Iterator[Position]:
         for _ in self.choices(node):  # the statement without the end of its line, so that log lines are recognised
@@ -135,7 +135,7 @@ class DropStatement(_Choices):
 
 
 class OtherWord(_Choices):
-    """A word of the domain is misspelled: `"warm"` becomes `"warm-"`. Sentences are left alone, because they are for people."""
+    """Misspells a word of the domain: `"warm"` becomes `"warm-"`. Sentences are left alone, because they are for people."""
 
     WORD = re.compile(r"""^(["'])[A-Za-z_][-\w.:/]*\1$""")
 
@@ -152,7 +152,7 @@ class OtherWord(_Choices):
 
 
 class NothingCaught(_Choices):
-    """An `except` clause catches nothing, so that the error goes through."""
+    """Makes an `except` clause catch nothing, so that the error is raised."""
 
     def choices(self, node: Any) -> list[str]:
         if node.type != "except_clause":
@@ -166,7 +166,7 @@ class NothingCaught(_Choices):
 
 
 class Negate(_Choices):
-    """A condition is turned round. Comparisons and joined conditions are left to other operators, which change their parts."""
+    """Negates a condition. Comparisons and joined conditions are left to other operators, which change their parts."""
 
     def choices(self, node: Any) -> list[str]:
         if node.parent is None or node.type in ("comparison", "and_test", "or_test", "not_test", "operator", "keyword"):
@@ -185,7 +185,7 @@ class Negate(_Choices):
 
 
 class OtherMembership(_Choices):
-    """`in` becomes `not in`, and the other way round."""
+    """Turns `in` into `not in`, and `not in` into `in`."""
 
     def choices(self, node: Any) -> list[str]:
         if node.type != "comparison" or len(node.children) != 3:

@@ -1,4 +1,4 @@
-"""Put a mutant into a process that has loaded the product already: the functions keep their identity and get other code."""
+"""Puts a mutant into a process that has loaded the product already: the functions keep their identity and get other code."""
 
 import importlib.util
 import sys
@@ -13,7 +13,7 @@ def swap(path: str, code: str, scope: str) -> bool:
     name = ".".join(Path(path).with_suffix("").parts[1:])
     loaded = sys.modules.get(name)
     if loaded is None:
-        return True  # whatever loads it later, here or in a process that a test starts, reads the mutant from its file
+        return True  # a later import, here or in a process that a test starts, reads the mutant from its file
     old = _function(loaded, scope)
     if old is None:
         return False
@@ -27,7 +27,7 @@ def swap(path: str, code: str, scope: str) -> bool:
 
 
 def _load(loaded: ModuleType, code: str) -> ModuleType:
-    """The mutant as a module of its own, which nothing else can import."""
+    """Returns the mutant as a separate module, which no other code can import."""
     mutant = ModuleType(loaded.__name__)
     spec = importlib.util.find_spec(loaded.__name__)
     assert spec is not None
@@ -41,7 +41,7 @@ def _load(loaded: ModuleType, code: str) -> ModuleType:
 
 
 def _function(module: ModuleType, scope: str) -> FunctionType | None:
-    """The function of this dotted name, below its decorators. A function inside of a function is found as the outer one."""
+    """Returns the function of this dotted name, below its decorators. For an inner function, it returns the outer one."""
     found: Any = module
     for name in scope.split("."):
         found = vars(found).get(name)

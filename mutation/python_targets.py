@@ -64,7 +64,7 @@ def target_of(path: str) -> Target:
 
 
 def files(root: Path, only: str | None) -> list[str]:
-    """The targets' files in the table's order; with `only`, those whose path contains it."""
+    """Returns the files of the targets in the table's order; with `only`, those whose path contains it."""
     found: dict[str, None] = {}
     for target in TARGETS:
         path = root / target.path
@@ -76,7 +76,7 @@ def files(root: Path, only: str | None) -> list[str]:
 
 
 def tests_of(root: Path, target: Target) -> list[str]:
-    """The test files of a target, each once, with patterns and folders resolved."""
+    """Returns the test files of a target, each once, with patterns and folders resolved."""
     found: dict[str, None] = {}
     for pattern in target.tests:
         matches = sorted(root.glob(pattern))

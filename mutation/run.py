@@ -1,4 +1,4 @@
-"""Put small bugs into the SQL one at a time and see whether a test fails: `python -m mutation.run`, or `make mutate-sql`."""
+"""Puts small bugs into the SQL, one at a time, and checks if a test fails: `python -m mutation.run`, or `make mutate-sql`."""
 
 import argparse
 import json
@@ -24,10 +24,10 @@ ROOT = Path(__file__).parent.parent
 CACHE = ROOT / ".mutation"
 RESULTS = CACHE / "sql.jsonl"
 SURVIVORS = Path(__file__).with_name("survivors.toml")
-# Tests per mutant. Some functions are reached by every test; those that differ most come first, and what the others would
-# find counts as survived.
+# The most tests per mutant, because every test reaches some of the functions. Tests that differ most come first. A bug that only
+# other tests would find counts as survived.
 MOST_TESTS = 40
-PATIENCE = 20.0  # seconds above four times what the tests take without a mutation: then the mutant hangs
+PATIENCE = 20.0  # seconds in addition to four times the normal duration of the tests; after that the mutant is judged as hanging
 
 
 def main() -> int:
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def choose(options: argparse.Namespace) -> list[Mutation]:
-    """The mutations that the options name, in the order of the files; of a sample, in the order of the draw."""
+    """Returns the mutations that the options select, in the order of the files, or in the order of the draw for a sample."""
     found = [one for piece in pieces(ROOT) for one in mutations(piece, (ROOT / piece.file).read_text())]
     if options.only:
         found = [one for one in found if any(word in one.id for word in options.only.split(","))]
@@ -60,13 +60,13 @@ def choose(options: argparse.Namespace) -> list[Mutation]:
 
 
 def explanations() -> dict[str, str]:
-    """Why a survivor cannot be observed, by its key. The file is no part of the key: functions move between files."""
+    """Returns why a survivor cannot be observed, by its key. The file is not part of the key, because functions move."""
     kept = tomllib.loads(SURVIVORS.read_text())
     return {one["id"].partition("/")[2]: one["why"] for one in kept.get("survivor", [])}
 
 
 def judge(chosen: list[Mutation], lanes: int, keep: bool) -> Iterator[dict[str, Any]]:
-    """The verdict on each mutation, as it comes. With `keep`, verdicts of earlier runs stand unless the mutant survived."""
+    """Yields the verdict on each mutation as it comes. With `keep`, earlier verdicts stay valid unless the mutant survived."""
     before = {r["id"]: r for r in _results()} if keep else {}
     old = [before[one.id] for one in chosen if before.get(one.id, {}).get("verdict") in ("killed", "invalid")]
     yield from old
@@ -102,7 +102,7 @@ def judge(chosen: list[Mutation], lanes: int, keep: bool) -> Iterator[dict[str, 
 
 
 class Lanes:
-    """Processes that judge, each with its copy of the product and its Postgres."""
+    """Processes that judge mutants, each with its own copy of the product and its own Postgres."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -134,7 +134,7 @@ class Lanes:
         return next((pipe for pipe in self._pipes if pipe not in asked), None)
 
     def reaching(self) -> dict[tuple[Path, str], list[str]]:
-        """The tests that reach each piece. What is not known yet is recorded first."""
+        """Returns the tests that reach each piece. What is not known yet is recorded first."""
         for pipe in self._pipes:
             self._tests = pipe.recv()
         missing = self.trace.missing(self._tests)
@@ -152,7 +152,7 @@ class Lanes:
 
 
 def table(results: list[dict[str, Any]], explained: dict[str, bool]) -> str:
-    """Killed, survived and explained per file. Mutants that Postgres refuses to run do not count."""
+    """Returns killed, survived and explained mutants per file. Mutants that Postgres refuses to run do not count."""
     counts: dict[str, Counter[str]] = {}
     for result in results:
         verdict = result["verdict"]
@@ -176,14 +176,12 @@ def _results() -> list[dict[str, Any]]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m mutation.run", description=__doc__)
-    parser.add_argument("--only", default="", help="words, separated by commas: mutations whose id holds one of them")
-    parser.add_argument("--sample", type=int, default=0, help="so many mutations, drawn at random")
+    parser.add_argument("--only", default="", help="words, separated by commas; selects mutations whose id contains one of them")
+    parser.add_argument("--sample", type=int, default=0, help="number of mutations, drawn at random")
     parser.add_argument("--seed", default="1", help="the seed of the draw")
     parser.add_argument("--lanes", type=int, default=min(2, os.cpu_count() or 1), help="processes at the same time")
     parser.add_argument("--again", action="store_true", help="judge only what has no verdict yet, or survived")
-    parser.add_argument(
-        "--at-least", type=float, default=100.0, help="percent that must be killed or explained"
-    )
+    parser.add_argument("--at-least", type=float, default=100.0, help="percent that must be killed or explained")
     parser.add_argument("--list", action="store_true", help="print the mutations and judge none")
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""Find the mutations of a piece of SQL: each is one small bug of a kind that people make."""
+"""Finds the mutations of a piece of SQL: each is one small bug of a kind that people make."""
 
 import hashlib
 import itertools
@@ -21,7 +21,7 @@ from .targets import Piece
 from .tokens import Token, closing, tokens_of
 
 TURNED = {"<": ("<=", ">"), "<=": ("<", ">="), ">": (">=", "<"), ">=": (">", "<="), "=": ("<>",), "<>": ("=",)}
-# A state's twin: the one that a careless reader would take for it.
+# For each state, another state that a careless reader would confuse with it.
 TWINS = {
     "waiting": "assigned", "assigned": "active", "active": "assigned", "ended": "active", "spawning": "warm", "warm": "parked",
     "parked": "warm", "held": "warm", "retiring": "gone", "gone": "retiring", "live": "draining", "draining": "live",
@@ -54,7 +54,7 @@ class Mutation:
 
 
 def mutations(piece: Piece, text: str) -> list[Mutation]:
-    """Every mutation of a piece, in the order of its text."""
+    """Returns every mutation of a piece, in the order of its text."""
     tokens = tokens_of(text, piece.start, piece.end)
     edits = sorted({edit for find in OPERATORS for edit in find(tokens, piece, text)}, key=lambda e: (e[1], e[2], e[0], e[3]))
     seen: dict[str, int] = {}
@@ -170,7 +170,7 @@ def drop_statements(tokens: list[Token], piece: Piece, text: str) -> Iterator[Ed
         if [t.word for t in tokens[n : n + 3]] == ["INSERT", "INTO", "HOLDFAST.EVENT"]:
             inside = n > 0 and tokens[n - 1].text == "("
             end = tokens[closing(tokens, n - 1)].start if inside else piece.end
-            if inside or n > 0:  # a statement that is nothing but its event has nothing left without it
+            if inside or n > 0:  # without its event, a statement that contains only the event would be empty
                 yield "drop-event", token.start, end, "SELECT 1"
 
 
@@ -204,7 +204,7 @@ def change_numbers(tokens: list[Token], piece: Piece, text: str) -> Iterator[Edi
 
 
 def _is_lock_seed(tokens: list[Token], n: int) -> bool:
-    """Whether a number is the seed or the key of an advisory lock: any other would do as well."""
+    """Returns whether a number is the seed or the key of an advisory lock, for which any other number would work as well."""
     return (
         any(t.word in ("HASHTEXTEXTENDED", "PG_ADVISORY_XACT_LOCK") for t in tokens[max(0, n - 8) : n])
         and tokens[n + 1].text == ")"

@@ -1,4 +1,4 @@
-"""Name the pieces of SQL that are mutated: functions in SQL files, statements in Python modules."""
+"""Names the pieces of SQL that are mutated: functions in SQL files, statements in Python modules."""
 
 import ast
 import re
@@ -30,7 +30,7 @@ class Piece:
 
 
 def pieces(root: Path) -> list[Piece]:
-    """Everything that is mutated, in the order of the files."""
+    """Returns everything that is mutated, in the order of the files."""
     found: list[Piece] = []
     for path in sorted((root / FUNCTIONS).glob("*.sql")):
         found += _functions(path.relative_to(root), path.read_text())
@@ -81,7 +81,7 @@ def _statements(file: Path, text: str) -> Iterator[Piece]:
 
 
 def calls(root: Path) -> dict[str, set[str]]:
-    """For each function, the functions that may run when it is called, itself included."""
+    """Returns for each function the functions that may run when it is called, including itself."""
     direct: dict[str, set[str]] = {}
     for path in sorted((root / FUNCTIONS).glob("*.sql")):
         text = path.read_text()

@@ -1,4 +1,4 @@
-"""Split SQL and plpgsql into tokens with their places, so that a mutation can replace exactly one of them."""
+"""Splits SQL and plpgsql into tokens with their places, so that a mutation can replace exactly one of them."""
 
 import re
 from collections.abc import Iterator
@@ -33,12 +33,12 @@ class Token:
 
     @property
     def word(self) -> str:
-        """Upper case for keywords and names, as it is for anything else."""
+        """Returns the text in upper case for keywords and names, and unchanged for everything else."""
         return self.text.upper() if self.kind == "word" else self.text
 
 
 def tokens_of(text: str, start: int = 0, end: int | None = None) -> list[Token]:
-    """The tokens between two places of a text, without spaces and comments. Places are those of the whole text."""
+    """Returns the tokens between two places of a text, without spaces and comments. Places are those of the whole text."""
     return list(_scan(text, start, len(text) if end is None else end))
 
 
@@ -61,7 +61,7 @@ def _scan(text: str, start: int, end: int) -> Iterator[Token]:
 
 
 def closing(tokens: list[Token], at: int) -> int:
-    """The index of the bracket that closes the one at this index."""
+    """Returns the index of the bracket that closes the one at this index."""
     depth = tokens[at].depth
     for n in range(at + 1, len(tokens)):
         if tokens[n].depth == depth and tokens[n].text in CLOSES:

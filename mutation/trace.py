@@ -1,4 +1,4 @@
-"""Know which tests reach which piece of SQL, from one recorded run of them."""
+"""Finds out which tests reach which piece of SQL, from one recorded run of the tests."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ Record = Callable[[list[str]], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Reach:
-    """How a test reaches a piece. `about`: the share of its calls that go there, per second."""
+    """How a test reaches a piece. `about` is the share of its calls that go there, per second."""
 
     test: str
     about: float
@@ -24,7 +24,7 @@ class Reach:
 
 
 class Trace:
-    """The recorded seconds and statements of each test, kept in a file until the product or the test's file changes."""
+    """The recorded seconds and statements of each test. A file stores them until the product or the test's file changes."""
 
     def __init__(self, root: Path, file: Path) -> None:
         self._root, self._file = root, file
@@ -43,17 +43,17 @@ class Trace:
         self._file.write_text(json.dumps({"product": self._product(), "tests": self._tests}))
 
     def failed(self, tests: Iterable[str]) -> list[str]:
-        """Tests that fail without any mutation: they could judge nothing."""
+        """Returns the tests that fail without any mutation, because they cannot judge a mutant."""
         return [test for test in tests if self._tests[test]["failed"]]
 
     def seconds(self, test: str) -> float:
         return float(self._tests[test]["seconds"])
 
     def reaching(self, pieces: list[Piece], tests: Iterable[str]) -> dict[tuple[Path, str], list[str]]:
-        """For each piece, the tests that reach it: those first that are about it, quick, and unlike those before them."""
+        """Returns the tests that reach each piece. First come tests that are mainly about it, quick, and unlike earlier ones."""
         texts = {piece: (self._root / piece.file).read_text()[piece.start : piece.end] for piece in pieces}
         found: dict[tuple[Path, str], list[Reach]] = {(piece.file, piece.name): [] for piece in pieces}
-        reached: dict[str, set[Piece]] = {}  # by a statement
+        reached: dict[str, set[Piece]] = {}  # pieces that are reached by a statement
         called = calls(self._root)
         counted = {name for test in self._tests.values() for name in test["called"]}
         for test in tests:
@@ -69,7 +69,8 @@ class Trace:
                 for piece in reached[text]:
                     shapes.setdefault(piece, set()).update(f"{text[:40]} {kind}" for kind in kinds)
             for piece, kinds_of in shapes.items():
-                # Postgres does not count SQL functions that it writes into their callers: of these, any caller may be one.
+                # Postgres does not count SQL functions that it inlines into their callers. For these, every possible caller
+                # counts.
                 if piece.file.suffix != ".sql":
                     about = sum(n for text, n in one["counts"].items() if piece in reached[text]) / sum(one["counts"].values())
                 elif piece.name in counted:
@@ -103,7 +104,7 @@ def _ordered(reaches: list[Reach]) -> list[str]:
 
 
 def _holds(sent: str, source: str) -> bool:
-    """Whether a statement that was sent was made from this source, which may have holes that were filled in."""
+    """Returns whether a statement that was sent was made from this source, which may have placeholders that were filled in."""
     source = source.replace("{{", "{").replace("}}", "}")
     parts = [part for part in HOLE.split(source) if part.strip()]
     return all(part in re.sub(HOLE, "", sent) or part in sent for part in parts)

@@ -1,4 +1,4 @@
-"""Write docs/metrics.md and docs/state-machines.md from the code that they describe. `make docs` runs it."""
+"""Writes docs/metrics.md and docs/state-machines.md from the code that they describe. `make docs` runs it."""
 
 import typing
 from pathlib import Path
@@ -15,7 +15,7 @@ NOTE = "<!-- Written by scripts/gen_docs.py: change the code, then `make docs`. 
 
 
 def documents() -> dict[str, str]:
-    """Each file's name and text."""
+    """Returns the text of each file by its name."""
     return {"metrics.md": metrics(), "state-machines.md": state_machines()}
 
 
@@ -58,7 +58,7 @@ def _metric_table(found: list[MetricWrapperBase | StoredTotal]) -> list[str]:
 
 
 def described(metric: MetricWrapperBase | StoredTotal) -> tuple[str, str, tuple[str, ...], str]:
-    """The name as scraped (the library adds a counter's ending), type, labels and meaning."""
+    """Returns name, type, labels and meaning of a metric. The library adds the ending of a counter's name."""
     if isinstance(metric, StoredTotal):
         return f"{metric.name}_total", "counter", metric.labels, metric.documentation
     ending = "_total" if metric._type == "counter" else ""

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Put Helm into the cache, built once by Go: what the tests of the chart run. tests/install/helm.py looks in the same place.
+# Builds Helm with Go into a cache, once, for the tests of the chart. tests/install/helm.py reads the same cache.
 set -euo pipefail
 cd "$(dirname "$0")/../testcluster/helm"
 
@@ -22,10 +22,10 @@ have=$(go env GOVERSION 2>/dev/null) || fail "building Helm $VERSION needs Go $G
 [ "$(printf '%s\n' "$GO_NEEDED" "${have#go}" | sort -V | head -1)" = "$GO_NEEDED" ] ||
     fail "building Helm $VERSION needs Go $GO_NEEDED or newer, not ${have#go}"
 
-work=$(mktemp -d "$CACHE/.work-XXXXXX")  # on the same file system, so that the finished program appears by a rename
+work=$(mktemp -d "$CACHE/.work-XXXXXX")  # on the same file system, so that the finished program can be renamed into its place
 trap 'rm -rf "$work"' EXIT
 say "Helm $VERSION into $CACHE; the first time this takes some minutes"
-# Without the variable it takes itself for a development version, and refuses charts that ask for a released one.
+# Without this variable Helm reports a development version, and refuses charts that require a released version.
 GOFLAGS=-mod=readonly CGO_ENABLED=0 nice -n 10 go build -trimpath -o "$work/helm" \
     -ldflags "-s -w -X helm.sh/helm/v4/internal/version.version=v$VERSION" helm.sh/helm/v4/cmd/helm
 mv "$work/helm" "$CACHE/helm"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fill the cache with the programs of a Kubernetes control plane, built once by Go: what testcluster/ runs.
-# $KUBEBUILDER_ASSETS, when it holds all of them, is used instead. testcluster/holdfast_testcluster/binaries.py looks in the same places.
+# Builds the programs of a Kubernetes control plane with Go into a cache, once, for testcluster/.
+# If $KUBEBUILDER_ASSETS holds all of them, it is used instead. testcluster/holdfast_testcluster/binaries.py reads the same places.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +13,7 @@ CACHE=${HOLDFAST_KUBE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/holdfast}/kube-$VER
 say() { echo "kube: $*"; }
 fail() { echo "kube: $*" >&2; exit 1; }
 
-lacking() {  # the programs that folder $1 has not
+lacking() {  # prints the programs that are missing in folder $1
     local name
     for name in "${BUILT[@]}" etcd; do [ -x "$1/$name" ] || echo "$name"; done
 }
@@ -30,12 +30,12 @@ mkdir -p "$CACHE"
 CACHE=$(cd "$CACHE" && pwd)
 exec 9>"$CACHE/.lock"
 flock -n 9 || { say "another build into $CACHE is under way: waiting for it"; flock 9; }
-work=$(mktemp -d "$CACHE/.work-XXXXXX")  # on the same file system, so that a finished program appears by a rename
+work=$(mktemp -d "$CACHE/.work-XXXXXX")  # on the same file system, so that a finished program can be renamed into its place
 trap 'rm -rf "$work"' EXIT
 
 go_is_new_enough() {
     local have
-    have=$(cd testcluster && go env GOVERSION 2>/dev/null) || return 1  # there: a Go that can fetch a newer one of itself does
+    have=$(cd testcluster && go env GOVERSION 2>/dev/null) || return 1  # in this folder, because Go then downloads the newer version that go.mod requires, if it can
     [ "$(printf '%s\n' "$GO_NEEDED" "${have#go}" | sort -V | head -1)" = "$GO_NEEDED" ]
 }
 
@@ -43,7 +43,7 @@ build() {
     go_is_new_enough || fail "building Kubernetes $VERSION needs Go $GO_NEEDED or newer ($(go version 2>/dev/null || echo 'no go on the PATH'));" \
         "install it, or set \$KUBEBUILDER_ASSETS to a folder with ${BUILT[*]} etcd"
     local at=k8s.io/component-base/version minor=${VERSION#*.}
-    # Without these variables every program takes itself for v0.0.0.
+    # Without these variables every program reports the version v0.0.0.
     (cd testcluster && CGO_ENABLED=0 go build -mod=readonly -trimpath -o "$work/" -ldflags \
         "-s -w -X $at.gitVersion=v$VERSION -X $at.gitMajor=${VERSION%%.*} -X $at.gitMinor=${minor%%.*}" "k8s.io/kubernetes/cmd/$1")
 }
@@ -57,7 +57,7 @@ unpack_etcd() {
 
 say "Kubernetes $VERSION into $CACHE; the first time this takes about ten minutes on two cores"
 for name in "${wanted[@]}"; do
-    [ -x "$CACHE/$name" ] && continue  # the build we waited for brought it
+    [ -x "$CACHE/$name" ] && continue  # the other build has made it in the meantime
     begun=$SECONDS
     say "$name ..."
     if [ "$name" = etcd ]; then unpack_etcd; else build "$name"; fi

@@ -1,4 +1,4 @@
-"""Apply each deliberate bug to a copy of the product, and see the simulation catch it: `make sim-mutants`."""
+"""Applies each deliberate bug to a copy of the product, and checks that the simulation finds it: `make sim-mutants`."""
 
 import argparse
 import os
@@ -19,19 +19,19 @@ from holdfast.sim.named import NAMED  # noqa: E402
 
 
 def mutated(mutant: Mutant, folder: Path) -> None:
-    """A copy of the product with this bug in it."""
+    """Makes a copy of the product that contains this bug."""
     shutil.copytree(HERE / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
     for change in mutant.changes:
         path = folder / "src" / "holdfast" / change.path
         text = path.read_text()
         found = text.count(change.before)
         if found != 1:
-            raise SystemExit(f"{mutant.name}: {change.path} has {found} places like this, not one:\n{change.before}")
+            raise SystemExit(f"{mutant.name}: {change.path} contains this {found} times, not once:\n{change.before}")
         path.write_text(text.replace(change.before, change.after))
 
 
 def caught(mutant: Mutant, *which: str) -> str | None:
-    """What the simulation said of it; None: nothing within these seeds."""
+    """Returns the simulation's report of the bug, or None if it found nothing with these seeds."""
     with tempfile.TemporaryDirectory(prefix="hf-mutant-") as folder:
         Path(folder).chmod(0o755)
         mutated(mutant, Path(folder))
@@ -47,10 +47,10 @@ def caught(mutant: Mutant, *which: str) -> str | None:
 
 
 def main() -> int:
-    """Deliberate bugs within so many seeds; then past ones: by the seed that is named for each, else by others of its faults."""
+    """Runs all mutants. A past bug is tried with its named seed first, and then with other seeds of the same faults."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", help="mutants whose name has this in it")
-    parser.add_argument("--past", action="store_true", help="only bugs that the simulation found, put back")
+    parser.add_argument("--only", help="mutants whose name contains this")
+    parser.add_argument("--past", action="store_true", help="only past bugs that the simulation found")
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -63,7 +63,7 @@ def main() -> int:
         if seed := NAMED.get(mutant.name):
             said = caught(mutant, "--seed", seed, "--jobs", "1")
             if said is None and (said := caught(mutant, *many, "--faults", seed.partition("@")[2])):
-                said += f"\n        ({seed} does not meet it any more: name this one)"
+                said += f"\n        ({seed} does not find it any more: name this seed instead)"
         else:
             said = caught(mutant, *many, "--faults", mutant.faults)
         took = time.monotonic() - began

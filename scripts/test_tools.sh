@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install what tests need and no wheel brings: PgBouncer. Where it cannot be installed, its tests are skipped and say so.
+# Installs PgBouncer, which tests need and which is in no wheel. If that fails, its tests are skipped and report it.
 PATH="$PATH:/usr/sbin:/sbin"
 command -v pgbouncer >/dev/null && exit 0
 
@@ -10,7 +10,7 @@ give_up() {
 command -v apt-get >/dev/null || give_up "and no apt-get"
 [ "$(id -u)" = 0 ] || give_up "and not root"
 
-# The package would start a service and enable it: we want the program only.
+# This keeps the package from starting a service, because only the program is needed.
 POLICY=/usr/sbin/policy-rc.d
 if [ ! -e "$POLICY" ]; then
     printf '#!/bin/sh\nexit 101\n' >"$POLICY" && chmod 755 "$POLICY"

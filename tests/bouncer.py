@@ -1,4 +1,4 @@
-"""A real PgBouncer in transaction mode before a test's Postgres: it can be killed and started again."""
+"""Runs a real PgBouncer in transaction mode in front of a test's Postgres. A test can kill it and start it again."""
 
 import os
 import shutil
@@ -36,15 +36,16 @@ logfile = {log}
 
 
 class PgBouncer:
-    """`with PgBouncer(postgres, folder) as bouncer`; `bouncer.through(dsn)` is the same database by way of it."""
+    """`with PgBouncer(postgres, folder) as bouncer`. `bouncer.through(dsn)` is the DSN of the same database through PgBouncer."""
 
     def __init__(self, postgres: EmbeddedPostgres, folder: Path, size: int = 3, more: str = "") -> None:
-        """`size` server connections for all clients: fewer than one replica has, so that every statement may meet another."""
+        """`size` is the number of server connections for all clients, fewer than one replica has, so that clients share them."""
         self.folder, self.log = folder, folder / "pgbouncer.log"
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        # It refuses to be root, and Postgres' socket is for Postgres' own account: be that one.
+        # PgBouncer refuses to run as root, and only the account of Postgres can open the socket of Postgres. So PgBouncer runs as
+        # that account.
         owner = postgres.socket_dir.stat()
         self._account = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []} if os.geteuid() == 0 else {}
         folder.mkdir(mode=0o700)
@@ -94,7 +95,7 @@ class PgBouncer:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Every connection of every client breaks, whatever it was doing."""
+        """Kills PgBouncer, which breaks every client connection in the middle of its work."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

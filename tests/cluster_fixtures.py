@@ -1,4 +1,4 @@
-"""What tests on real Kubernetes share: one control plane per run, a fresh namespace for each test, nodes that serve it alone."""
+"""Fixtures for tests on real Kubernetes: one control plane per run, a fresh namespace per test, nodes for that namespace only."""
 
 import contextlib
 import itertools
@@ -20,12 +20,12 @@ from holdfast_testcluster.node import NAMESPACE_KEY
 
 __all__ = ["control_plane", "make_namespace", "make_nodes", "namespace", "own_control_plane"]
 OURS = {"control_plane", "own_control_plane"}
-REQUIRED = "HOLDFAST_REQUIRE_KUBE"  # set to 1 where a run without these tests is a failure
+REQUIRED = "HOLDFAST_REQUIRE_KUBE"  # set to 1 where a run that skips these tests must fail
 _numbers = itertools.count(1)
 
 
 def skip_without_binaries(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without the programs: one loud line, and the tests are skipped; they fail instead where they are required."""
+    """Skips the Kubernetes tests, with one warning, if binaries are missing. Does nothing if the tests are required."""
     lacking = binaries.missing()
     ours = [each for each in items if OURS & set(getattr(each, "fixturenames", ()))]
     if lacking is None or not ours or _required():
@@ -48,7 +48,7 @@ def _required() -> bool:
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
-    """One for all test processes of a run. Nobody may stop it: who wants that takes `own_control_plane`."""
+    """Returns the control plane that all test processes of a run share. Tests that stop parts of it use `own_control_plane`."""
     want_binaries()
     base = tmp_path_factory.getbasetemp()
     with shared_control_plane(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) as access:
@@ -57,7 +57,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
 
 @pytest.fixture
 def own_control_plane(tmp_path: Path) -> Iterator[ControlPlane]:
-    """One for this test alone, whose pieces it may stop. Costs six seconds."""
+    """Returns a control plane for this test only, so that the test can stop parts of it. It takes six seconds to start."""
     want_binaries()
     with ControlPlane(tmp_path / "control-plane") as plane:
         yield plane
@@ -66,7 +66,7 @@ def own_control_plane(tmp_path: Path) -> Iterator[ControlPlane]:
 
 @pytest.fixture
 def make_namespace() -> Iterator[Callable[..., str]]:
-    """`make_namespace(access)`: a fresh one whose pods go to nodes made for it, deleted in the background after the test."""
+    """`make_namespace(access)` creates a namespace whose pods run on its own nodes. It is deleted after the test."""
     made: list[tuple[Access, str]] = []
 
     def make(access: Access) -> str:
@@ -82,19 +82,19 @@ def make_namespace() -> Iterator[Callable[..., str]]:
 
     yield make
     for access, name in made:
-        with contextlib.suppress(OSError):  # its control plane may be gone
+        with contextlib.suppress(OSError):  # the control plane may have stopped already
             access.request("DELETE", f"/api/v1/namespaces/{name}")
 
 
 @pytest.fixture
 def namespace(control_plane: Access, make_namespace: Callable[..., str]) -> str:
-    """A fresh one on the shared control plane."""
+    """Returns a fresh namespace on the shared control plane."""
     return make_namespace(control_plane)
 
 
 @pytest.fixture
 def make_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., KubeletProcess]]:
-    """`make_nodes(access, namespace, nodes=3, images={…})`: started, and ended with the test before its namespace is deleted."""
+    """`make_nodes(access, namespace, nodes=3, images={…})` starts nodes and ends them before the namespace is deleted."""
     with contextlib.ExitStack() as stack:
 
         def make(access: Access, namespace: str, **options: Any) -> KubeletProcess:

@@ -1,4 +1,4 @@
-"""Pods for tests: made in one line, and waited for by what they say."""
+"""Creates pods for tests in one line, and waits until their status meets a condition."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,15 +9,15 @@ from holdfast_testcluster.kubelet_process import KubeletProcess
 from holdfast_testcluster.status import Object
 from waiting import eventually
 
-STAY = "trap 'exit 0' TERM; while true; do sleep 0.05; done"  # PID 1 hears only what it has a trap for
+STAY = "trap 'exit 0' TERM; while true; do sleep 0.05; done"  # PID 1 receives only the signals that it has a trap for
 DEAF = "trap '' TERM; while true; do sleep 0.05; done"
-SIDECAR: dict[str, Any] = {"restartPolicy": "Always"}  # of an init container
-VOLUME: dict[str, Any] = {"volumes": [{"name": "shared", "emptyDir": {}}]}  # of a pod
-SHARED: dict[str, Any] = {"volumeMounts": [{"name": "shared", "mountPath": "/run/shared"}]}  # of a container
+SIDECAR: dict[str, Any] = {"restartPolicy": "Always"}  # field of an init container
+VOLUME: dict[str, Any] = {"volumes": [{"name": "shared", "emptyDir": {}}]}  # field of a pod
+SHARED: dict[str, Any] = {"volumeMounts": [{"name": "shared", "mountPath": "/run/shared"}]}  # field of a container
 
 
 def container(name: str, script: str = "", **more: Any) -> Object:
-    """One that runs a shell script; without a script it is what its image says."""
+    """Returns a container that runs a shell script, or the command of its image if there is no script."""
     command = {"command": ["sh", "-c", script]} if script else {}
     return {"name": name, "image": "busybox:test", **command, **more}
 
@@ -30,9 +30,9 @@ class Pods:
         self.path = f"/api/v1/namespaces/{namespace}/pods"
 
     def create(self, name: str, *containers: Object, labels: dict[str, str] | None = None, **spec: Any) -> str:
-        """Its UID. Nothing is restarted, and it is given 5 s to end, unless the spec says otherwise."""
+        """Creates a pod and returns its UID. By default containers are not restarted, and the pod gets 5 s to end."""
         whole = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 5, "containers": list(containers), **spec}
-        # The account that every pod runs as is made a moment after its namespace.
+        # Every pod runs as the default service account, which a controller creates shortly after the namespace.
         account = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/default"
         eventually(lambda: self.access.request("GET", account).status == 200, what="the default service account")
         pod = self.access.ask("POST", self.path, {"metadata": {"name": name, "labels": labels or {}}, "spec": whole})
@@ -45,7 +45,7 @@ class Pods:
         return answer.body if answer.status == 200 else None
 
     def until(self, name: str, check: Callable[[Object], object], within: float = 20) -> Object:
-        """The pod, as soon as the check holds."""
+        """Returns the pod as soon as the check holds."""
 
         def look() -> Object:
             pod = self.get(name)
@@ -66,13 +66,13 @@ class Pods:
 
 
 def container_status(pod: Object, container: str) -> Object:
-    """The whole status of one container; empty before there is one."""
+    """Returns the whole status of one container, or an empty object before it has a status."""
     every = (pod["status"].get("initContainerStatuses") or []) + (pod["status"].get("containerStatuses") or [])
     return next((each for each in every if each["name"] == container), {})
 
 
 def state(pod: Object, container: str) -> Object:
-    """`{"running": …}` and so on."""
+    """Returns the state of a container, for example `{"running": …}`."""
     state: Object = container_status(pod, container).get("state", {})
     return state
 
@@ -87,7 +87,7 @@ def exit_code(pod: Object, container: str) -> int:
 
 
 def running(pods: Pods, nodes: KubeletProcess, name: str, uid: str, which: str = "main") -> int:
-    """The PID of a container, once it says that it runs."""
+    """Returns the PID of a container as soon as the pod's status shows that the container runs."""
     pods.until(name, lambda pod: "running" in state(pod, which))
     pid = nodes.pid(uid, which)
     assert pid
@@ -96,7 +96,7 @@ def running(pods: Pods, nodes: KubeletProcess, name: str, uid: str, which: str =
 
 
 def lives(pid: int) -> bool:
-    """A zombie does not."""
+    """Returns whether the process is alive. A zombie is not."""
     try:
         return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""What tests share: one Postgres a test process, a fresh database for each test, and whole fleets of real processes."""
+"""Fixtures that all tests share: one Postgres per test process, a fresh database per test, and fleets of real processes."""
 
 import asyncio
 import contextlib
@@ -24,14 +24,14 @@ from holdfast.postgres.store import PostgresStore
 if TYPE_CHECKING:
     from contracts.cluster import Stage
 
-pytest.register_assert_rewrite("contracts.cluster")  # so that its asserts show their values; before its first import
+pytest.register_assert_rewrite("contracts.cluster")  # before the first import, so that failed asserts in it show their values
 
-# What starts a whole fleet, real or simulated, or a cluster. `make test-quick` leaves out every test that asks for one of these,
-# and the folders e2e and soak.
+# Fixtures that start a whole fleet, real or simulated, or a cluster. `make test-quick` leaves out every test that uses one of
+# these, and the folders e2e and soak.
 WHOLE = {"make_fleet", "control_plane", "own_control_plane", "simulated", "simulated_dsn"}
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest applies `-m`
+@pytest.hookimpl(tryfirst=True)  # must run before pytest applies `-m`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     skip_without_binaries(config, items)
     for item in items:
@@ -41,14 +41,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def shared_postgres() -> Iterator[EmbeddedPostgres]:
-    if running := os.environ.get("HOLDFAST_TEST_POSTGRES"):  # the folder of a server that outlives this process
+    if running := os.environ.get("HOLDFAST_TEST_POSTGRES"):  # the folder of a server that keeps running after this process
         yield EmbeddedPostgres(Path(running), find_binaries())
         return
     folder = Path(tempfile.mkdtemp(prefix="hf-"))
-    folder.chmod(0o755)  # as root, Postgres runs as another account
+    folder.chmod(0o755)  # because Postgres runs as another account when the tests run as root
     server = EmbeddedPostgres(folder / "postgres", find_binaries())
     server.start()
-    # Its databases are thrown away, so nothing is lost by a crash. With fsync a test's database costs six times as much.
+    # The databases are thrown away after the tests, so a crash loses nothing. With fsync a test's database costs six times as
+    # much.
     asyncio.run(_admin(server.dsn, *(f"ALTER SYSTEM SET {name} = off" for name in ("fsync", "full_page_writes"))))
     asyncio.run(_admin(server.dsn, "SELECT pg_reload_conf()"))
     yield server
@@ -58,7 +59,7 @@ def shared_postgres() -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture(scope="session")
 def template(shared_postgres: EmbeddedPostgres) -> str:
-    """A migrated database that others are copied from."""
+    """Returns the name of a migrated database, from which the databases of tests are copied."""
 
     async def make() -> None:
         await _admin(shared_postgres.dsn, "CREATE DATABASE migrated")
@@ -70,7 +71,7 @@ def template(shared_postgres: EmbeddedPostgres) -> str:
 
 @pytest.fixture
 def dsn(shared_postgres: EmbeddedPostgres, template: str, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A fresh, migrated database."""
+    """Returns the DSN of a fresh, migrated database."""
     name = f"t{abs(hash(request.node.nodeid)) % 10**12}"
     asyncio.run(_admin(shared_postgres.dsn, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY"))
     yield _named(shared_postgres.dsn, name)
@@ -79,7 +80,7 @@ def dsn(shared_postgres: EmbeddedPostgres, template: str, request: pytest.Fixtur
 
 @pytest.fixture
 async def store(dsn: str) -> AsyncIterator[PostgresStore]:
-    """The real store on a fresh database."""
+    """Returns the real store on a fresh database."""
     made = PostgresStore(await Database.connect(dsn, size=16))
     try:
         yield made
@@ -89,7 +90,7 @@ async def store(dsn: str) -> AsyncIterator[PostgresStore]:
 
 @pytest.fixture
 async def cluster(stage: "Stage") -> AsyncIterator[Cluster]:
-    """A connection to the cluster of the test's stage."""
+    """Returns a connection to the cluster of the test's stage."""
     opened = stage.open()
     try:
         yield opened
@@ -99,14 +100,14 @@ async def cluster(stage: "Stage") -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A folder with a short path, because sockets lie in it."""
+    """Returns a folder with a short path, because the path of a socket in it must stay below 108 bytes."""
     with tempfile.TemporaryDirectory(prefix="hf-") as folder:
         yield Path(folder)
 
 
 @pytest.fixture
 def make_fleet() -> Iterator[Callable[..., Fleet]]:
-    """Fleets of real replicas, workers and a Postgres of their own; everything they started is ended with the test."""
+    """Starts fleets of real replicas and workers, each on its own Postgres. All their processes are ended after the test."""
     with contextlib.ExitStack() as stack:
 
         def make(**options: Any) -> Fleet:

@@ -1,4 +1,4 @@
-"""What the tests of both guided minutes share: a run of one, what it counted, and what it left behind."""
+"""Helpers for the tests of both demos: they run a demo, check what it counted, and find what it left behind."""
 
 import os
 import re
@@ -19,7 +19,7 @@ COUNTER = re.compile(r"^ +(\d+) lost, (\d+) doubled, (\d+) leaked$", re.MULTILIN
 
 @contextmanager
 def own_folder() -> Iterator[Path]:
-    """The demo's TMPDIR, and so a name that everything it starts carries."""
+    """Creates the demo's TMPDIR. Every process of the demo has this path in its environment, so that the test can find it."""
     path = Path(tempfile.mkdtemp(prefix="hf-"))
     path.chmod(0o755)
     try:
@@ -45,12 +45,12 @@ def left(folder: Path) -> list[object]:
 
 
 def counts_nothing_wrong(demo: subprocess.Popen[str], folder: Path, steps: int, within: float) -> str:
-    """All that it output."""
+    """Fails unless the demo counted nothing lost, doubled or leaked, and left nothing behind. Returns its output."""
     output, _ = demo.communicate(timeout=within)
     counted = [tuple(map(int, found)) for found in COUNTER.findall(output)]
     assert counted == [(0, 0, 0)] * steps, output
     assert demo.returncode == 0, output
-    assert "\033" not in output, "colours are for terminals"
+    assert "\033" not in output, "colours must be printed only on a terminal"
     assert not left(folder)
     return output
 
@@ -61,7 +61,7 @@ def leaves_nothing_when_interrupted(demo: subprocess.Popen[str], folder: Path, s
         if step in line:
             break
     if step.startswith("1"):
-        eventually(lambda: len(machine.processes(folder)) > 1, 30, "something that it starts runs")
+        eventually(lambda: len(machine.processes(folder)) > 1, 30, "a process of the demo runs")
     demo.send_signal(signal.SIGINT)
     output = demo.stdout.read()
     assert demo.wait(300) == 130, output

@@ -1,4 +1,4 @@
-"""A whole fleet of real processes for a test: replicas that can be killed, paused and cut off, on a Postgres of its own."""
+"""A whole fleet of real processes for a test: replicas that can be killed, paused and cut off, on their own Postgres."""
 
 import asyncio
 import http.client
@@ -51,7 +51,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class Fleet:
-    """`with Fleet(replicas=2) as fleet`: started, and ended with every process that it or its workers started."""
+    """`with Fleet(replicas=2) as fleet` starts a fleet. At the end it ends all processes of the fleet and of its workers."""
 
     def __init__(
         self,
@@ -70,17 +70,17 @@ class Fleet:
         self.token = self.layout.token.read_text().strip()
         self.postgres = EmbeddedPostgres(self.layout.postgres, find_binaries())
         self.bouncer: PgBouncer | None = None
-        self._pooled = pooled  # replicas reach Postgres through a PgBouncer in transaction mode
+        self._pooled = pooled  # whether replicas reach Postgres through a PgBouncer in transaction mode
         self.replicas: dict[int, subprocess.Popen[bytes]] = {}
         self.log = self.home / "replicas.log"
 
-    # Life
+    # Start and end
 
     def __enter__(self) -> "Fleet":
         try:
             self.postgres.start()
             if self._pooled:
-                for name, value in SETTINGS.items():  # as docs/operations.md tells the operator
+                for name, value in SETTINGS.items():  # the settings that docs/operations.md gives to the operator
                     self.sql(f"ALTER ROLE holdfast IN DATABASE holdfast SET {name} = '{value}'")
                 self.bouncer = PgBouncer(self.postgres, self.home / "bouncer")
                 self.bouncer.start()
@@ -122,7 +122,7 @@ class Fleet:
         deadline = Deadline(20)
         quiet = 0
         while quiet < 2:
-            assert not deadline.over(), "some worker of a test will not end"
+            assert not deadline.over(), "a worker of this test does not end"
             left = self.processes()
             quiet = 0 if left else quiet + 1
             for process in left:
@@ -152,7 +152,7 @@ class Fleet:
         self.replicas[n].kill()
         self.replicas[n].wait()
 
-    # Asking
+    # Requests
 
     def api(
         self,
@@ -174,7 +174,7 @@ class Fleet:
             connection.close()
 
     def claim(self, pool: str, *, replica: int = 0, **request: Any) -> dict[str, Any]:
-        """Returns the claim as soon as it is active or over, at the latest after `wait` of a calm machine."""
+        """Returns the claim when it is active or ended, or as it is after `wait`. On a busy machine `wait` is stretched."""
         deadline = Deadline(_seconds(request.get("wait", "0s")))
         answer = self.api("POST", "/v1/claims", {"pool": pool, **request}, replica=replica)
         assert answer.status in (200, 201, 202), answer.raw
@@ -182,13 +182,13 @@ class Fleet:
         return claim if claim["state"] in ("active", "ended") else self._wait(claim, deadline, "active", replica)
 
     def see(self, claim: str, *, wait: str = "0s", until: str = "ended", replica: int = 0) -> dict[str, Any]:
-        """Returns the claim as soon as it has come so far, at the latest after `wait` of a calm machine."""
+        """Returns the claim when it is in the state `until`, or as it is after `wait`. On a busy machine `wait` is stretched."""
         deadline = Deadline(_seconds(wait))
         return self._wait(self._look(claim, wait, until, replica), deadline, until, replica)
 
     def _wait(self, claim: dict[str, Any], deadline: Deadline, until: str, replica: int) -> dict[str, Any]:
         while claim["state"] not in (until, "ended") and (left := deadline.left()) > 0.05:
-            claim = self._look(claim["id"], f"{left:.2f}s", until, replica)
+            claim = self._look(claim["id"], f"{round(left * 1000)}ms", until, replica)
         return claim
 
     def _look(self, claim: str, wait: str, until: str, replica: int) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class Fleet:
         return list(self.api("GET", f"/v1/workers{query}", replica=replica).json["items"])
 
     def warm(self, count: int, within: float = 30, *, replica: int = 0) -> list[dict[str, Any]]:
-        """Wait until so many workers are warm and ready."""
+        """Waits until at least `count` workers are warm and ready, and returns them."""
         return eventually(
             lambda: len(found := [w for w in self.workers("warm", replica=replica) if w["ready"]]) >= count and found,
             within,
@@ -226,7 +226,7 @@ class Fleet:
     # Processes
 
     def processes(self, worker: str | None = None) -> list[Process]:
-        """Every process that a worker (or any) of this fleet has left."""
+        """Returns every running process of one worker, or of all workers of this fleet."""
         table, found = Table(), list[Process]()
         for path in self.layout.workers.iterdir() if self.layout.workers.exists() else ():
             if worker is not None and path.name != worker:
@@ -237,7 +237,7 @@ class Fleet:
                     uid = json.loads((path / "order.json").read_bytes())["uid"]
                     found += kin(uid, shim, agent, table).sure
             except FileNotFoundError:
-                continue  # forgotten while we looked
+                continue  # the folder was removed in the meantime
         return found
 
     def agent_of(self, worker: str) -> Process:
@@ -248,7 +248,7 @@ class Fleet:
     # Promises
 
     def check_promises(self) -> None:
-        """P1, P2 and P5 as the database and the machine itself show them."""
+        """Fails if `doctor` finds that the database or the machine breaks P1, P2 or P5."""
         answer = self.api("GET", "/v1/doctor", replica=self.alive())
         broken = [check for check in answer.json["checks"] if not check["ok"]]
         assert not broken, broken

@@ -1,4 +1,4 @@
-"""How tests wait: for a condition, with a bound; never for a time."""
+"""Helpers with which tests wait for a condition, with a time limit. No test sleeps for a fixed time."""
 
 import asyncio
 import http.client
@@ -10,18 +10,18 @@ from typing import TypeVar
 import asyncpg
 
 T = TypeVar("T")
-LOOK_EVERY = 0.05  # seconds: a look may cost a request and a statement
-GLANCE_EVERY = 0.01  # seconds, for a look at what lies in memory
-NOT_YET = (OSError, http.client.HTTPException, asyncpg.PostgresError, AssertionError)  # what a look that comes too early raises
-STRETCH = 4  # a bound is never stretched to more than this many times its length
+LOOK_EVERY = 0.05  # seconds, because a check may cost a request and a statement
+GLANCE_EVERY = 0.01  # seconds, for checks that only read memory
+NOT_YET = (OSError, http.client.HTTPException, asyncpg.PostgresError, AssertionError)  # the errors of a check that runs too early
+STRETCH = 4  # a time limit is stretched to at most this many times its length
 CPU_PRESSURE = Path("/proc/pressure/cpu")
 
 
 class Deadline:
-    """A bound in seconds of a calm machine.
+    """A time limit in seconds that is stretched while the machine is busy.
 
-    While some process waits for a processor, four seconds of the clock count as one. So a bound is exact on a quiet machine,
-    and a machine that is busy with other work does not fail a test by its own slowness.
+    While some process waits for a processor, four seconds of the clock count as one. So the limit is exact on a quiet machine,
+    and a machine that is busy with other work does not fail a test because it is slow.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -38,7 +38,7 @@ class Deadline:
 
 
 def _starved_seconds() -> float:
-    """Returns for how long since boot some process has waited for a processor; 0 where the kernel does not count it."""
+    """Returns for how many seconds since boot some process has waited for a processor, or 0 if the kernel does not count it."""
     try:
         some = CPU_PRESSURE.read_text().splitlines()[0]
     except OSError:
@@ -47,7 +47,7 @@ def _starved_seconds() -> float:
 
 
 def eventually(check: Callable[[], T], within: float = 20, what: str = "the condition") -> T:
-    """Returns the first true answer of `check`; fails with the last one when time is up."""
+    """Returns the first true result of `check`. Fails with the last result when the time is up."""
     deadline = Deadline(within)
     last: object = None
     while True:
@@ -62,7 +62,7 @@ def eventually(check: Callable[[], T], within: float = 20, what: str = "the cond
 
 
 async def becomes(check: Callable[[], Awaitable[T]], within: float = 20, what: str = "the condition") -> T:
-    """Returns the first true answer of an asynchronous `check`; fails with the last one when time is up."""
+    """Returns the first true result of an asynchronous `check`. Fails with the last result when the time is up."""
     deadline = Deadline(within)
     while not (last := await check()):
         assert not deadline.over(), f"{what} did not hold within {within} s; last: {last!r}"
@@ -71,7 +71,7 @@ async def becomes(check: Callable[[], Awaitable[T]], within: float = 20, what: s
 
 
 def always(check: Callable[[], object], during: float, what: str = "the condition") -> None:
-    """Fails unless the condition holds now and at every look until the time is up: for what must *not* happen."""
+    """Fails unless the condition holds at every check until the time is up. It is for events that must *not* happen."""
     deadline = monotonic() + during
     while True:
         assert check(), f"{what} did not hold for {during} s"
@@ -81,7 +81,7 @@ def always(check: Callable[[], object], during: float, what: str = "the conditio
 
 
 async def sooner(check: Callable[[], T], within: float = 20) -> T | None:
-    """Returns the first true answer of `check`, or None when time is up. For fakes on an event loop."""
+    """Returns the first true result of `check`, or None when the time is up. It is for fakes on an event loop."""
     deadline = Deadline(within)
     while not (found := check()):
         if deadline.over():

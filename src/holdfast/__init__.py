@@ -6,10 +6,11 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`holdfast.claim` and the other names of the client, loaded when first used: an import must not cost an HTTP library."""
+    """Returns `holdfast.claim` or another name of the client. The client is imported on first use, because `import holdfast`
+    must not load an HTTP library."""
     if name.startswith("_"):
         raise AttributeError(name)
     from importlib import import_module
 
-    # Not `from . import`, which asks us for the name again when a submodule of it is being loaded.
+    # `from . import` does not work here: it calls this function again while a submodule of the client is being loaded.
     return getattr(import_module("holdfast.client"), name)

@@ -1,4 +1,4 @@
-"""Named crash points: a test ends the process between two steps, to see what the next replica makes of it."""
+"""Named crash points: a test kills the process between two steps, to check what the next replica does."""
 
 import os
 import signal
@@ -6,24 +6,24 @@ import signal
 VARIABLE = "HOLDFAST_CRASH_AT"
 
 POINTS = (
-    "claim.stored",  # the batch is durable, nobody has been told
-    "handover.protected",  # the pod is protected, the store does not know
-    "handover.offered",  # the store knows, the agent has not been woken
-    "handover.delivered",  # the assignment is marked as told, the answer is not sent
-    "handover.acknowledged",  # active, the answer is not sent
-    "release.stored",  # ended, neither holder nor agent know
-    "result.stored",  # a job's end is durable, the agent has not heard so
-    "condemn.stored",  # retiring, the pod is not deleted
-    "delete.sent",  # the pod was told to end, nothing else noted
-    "bury.confirmed",  # absence is proven, the row is not closed
-    "spawn.rows",  # rows are there, no pod
-    "spawn.created",  # the pod is there, its UID is not noted
-    "park.stored",  # the worker is parked, its agent has not reset
+    "claim.stored",  # the batch is stored, no request has been answered
+    "handover.protected",  # the pod is protected, the store does not know it
+    "handover.offered",  # the offer is stored, the agent has not been woken
+    "handover.delivered",  # the delivery is stored, the assignment has not been sent
+    "handover.acknowledged",  # the claim is active, the answer has not been sent
+    "release.stored",  # the claim has ended, neither holder nor agent knows it
+    "result.stored",  # a job's end is stored, its agent has not been answered
+    "condemn.stored",  # the worker is retiring, its pod is not deleted
+    "delete.sent",  # the deletion was sent, nothing else is stored
+    "bury.confirmed",  # the pod's absence is proven, the row is not closed
+    "spawn.rows",  # the rows are stored, there are no pods
+    "spawn.created",  # the pods exist, their UIDs are not stored
+    "park.stored",  # the worker is parked, its agent has not reset it
 )
 
 
 def crash_point(name: str) -> None:
-    """Die here, as by SIGKILL, if the environment names this point. Costs one look-up otherwise."""
+    """Kills the process with SIGKILL if the environment names this point. Otherwise it costs one look-up."""
     if os.environ.get(VARIABLE) == name:
         assert name in POINTS, name
         once = os.environ.get(VARIABLE + "_ONCE")

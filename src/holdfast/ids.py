@@ -1,10 +1,10 @@
-"""New names. One seam, so that a simulation's seed decides them."""
+"""New names. All of them are made here, so that the seed of a simulation decides them."""
 
 import random
 import secrets
 from typing import Protocol
 
-ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # without i, l, o, u: names are read aloud
+ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # without i, l, o, u, because people read names aloud
 
 
 class Random(Protocol):
@@ -14,7 +14,7 @@ class Random(Protocol):
 
 
 class Ids:
-    """Names with a prefix that says what they name: c-…, w-…, p-…, r-…, t-…."""
+    """Makes names whose prefix shows what they name: c-…, w-…, p-…, r-…, t-…."""
 
     def __init__(self, source: Random | None = None) -> None:
         self._random: Random = source or random.SystemRandom()

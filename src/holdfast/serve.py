@@ -1,4 +1,4 @@
-"""Run one replica: its doors and its duties in one process."""
+"""Runs one replica: its HTTP routes and its duties in one process."""
 
 import asyncio
 import contextlib
@@ -21,12 +21,13 @@ from .ports.recovery import Mark
 from .postgres.database import UNAVAILABLE
 from .wiring import Layout, Settings, Wired, admit, connect, kubernetes_cluster, local_cluster, wire
 
-COLLECT_AFTER = 50_000  # objects; requests leave no cycles behind, so a collection finds little and stops everybody meanwhile
-GRACE = 5  # seconds for requests under way; long polls and waits are answered at once
+# Objects between two collections. Requests leave no reference cycles, so a collection frees little but stops the event loop.
+COLLECT_AFTER = 50_000
+GRACE = 5  # seconds for requests in progress; long polls and waits are answered at once
 
 
 class Server(uvicorn.Server):
-    """Uvicorn, which first lets go of everybody who waits."""
+    """Uvicorn that answers all waiting requests before it exits."""
 
     def __init__(self, config: uvicorn.Config, wired: Wired) -> None:
         super().__init__(config)
@@ -34,8 +35,8 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Ours alone. Uvicorn would raise them once more when it has served, and we would die of that before our leave: terms
-        that nobody gives back stay dark until they run out."""
+        """Installs only our own signal handlers. Uvicorn's version raises the signal again after serving, which would kill the
+        process before the replica gives its terms back. Its duties would then not be done until the terms expire."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.handle_exit, number, None)
@@ -57,7 +58,7 @@ async def serve(settings: Settings) -> None:
     wired: Wired | None = None
     probes = Probes(lambda: wired is not None and wired.context.ready())
     if settings.probe_port is not None:
-        # Before the store: a replica that waits for Postgres is alive, and must not be restarted for it.
+        # This comes before the store, because a replica that waits for Postgres is alive and must not be restarted.
         await probes.listen(settings.host, settings.probe_port)
     within = settings.kubernetes
     cluster: Cluster = local_cluster(layout) if within is None else await kubernetes_cluster(within, settings.url)
@@ -71,7 +72,7 @@ async def serve(settings: Settings) -> None:
         wired.app,
         host=settings.host,
         port=settings.port,
-        log_config=None,  # as ours: see Libraries
+        log_config=None,  # the handler `Libraries` logs for uvicorn
         log_level="warning",
         access_log=False,
         lifespan="off",
@@ -97,15 +98,15 @@ async def serve(settings: Settings) -> None:
 
 
 def spare_collections() -> None:
-    """What was made until here lives for ever: walked again by every full collection, it stops the loop for tens of
-    milliseconds while claims wait (docs/benchmarks.md)."""
+    """Excludes all objects that exist now from garbage collection, because they live as long as the process. Otherwise every
+    full collection walks them and stops the event loop for tens of milliseconds while claims wait (docs/benchmarks.md)."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 20, 50)
 
 
 async def _leave_with_supervisor(server: Server) -> None:
-    """`up` was killed: a replica that nobody would start again must not keep the port."""
+    """Stops this replica when the `up` that started it was killed. Otherwise an unsupervised replica would keep the port."""
     supervisor = os.environ.get("HOLDFAST_SUPERVISOR")
     while supervisor is not None and str(os.getppid()) == supervisor:  # noqa: ASYNC110 - nothing would set an event
         await asyncio.sleep(1)
@@ -119,7 +120,7 @@ def run(settings: Settings) -> None:
 
 
 def configure_logging() -> None:
-    """One line an event on standard error; JSON where nobody watches."""
+    """Logs one line per event to standard error: colored text on a terminal, otherwise JSON."""
     processors: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -135,8 +136,8 @@ def configure_logging() -> None:
 
 
 class Libraries(logging.Handler):
-    """What libraries log, as one line of ours. That the store is away is said without a traceback, which would say nothing more,
-    and by the error's type: its text may echo what users sent."""
+    """Logs what libraries log as one line in our format. An unavailable store is logged without a traceback, which would add
+    nothing. Only the error's type is logged, because its text may contain what users sent."""
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None

@@ -1,4 +1,4 @@
-"""A whole fleet on one machine: Postgres, replicas that are started again when they die, and pools from a file."""
+"""Runs a whole fleet on one machine: Postgres, and replicas that are restarted when they die."""
 
 import asyncio
 import contextlib
@@ -17,13 +17,13 @@ from .postgres.embedded import EmbeddedPostgres, PostgresFailed, find_binaries
 from .postgres.store import PostgresStore
 from .wiring import Layout, Settings, admit, connect
 
-STOP_SECONDS = 15.0  # a replica answers its waiters and leaves within 5 s
-STABLE = 10.0  # a replica that lived this long may be started again at once
+STOP_SECONDS = 15.0  # a replica answers its waiting requests and exits within 5 s
+STABLE = 10.0  # seconds; a replica that ran this long is restarted at once
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What `holdfast up` was asked for."""
+    """The options of `holdfast up`."""
 
     data_dir: Path
     port: int = 7070
@@ -31,7 +31,7 @@ class Plan:
     dsn: str | None = field(default=None, repr=False)
     stop_workers: bool = False
     host: str = "127.0.0.1"
-    pooled: bool = False  # the DSN leads through PgBouncer
+    pooled: bool = False  # whether the DSN connects through PgBouncer
 
     @property
     def urls(self) -> list[str]:
@@ -39,7 +39,7 @@ class Plan:
 
 
 def prepare(plan: Plan) -> Layout:
-    """The files that must be there before a replica starts."""
+    """Creates the files that a replica needs before it starts, and returns their paths."""
     layout = Layout(plan.data_dir.absolute())
     layout.ensure()
     layout.announce(plan.urls, only=True)
@@ -51,9 +51,9 @@ class Up:
         self.plan = plan
         self.layout = prepare(plan)
         self.postgres: EmbeddedPostgres | None = None
-        self._asked = asyncio.Event()  # somebody wants us to stop
-        self._hurry = asyncio.Event()  # … and asked twice: without waiting for busy workers
-        self._stopping = asyncio.Event()  # replicas that end now are not started again
+        self._asked = asyncio.Event()  # set by the first signal: stop
+        self._hurry = asyncio.Event()  # set by the second signal: do not wait for busy workers
+        self._stopping = asyncio.Event()  # once set, a replica that exits is not restarted
         self._lock: int | None = None
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._keepers: list[asyncio.Task[None]] = []
@@ -84,7 +84,8 @@ class Up:
         return await connect(settings, self.layout.install.read_text().strip())
 
     async def _keep_alive(self, port: int) -> None:
-        """A replica that dies is started again: at once if it had lived, later and later if it had not."""
+        """Restarts a replica whenever it exits. The pause doubles each time, up to 10 s, and is short again after a replica ran
+        for longer than STABLE."""
         pause = 0.2
         while not self._stopping.is_set():
             born = time.monotonic()
@@ -100,7 +101,7 @@ class Up:
                 await asyncio.wait_for(self._stopping.wait(), pause)
 
     async def _keep_postgres(self, postgres: EmbeddedPostgres) -> None:
-        """A server that crashed is started again. One that was stopped in order is somebody's wish."""
+        """Restarts Postgres after a crash. A Postgres that was stopped cleanly stays down, because an operator did that."""
         while not self._stopping.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), 1)
@@ -113,7 +114,7 @@ class Up:
                 say(f"Postgres  {error}")
 
     async def _launch(self, port: int) -> asyncio.subprocess.Process:
-        # The DSN holds a password: it goes by the environment, which other users cannot read, not by the command line.
+        # The DSN holds a password. It is passed in the environment, because other users can read the command line.
         environment = {**os.environ, "HOLDFAST_DSN": self._dsn, "HOLDFAST_SUPERVISOR": str(os.getpid())}
         arguments = [
             "serve",
@@ -130,17 +131,18 @@ class Up:
         )
 
     def stop_soon(self) -> None:
-        """Asked once: in order. Asked again: without waiting for workers."""
+        """Requests a stop. A second call also skips the wait for busy workers."""
         if self._asked.is_set():
             self._hurry.set()
         self._asked.set()
 
     async def run(self) -> None:
-        """Until somebody asks to stop."""
+        """Returns when a stop is requested."""
         await self._asked.wait()
 
     async def stop(self) -> None:
-        """Only what is ours: replicas first, then Postgres. Busy workers go on, and report after the next start."""
+        """Stops the replicas, and then Postgres if this process started it. Busy workers continue, and report their results
+        after the next start."""
         if self.plan.stop_workers and self._lock is not None:
             await self._drain()
         self._stopping.set()
@@ -165,7 +167,7 @@ class Up:
             await process.wait()
 
     async def _drain(self) -> None:
-        """Free workers go, busy ones finish: wait for the last, and say how many are left."""
+        """Ends free workers, waits until busy ones finish, and prints how many are left."""
         try:
             store = await asyncio.wait_for(self._store(), 10)
         except TimeoutError:
@@ -173,13 +175,13 @@ class Up:
             return
         try:
             await store.fleet.stop_workers(True)
-            said = -1
+            printed = -1
             while True:
                 workers, _ = await store.workers.find(pool=None, state=None, limit=1000, cursor=None)
                 held = sum(worker.state == "held" for worker in workers)
-                if len(workers) != said:
+                if len(workers) != printed:
                     say(f"Workers   {len(workers)} left, {held} of them busy" if workers else "Workers   all gone")
-                    said = len(workers)
+                    printed = len(workers)
                 if not workers or self._hurry.is_set():
                     return
                 await asyncio.sleep(0.5)
@@ -194,7 +196,8 @@ class AlreadyUp(Exception):
 
 
 def _only_one(root: Path) -> int:
-    """One fleet a data directory: a second one would stop the first one's Postgres when it leaves."""
+    """Locks the data directory and returns the lock's file descriptor. A second `up` on the same directory would stop the
+    first one's Postgres when it exits."""
     lock = os.open(root / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -215,7 +218,7 @@ Then = Callable[[Plan, Layout], Coroutine[Any, Any, None]]
 
 
 async def up(plan: Plan, then: Then) -> None:
-    """Start, do `then` beside it (apply pools, greet), run until a signal, stop."""
+    """Starts the fleet, runs `then` (applies pools and prints the next steps), waits for a signal, and stops the fleet."""
     fleet = Up(plan)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -226,7 +229,7 @@ async def up(plan: Plan, then: Then) -> None:
         running = asyncio.create_task(fleet.run())
         await asyncio.wait([greeting, running], return_when=asyncio.FIRST_COMPLETED)
         if greeting.done():
-            greeting.result()  # a bad pools file ends `up` with its reason
+            greeting.result()  # raises what `then` raised, so that a pools file that is refused ends `up` with the reason
         await running
         greeting.cancel()
     finally:

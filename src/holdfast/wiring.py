@@ -1,4 +1,4 @@
-"""Put a replica together: store, cluster, claim path, duties and routes. The only place that knows all of them."""
+"""Builds a replica from its store, cluster, claim path, duties and routes. This is the only module that knows all of them."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Layout:
-    """What lies where below a data directory."""
+    """The paths of the files and folders below a data directory."""
 
     root: Path
 
@@ -74,14 +74,15 @@ class Layout:
         return self.root / "postgres"
 
     def ensure(self) -> None:
-        """The private files that must be there before a replica starts. Nothing that exists is changed."""
+        """Creates the private files that a replica needs before it starts. Existing files are not changed."""
         self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
         _keep(self.key, secrets.token_bytes(32))
         _keep(self.install, f"i-{secrets.token_hex(6)}\n".encode())
         _keep(self.token, f"{Ids().token()}\n".encode())
 
     def announce(self, urls: list[str], *, only: bool = False) -> None:
-        """Where agents find replicas; they read it again whenever one does not answer."""
+        """Writes the replicas' URLs for agents. An agent reads the file again whenever a replica does not answer. With `only`,
+        the URLs that the file holds so far are dropped."""
         known = [] if only or not self.servers.exists() else self.servers.read_text().split()
         draft = self.servers.with_name(f".servers.{os.getpid()}")
         draft.write_text("\n".join(dict.fromkeys([*urls, *known])) + "\n")
@@ -89,7 +90,7 @@ class Layout:
 
 
 def _keep(path: Path, content: bytes) -> None:
-    """Write a private file once. A reader never sees half of it."""
+    """Writes a private file if it does not exist yet. The file appears complete, so that a reader never sees half of it."""
     if path.exists():
         return
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -103,12 +104,12 @@ def _keep(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True)
 class InKubernetes:
-    """Workers are pods of this namespace, not processes of this machine."""
+    """Settings for workers that are pods of a Kubernetes namespace instead of processes of this machine."""
 
     namespace: str
     install: str
     agent_image: str
-    agent_url: str | None = None  # where agents find us; else each replica's own address
+    agent_url: str | None = None  # the replicas' address for agents; without it, each replica's own address
     kubeconfig: Path | None = None
     context: str | None = None
     priority_class: str | None = None
@@ -121,10 +122,10 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 7070
     pooled: bool = False
-    probe_port: int | None = None  # for kubelets: health without a token
-    advertise: str | None = None  # the address that others reach us at, where it is not the one we listen on
-    key_file: Path | None = None  # shared by all replicas; else below the data directory
-    token_file: Path | None = None  # an admin's token that must work
+    probe_port: int | None = None  # serves health to kubelets without a token
+    advertise: str | None = None  # the address at which others reach this replica, if it differs from `host`
+    key_file: Path | None = None  # shared by all replicas; without it, the key below the data directory is used
+    token_file: Path | None = None  # holds an admin token that every replica accepts
     kubernetes: InKubernetes | None = None
 
     @property
@@ -134,7 +135,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Wired:
-    """A replica that is put together but not started."""
+    """A replica that is built but not started."""
 
     app: Starlette
     context: Context
@@ -155,8 +156,8 @@ def local_cluster(layout: Layout) -> LocalCluster:
 
 
 async def kubernetes_cluster(asked: InKubernetes, url: str) -> Cluster:
-    """Raises NoCluster: there is no API server to speak to."""
-    from .kubernetes.access import find_access  # only here: a fleet on one machine needs none of it
+    """Returns the cluster of this namespace. Raises NoCluster if no API server is configured."""
+    from .kubernetes.access import find_access  # imported here, because a fleet on one machine does not need it
     from .kubernetes.api import Api
     from .kubernetes.cluster import KubernetesCluster
     from .kubernetes.template import Setup
@@ -177,8 +178,8 @@ def wire(
     duties_store: Store | None = None,
     clock: Clock = time,
 ) -> Wired:
-    """Everything above the ports. A simulation calls this with its own store, cluster, ids and clock. `duties_store` is the same
-    store over connections of its own, so that no flood of requests can keep the duties from theirs (P6)."""
+    """Builds everything above the ports. A simulation calls this with its own store, cluster, ids and clock. `duties_store` is
+    the same store with separate connections, so that a flood of requests cannot block the duties (P6)."""
     duties_store = duties_store or store
     ids = ids or Ids()
     metrics, signals = Metrics(), Signals()
@@ -202,14 +203,14 @@ def wire(
 
 
 async def admit(store: Store, token: str) -> None:
-    """The operator's token works, whoever made it."""
+    """Stores the operator's token as an admin token, unless it is stored already."""
     await store.access.make_token(Ids().new("t"), hash_token(token), "operator of this machine", "admin", None, None)
 
 
 async def connect(
     settings: Settings, install: str, *, size: int = 8, mark: Mark | None = None, pids: set[int] | None = None
 ) -> PostgresStore:
-    """The store, migrated; waits for a Postgres that is not there yet, and says so."""
+    """Returns the migrated store. Until Postgres is available, this waits and logs the reason."""
     pause = 0.2
     while True:
         try:

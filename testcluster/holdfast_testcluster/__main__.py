@@ -1,4 +1,4 @@
-"""Leave a test cluster running for people to try things: `python -m holdfast_testcluster up` (from `make kube-up`)."""
+"""Runs a test cluster until Ctrl-C, so that people can try it: `python -m holdfast_testcluster up` (used by `make kube-up`)."""
 
 import argparse
 import json
@@ -34,7 +34,7 @@ def up(nodes: int, hollow: int, images: dict[str, list[str]]) -> None:
             stop.wait()
             print("stopping", flush=True)
             for each in kubelets:
-                each.kill()  # nobody will see its nodes again
+                each.kill()  # killed, because its nodes are not used again
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -55,8 +55,8 @@ Containers are processes of this machine: an image is only a name. Logs are in {
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m holdfast_testcluster")
     parser.add_argument("command", choices=["up"])
-    parser.add_argument("--nodes", type=int, default=3, help="that run pods as processes")
-    parser.add_argument("--hollow", type=int, default=0, help="further ones that only say so")
+    parser.add_argument("--nodes", type=int, default=3, help="number of nodes that run pods as processes")
+    parser.add_argument("--hollow", type=int, default=0, help="number of further nodes that only pretend to run pods")
     parser.add_argument("--image", action="append", default=[], metavar="NAME=ARGV", help="what an image runs, ARGV as JSON")
     args = parser.parse_args()
     up(args.nodes, args.hollow, {name: json.loads(argv) for name, argv in (each.split("=", 1) for each in args.image)})

@@ -1,4 +1,4 @@
-"""A running test cluster as its admin sees it: requests, kubectl, kubeconfigs. All of it comes from the files in its folder."""
+"""Access to a running test cluster as admin: requests, kubectl, kubeconfigs. It reads everything from the cluster's folder."""
 
 import http.client
 import json
@@ -19,11 +19,11 @@ MERGE = "application/merge-patch+json"
 
 class Answer(NamedTuple):
     status: int
-    body: Any  # decoded JSON, or text where it is none; of a watch that ended, the list of its events
+    body: Any  # decoded JSON, or text if it is not JSON; for a watch that has ended, the list of its events
 
 
 class Access:
-    """Anybody who knows the folder of a control plane can use it; only its `ControlPlane` can stop it."""
+    """Any process that knows the folder of a control plane can use it. Only its `ControlPlane` object can stop it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -36,13 +36,13 @@ class Access:
 
     @cached_property
     def token(self) -> str:
-        """The admin's, who is in `system:masters`."""
+        """Returns the token of the admin, who is in the group `system:masters`."""
         return (self.folder / "admin.token").read_text().strip()
 
     # Requests
 
     def request(self, method: str, path: str, body: Any = None, kind: str = JSON, token: str | None = None) -> Answer:
-        """One request to the API server as the admin, or as whoever the token belongs to; any status is an answer."""
+        """Sends one request to the API server as the admin, or as the user of the token. Returns the answer with any status."""
         host = self.url.removeprefix("https://")
         connection = http.client.HTTPSConnection(host, timeout=30, context=self._tls)
         try:
@@ -55,7 +55,7 @@ class Access:
             connection.close()
 
     def ask(self, method: str, path: str, body: Any = None, kind: str = JSON) -> Any:
-        """The same where only success will do."""
+        """Sends a request like `request`, and fails unless it succeeds. Returns the body of the answer."""
         answer = self.request(method, path, body, kind)
         assert answer.status < 300, f"{method} {path}: {answer.status} {answer.body}"
         return answer.body
@@ -67,7 +67,7 @@ class Access:
     # Tools
 
     def kubectl(self, *args: str, input: str | None = None, kubeconfig: Path | None = None, check: bool = True) -> str:
-        """What kubectl printed; with `check=False` also its errors, whatever it ended with."""
+        """Returns the output of kubectl. With `check=False` a failure is allowed, and the errors are returned as well."""
         done = subprocess.run(
             [str(binaries.path("kubectl")), *args],
             input=input,
@@ -79,12 +79,12 @@ class Access:
         return done.stdout if check else done.stdout + done.stderr
 
     def kubectl_env(self, kubeconfig: Path | None = None) -> dict[str, str]:
-        """For whoever runs kubectl in another way; nothing of the person's own set-up is read or written."""
+        """Returns the environment for kubectl. With it, kubectl neither reads nor writes the user's own configuration."""
         private = {"KUBECONFIG": str(kubeconfig or self.kubeconfig), "HOME": str(self.folder), "KUBERC": "off"}
         return {"PATH": f"{binaries.folder()}:{os.environ['PATH']}", **private}
 
     def kubeconfig_for(self, token: str, name: str, namespace: str = "default") -> Path:
-        """A kubeconfig for whoever the token belongs to, as `<name>.kubeconfig` in the folder."""
+        """Writes a kubeconfig for the user of the token to `<name>.kubeconfig` in the folder, and returns its path."""
         path = self.folder / f"{name}.kubeconfig"
         cluster = {"server": self.url, "certificate-authority": str(self.ca)}
         config = {
@@ -100,14 +100,14 @@ class Access:
         return path
 
     def service_account_token(self, namespace: str, name: str, seconds: int = 3600, audiences: tuple[str, ...] = ()) -> str:
-        """By TokenRequest; the ServiceAccount must exist."""
+        """Returns a token from a TokenRequest. The ServiceAccount must exist."""
         spec = {"expirationSeconds": seconds, "audiences": list(audiences)}
         at = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         token: str = self.ask("POST", at, {"spec": spec})["status"]["token"]
         return token
 
     def service_account_kubeconfig(self, namespace: str, name: str, seconds: int = 3600) -> Path:
-        """What a program that runs as this ServiceAccount would have."""
+        """Returns a kubeconfig with the rights of this ServiceAccount."""
         return self.kubeconfig_for(self.service_account_token(namespace, name, seconds), f"{namespace}.{name}", namespace)
 
 

@@ -1,4 +1,4 @@
-"""The kubelet's own small client of the API server, on aiohttp."""
+"""The kubelet's own small client of the API server, based on aiohttp."""
 
 import asyncio
 import ssl
@@ -12,10 +12,11 @@ import yaml
 
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
-STRATEGIC = "application/strategic-merge-patch+json"  # what a kubelet uses: conditions are merged by type, not replaced
+# as a kubelet uses it, because it merges conditions by type and does not replace them
+STRATEGIC = "application/strategic-merge-patch+json"
 AGAIN_AFTER = 0.5  # seconds
 UNREACHABLE = (aiohttp.ClientError, TimeoutError, OSError)
-EVENT_AT_MOST = 4 << 20  # bytes: an object is at most about 1.5 MB
+EVENT_AT_MOST = 4 << 20  # bytes, because an object has at most about 1.5 MB
 
 Object = dict[str, Any]
 Body = Mapping[str, Any]
@@ -27,11 +28,11 @@ class Answer(NamedTuple):
 
 
 class Expired(Exception):
-    """The resourceVersion is too old: list again."""
+    """The resourceVersion is too old. The caller must list again."""
 
 
 class Api:
-    """`async with Api(kubeconfig) as api`. A method raises what aiohttp raises when the API server cannot be reached."""
+    """`async with Api(kubeconfig) as api`. Methods raise the errors of aiohttp if the API server cannot be reached."""
 
     def __init__(self, kubeconfig: Path, connections: int = 64) -> None:
         config = yaml.safe_load(kubeconfig.read_text())
@@ -50,7 +51,7 @@ class Api:
         await self._session.close()
 
     async def request(self, method: str, path: str, body: Body | None = None, kind: str = JSON) -> Answer:
-        """Any status is an answer."""
+        """Returns the answer with any status."""
         data = None if body is None else msgspec.json.encode(body)
         timeout = aiohttp.ClientTimeout(total=15)
         async with self._session.request(method, path, data=data, headers={"Content-Type": kind}, timeout=timeout) as response:
@@ -59,7 +60,7 @@ class Api:
             return Answer(response.status, msgspec.json.decode(raw) if is_json else raw.decode(errors="replace"))
 
     async def insist(self, method: str, path: str, body: Body | None = None, kind: str = JSON) -> Answer:
-        """Until the API server is reached and is neither overloaded nor broken."""
+        """Repeats a request until the API server is reached and is neither overloaded nor broken."""
         while True:
             try:
                 answer = await self.request(method, path, body, kind)
@@ -70,9 +71,9 @@ class Api:
             await asyncio.sleep(AGAIN_AFTER)
 
     async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[Object]:
-        """Events until the server closes the watch; raises `Expired` for both forms of 410."""
+        """Yields events until the server closes the watch. Raises `Expired` for both forms of 410."""
         params = {**query, "watch": "1", "allowWatchBookmarks": "true"}
-        timeout = aiohttp.ClientTimeout(total=None, connect=10, sock_read=120)  # bookmarks come every minute
+        timeout = aiohttp.ClientTimeout(total=None, connect=10, sock_read=120)  # bookmarks arrive every minute
         async with self._session.get(path, params=params, timeout=timeout) as response:
             if response.status == 410:
                 raise Expired

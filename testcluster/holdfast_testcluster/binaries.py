@@ -1,4 +1,4 @@
-"""Find the programs of a Kubernetes control plane: in $KUBEBUILDER_ASSETS, else in the cache that `make kube` fills."""
+"""Finds the programs of a Kubernetes control plane in $KUBEBUILDER_ASSETS, or in the cache that `make kube` fills."""
 
 import os
 import re
@@ -9,14 +9,14 @@ REPO = Path(__file__).parents[2]
 
 
 def version() -> str:
-    """The one that go.mod builds: the only place where it is written."""
+    """Returns the version of Kubernetes from go.mod, because it is written only there."""
     found = re.search(r"^\s*k8s\.io/kubernetes v(\S+)", (REPO / "testcluster" / "go.mod").read_text(), re.MULTILINE)
     assert found, "testcluster/go.mod does not require k8s.io/kubernetes"
     return found[1]
 
 
 def folder() -> Path:
-    """$KUBEBUILDER_ASSETS only when it holds all of them: versions are not mixed."""
+    """Returns $KUBEBUILDER_ASSETS if it holds all programs, otherwise the cache, because versions must not be mixed."""
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets and not _lacking(Path(assets)):
         return Path(assets)
@@ -30,7 +30,7 @@ def path(name: str) -> Path:
 
 
 def missing() -> str | None:
-    """What is not there, and what to do about it; None when everything is there."""
+    """Returns what is missing and what to do about it, or None if everything is there."""
     lacking = _lacking(folder())
     if not lacking:
         return None

@@ -19,9 +19,9 @@ from holdfast_testcluster.status import Object, Record, now
 from holdfast_testcluster.volumes import VolumeProblem, Volumes, fetch
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
-PULL_AGAIN_AFTER = 1.0  # seconds; a kubelet takes 10 and more, with nothing to learn from the wait
+PULL_AGAIN_AFTER = 1.0  # seconds; a real kubelet waits 10 and more, but tests would learn nothing from that
 MESSAGE_AT_MOST = 4096  # bytes
-FALLBACK_AT_MOST = 2048  # bytes of log that may serve as the message
+FALLBACK_AT_MOST = 2048  # bytes at the end of the log that may be used as the message
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class PodPlace:
     volumes: Volumes
     images: Images
     api: Api
-    env: dict[str, str]  # what every container gets
+    env: dict[str, str]  # variables that every container gets
 
 
 class Deadline:
-    """A moment that can be brought forward, never put off."""
+    """A deadline that can be made earlier, but not later."""
 
     def __init__(self, seconds: float) -> None:
         self._passed = asyncio.Event()
@@ -48,7 +48,7 @@ class Deadline:
         asyncio.get_running_loop().call_later(seconds, self._passed.set)
 
     async def or_end(self, ended: "asyncio.Future[int]") -> None:
-        """Whichever comes first."""
+        """Waits until the deadline has passed or the process has ended."""
         passed: asyncio.Future[Any] = asyncio.ensure_future(self._passed.wait())
         try:
             await asyncio.wait([ended, passed], return_when=asyncio.FIRST_COMPLETED)
@@ -67,12 +67,12 @@ class Container:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._process: subprocess.Popen[bytes] | None = None
         self._ended: asyncio.Future[int] | None = None
-        self.up = asyncio.Event()  # it runs and has passed its startup probe
+        self.up = asyncio.Event()  # set when the container runs and has passed its startup probe
 
-    # Life
+    # Run and stop
 
     async def run(self) -> int:
-        """Pull, start, wait for the end; its exit code. A run after the first is a restart."""
+        """Pulls the image, starts the container and waits for its end. Returns the exit code. A later call is a restart."""
         if self._ended is not None:
             self._make_last()
             self.record.restarts += 1
@@ -86,17 +86,18 @@ class Container:
             probes.cancel()
 
     async def stop(self, deadline: Deadline) -> None:
-        """SIGTERM, and SIGKILL when the deadline has passed."""
+        """Sends SIGTERM, and SIGKILL when the deadline has passed."""
         if self._ended is None or self._process is None or self._ended.done():
             return
         self._process.send_signal(signal.SIGTERM)
         await deadline.or_end(self._ended)
         if not self._ended.done():
-            self._process.send_signal(signal.SIGUSR1)  # the launcher's word for "kill": it waits until all are gone
+            # SIGUSR1 makes the launcher kill the container; the launcher ends when all its processes are gone
+            self._process.send_signal(signal.SIGUSR1)
             await self._ended
 
     def pause(self, seconds: float) -> None:
-        """It will be run again, but not yet."""
+        """Reports that the container is waiting for its next restart."""
         self._make_last()
         self.wait_for("CrashLoopBackOff", f"back-off {seconds:.0f}s restarting failed container={self.record.name}")
 
@@ -118,7 +119,7 @@ class Container:
 
     @property
     def ended(self) -> bool:
-        """No process will write to its log any more."""
+        """Returns whether no process will write to its log any more."""
         return self._ended is not None and self._ended.done()
 
     # Start
@@ -135,7 +136,7 @@ class Container:
                 await asyncio.sleep(PULL_AGAIN_AFTER)
 
     async def _spec(self) -> Object:
-        """What the launcher is to do; waits until all that it refers to is there."""
+        """Returns the task of the launcher. Waits until everything exists that the container refers to."""
         while True:
             try:
                 env = await self._env()
@@ -185,7 +186,7 @@ class Container:
         message.chmod(0o666)
         mounts: list[Object] = []
         path = self.record.spec.get("terminationMessagePath") or ""
-        if path.startswith(("/run/", "/var/run/", "/dev/")):  # what a container has of its own
+        if path.startswith(("/run/", "/var/run/", "/dev/")):  # because these folders are private to a container
             mounts.append({"source": str(message), "target": path, "read_only": False})
         for each in self.record.spec.get("volumeMounts") or []:
             source = self._place.volumes.path(each["name"])
@@ -197,7 +198,7 @@ class Container:
         return mounts
 
     async def _start(self, spec: Object) -> None:
-        """Returns when the program runs, or is known not to."""
+        """Returns when the program runs, or when it has failed to start."""
         reading, writing = os.pipe()
         path = self.folder / "launch.json"
         path.write_text(json.dumps(spec | {"report": writing}))
@@ -221,7 +222,7 @@ class Container:
 
         def on_report(descriptor: int) -> None:
             self._problem = os.read(descriptor, 4096).decode(errors="replace")
-            when_readable(pidfd, lambda _: self._record_end(process))  # from now on: an end that is recorded has its reason
+            when_readable(pidfd, lambda _: self._record_end(process))  # only now, so that a recorded end already has its reason
             if not reported.done():
                 reported.set_result(None)
 
@@ -232,7 +233,7 @@ class Container:
             self.record.state = {"running": {"startedAt": self._started_at}}
             self._changed()
 
-    # Between and end
+    # While it runs, and its end
 
     async def _probes(self) -> None:
         def probed(started: bool, ready: bool) -> None:
@@ -250,7 +251,7 @@ class Container:
 
     @property
     def exit_file(self) -> Path:
-        """There once it was started; holds its exit code once it has ended."""
+        """The file exists since the container was started. It holds the exit code after its end."""
         return self.folder / "exit"
 
     @property
@@ -259,7 +260,7 @@ class Container:
 
     def _record_end(self, process: "subprocess.Popen[bytes]") -> None:
         code = process.wait()
-        if code < 0:  # the launcher itself was killed, and its container with it
+        if code < 0:  # the launcher itself was killed, and the container with it
             code = 128 - code
         ended = {**self.end(code), "startedAt": self._started_at, "finishedAt": now()}
         if self._problem:
@@ -272,7 +273,7 @@ class Container:
         self._ended.set_result(ended["exitCode"])
 
     def end(self, code: int) -> Object:
-        """How it ended, in its own words."""
+        """Returns the exit code, the reason and the termination message of the container."""
         message = self._message(code)
         return {"exitCode": code, "reason": "Error" if code else "Completed", **({"message": message} if message else {})}
 
@@ -284,7 +285,7 @@ class Container:
 
 
 def when_readable(descriptor: int, act: Callable[[int], None]) -> None:
-    """Once; the descriptor is closed after it."""
+    """Calls `act` once, as soon as the descriptor is readable. Then closes the descriptor."""
     loop = asyncio.get_running_loop()
 
     def on_readable() -> None:

@@ -1,15 +1,15 @@
 """A Kubernetes control plane of real parts on loopback: etcd, API server, controller manager, scheduler.
 
-    with ControlPlane(folder) as plane:       # start() and stop(); ready in a few seconds, logs are in the folder
+    with ControlPlane(folder) as plane:       # calls start() and stop(); ready in a few seconds, logs are in the folder
         plane.kubectl("get", "namespaces")    # the kubectl of the same version, as admin
-        plane.request("GET", "/api/v1/pods")  # any status is an answer; ask() wants success
-        plane.kubeconfig                      # for everything else; service_account_kubeconfig(ns, name) for less rights
-        plane.stop_apiserver()                # killed; start_apiserver() brings it back on the same port
-        plane.pause_apiserver()               # answers nobody and refuses nobody; resume_apiserver()
-        plane.expire_watches()                # every older resourceVersion gets 410 from here on
+        plane.request("GET", "/api/v1/pods")  # returns any status; ask() fails unless the request succeeds
+        plane.kubeconfig                      # for other tools; service_account_kubeconfig(ns, name) has fewer rights
+        plane.stop_apiserver()                # kills it; start_apiserver() starts it again on the same port
+        plane.pause_apiserver()               # connections are accepted and not answered; resume_apiserver() ends that
+        plane.expire_watches()                # from now on every older resourceVersion gets 410
 
-Nodes come from `kubelet.py`. Tests share one control plane through the fixture `control_plane`, which is the `Access` half of
-this; a test that stops pieces takes `own_control_plane`. Nothing outlives the process that started it, even when that is killed.
+The nodes come from `kubelet.py`. Tests share one control plane through the fixture `control_plane`, which returns an `Access`. A
+test that stops parts uses `own_control_plane`. All processes end with the process that started them, even if that is killed.
 """
 
 import contextlib
@@ -28,9 +28,10 @@ from holdfast_testcluster import binaries, keys
 from holdfast_testcluster.access import Access
 from holdfast_testcluster.processes import end, free_ports, spawn, tail
 
-READY_WITHIN = 60.0  # seconds: takes about 6 on two quiet cores
+READY_WITHIN = 60.0  # seconds; it takes about 6 on two quiet cores
 LOOK_EVERY = 0.05
-# What pods, their owners and their budgets need. Without the node lifecycle controller no node is lost for want of heartbeats.
+# The controllers that pods, their owners and their budgets need. The node lifecycle controller is left out, so that no node is
+# treated as lost because of missing heartbeats.
 CONTROLLERS = (
     *("serviceaccount-controller", "serviceaccount-token-controller", "root-ca-certificate-publisher-controller"),
     *("garbage-collector-controller", "namespace-controller", "pod-garbage-collector-controller", "resourcequota-controller"),
@@ -38,9 +39,9 @@ CONTROLLERS = (
     *("deployment-controller", "replicaset-controller", "statefulset-controller", "job-controller"),
     *("endpoints-controller", "endpointslice-controller"),
 )
-# These let a namespace say which nodes its pods go to: so that each test has its own.
+# With these plugins a namespace chooses the nodes of its pods. So each test has its own nodes.
 ADMISSION = ("PodNodeSelector", "PodTolerationRestriction")
-# The scheduler's own limit, 50 requests a second, would be what a bench of a thousand pods measures.
+# The scheduler's default limit is 50 requests per second. A benchmark with a thousand pods would measure this limit.
 SCHEDULER = """
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -50,14 +51,14 @@ clientConnection: {kubeconfig: "%s", qps: 2000, burst: 4000}
 
 
 class ControlPlane(Access):
-    """See the top of this file. `users` are more tokens: token -> (name, groups)."""
+    """See the top of this file. `users` adds tokens, as a dict of token -> (name, groups)."""
 
     def __init__(self, folder: Path, users: Mapping[str, tuple[str, tuple[str, ...]]] | None = None) -> None:
         super().__init__(folder)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._users = dict(users or {})
 
-    # Life
+    # Start and stop
 
     def __enter__(self) -> "ControlPlane":
         self.start()
@@ -84,12 +85,12 @@ class ControlPlane(Access):
             raise
 
     def stop(self) -> None:
-        """Everything is killed: nobody will read its data again."""
+        """Kills everything, because its data are not read again."""
         for name in ("kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd"):
             self.kill(name)
 
     def kill(self, name: str) -> None:
-        """End one piece at once, e.g. "kube-scheduler"; `revive` brings it back."""
+        """Kills one part, for example "kube-scheduler". `revive` starts it again."""
         if process := self.processes.pop(name, None):
             end(process, grace=0)
 
@@ -105,12 +106,12 @@ class ControlPlane(Access):
     # The API server
 
     def start_apiserver(self) -> None:
-        """On its old port; returns when it says that it is ready."""
+        """Starts it on its old port. Returns when it is ready."""
         self._spawn("kube-apiserver", self._apiserver())
         self._until("kube-apiserver", lambda: _healthy(self._ports["apiserver"], "/readyz"))
 
     def stop_apiserver(self, grace: float = 0) -> None:
-        """Killed, or asked to end first: it then lets its watches go one by one, which takes many seconds."""
+        """Kills it, or sends SIGTERM first if there is a `grace`. It then closes its watches one by one, which is slow."""
         if process := self.processes.pop("kube-apiserver", None):
             end(process, grace)
 
@@ -127,13 +128,13 @@ class ControlPlane(Access):
     # etcd
 
     def compact(self) -> int:
-        """Forget all history in etcd; the revision. The API server still answers from its memory: see `expire_watches`."""
+        """Compacts the history in etcd and returns the revision. The API server still has a cache: see `expire_watches`."""
         revision = int(self._etcd_call("/v3/kv/range", {"key": "AA=="})["header"]["revision"])
         self._etcd_call("/v3/kv/compaction", {"revision": revision, "physical": True})
         return revision
 
     def expire_watches(self) -> int:
-        """A watch from any older resourceVersion, or a list's next page, gets 410. The API server forgets by a restart."""
+        """Makes watches and further pages from any older resourceVersion fail with 410. It restarts the API server for this."""
         revision = self.compact()
         self.restart_apiserver()
         return revision
@@ -150,7 +151,7 @@ class ControlPlane(Access):
         finally:
             connection.close()
 
-    # What is run
+    # Commands
 
     def _prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -177,7 +178,7 @@ class ControlPlane(Access):
             *("--data-dir", str(self.folder / "etcd"), "--log-level=warn"),
             *("--listen-client-urls", client, "--advertise-client-urls", client),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"),
-            "--unsafe-no-fsync",  # a test cluster does not outlive a power cut
+            "--unsafe-no-fsync",  # the data of a test cluster need not survive a power cut
         ]
 
     def _apiserver(self) -> list[str]:
@@ -185,7 +186,7 @@ class ControlPlane(Access):
         return [
             f"--etcd-servers=http://127.0.0.1:{self._ports['etcd']}",
             *("--bind-address=127.0.0.1", f"--secure-port={self._ports['apiserver']}", "--advertise-address=127.0.0.1"),
-            "--endpoint-reconciler-type=none",  # a loopback address is no valid endpoint
+            "--endpoint-reconciler-type=none",  # because a loopback address is not a valid endpoint
             *(f"--tls-cert-file={at}/apiserver.crt", f"--tls-private-key-file={at}/apiserver.key"),
             *(f"--token-auth-file={at}/tokens.csv", "--authorization-mode=RBAC"),
             "--service-account-issuer=https://kubernetes.default.svc",
@@ -228,7 +229,7 @@ class ControlPlane(Access):
 
 
 def _healthy(port: int, path: str) -> bool:
-    """Asked without a check of the certificate: two of the three make their own."""
+    """Returns whether a part is healthy. Certificates are not checked, because two of the three parts sign their own."""
     connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=5, context=ssl._create_unverified_context())
     try:
         connection.request("GET", path)

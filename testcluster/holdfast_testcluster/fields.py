@@ -1,4 +1,4 @@
-"""What a container is told about its pod: fields, environment, and `$(NAME)` in its command."""
+"""Computes what a container gets from its pod: fields, environment variables, and `$(NAME)` in its command."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ class FieldProblem(Exception):
 
 
 def field_of(pod: Object, path: str, address: str) -> str:
-    """The value of a `fieldRef`."""
+    """Returns the value of a `fieldRef`."""
     meta, spec = pod["metadata"], pod["spec"]
     known = {
         "metadata.name": meta["name"],
@@ -31,14 +31,14 @@ def field_of(pod: Object, path: str, address: str) -> str:
         return str(known[path])
     if keyed := KEYED.fullmatch(path):
         return str((meta.get(keyed[1]) or {}).get(keyed[2], ""))
-    if path in ("metadata.labels", "metadata.annotations"):  # in volumes only
+    if path in ("metadata.labels", "metadata.annotations"):  # these exist in volumes only
         values = meta.get(path.removeprefix("metadata.")) or {}
         return "\n".join(f'{key}="{value}"' for key, value in sorted(values.items()))
     raise FieldProblem(f"a test kubelet does not know the field {path!r}")
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
-    """`$(NAME)` is the variable if there is one, else stays; `$$` is `$`."""
+    """Replaces `$(NAME)` by the variable if it exists, otherwise leaves it as it is. `$$` becomes `$`."""
 
     def replaced(match: re.Match[str]) -> str:
         return "$" if match[0] == "$$" else env.get(match[1], match[0])

@@ -1,4 +1,4 @@
-"""Pods without processes: each bound pod is soon told to run, each deletion ends at once. For scale."""
+"""Pods without processes, for tests with many pods. A bound pod is soon reported as running, and a deleted pod ends at once."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ WAITS_WARM = "holdfast-agent"  # an init container of this name stays running, a
 
 
 class HollowPods:
-    """`seen` and `gone` as of real pods. At most `at_once` requests are under way, so that the API server has room for others."""
+    """Has `seen` and `gone` like real pods. At most `at_once` requests run at the same time, to leave capacity for others."""
 
     def __init__(self, api: Api, address: Callable[[], str], at_once: int, delay: float) -> None:
         self._api, self._address, self._delay = api, address, delay
@@ -29,7 +29,7 @@ class HollowPods:
                 self._do(self._end(pod))
         elif uid not in self._started:
             self._started.add(uid)
-            if "startTime" not in pod.get("status", {}):  # else an earlier life of this kubelet started it
+            if "startTime" not in pod.get("status", {}):  # otherwise this kubelet started it before a restart
                 self._do(self._start(pod))
 
     def gone(self, pod: Object) -> None:
@@ -64,7 +64,7 @@ class HollowPods:
 
 
 def _pretend(record: Record) -> bool:
-    """True when the next container may start."""
+    """Sets the container's state without running it. Returns whether the next container may start."""
     running = {"running": {"startedAt": now()}}
     if record.kind == "init" and record.name != WAITS_WARM:
         record.state = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now(), "finishedAt": now()}}

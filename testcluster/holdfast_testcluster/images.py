@@ -1,4 +1,4 @@
-"""What an image is here: a name, and the program it runs when the pod names none. Its file system is this machine's."""
+"""The images of the test cluster. An image is a name and the program that it runs. The file system is this machine's."""
 
 import asyncio
 import json
@@ -12,14 +12,14 @@ class ImageMissing(Exception):
 
 
 class Images:
-    """A JSON file `{"run": {image: argv}, "pull_seconds": {image: seconds}}`, read at each pull: tests change it."""
+    """Reads the JSON file `{"run": {image: argv}, "pull_seconds": {image: seconds}}` at each pull, because tests change it."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._pulled: set[str] = set()
 
     async def pull(self, container: Object) -> None:
-        """Takes the image's time, once; raises `ImageMissing`."""
+        """Waits for the image's pull time at its first pull. Raises `ImageMissing`."""
         image: str = container["image"]
         if image in self._pulled:
             return
@@ -27,7 +27,7 @@ class Images:
         known = bool(container.get("command")) or image in self._table().get("run", {})
         if image.endswith(":missing") or not known:
             raise ImageMissing(f'failed to pull and unpack image "{image}": not found')
-        if image in self._table().get("run", {}):  # any other image is as good as its pod's command
+        if image in self._table().get("run", {}):  # an image that is not in the table can be used if its pod has a command
             self._pulled.add(image)
 
     def program(self, container: Object) -> list[str]:

@@ -1,7 +1,7 @@
-"""Keep one control plane for all test processes of a run: it starts with the first that wants it and ends after the last.
+"""Keeps one control plane for all test processes of a run. The first process that needs it starts it; it ends after the last.
 
-Each test process holds a connection to the keeper. The system closes it whatever way that process ends, so nothing is counted and
-nothing outlives a killed run.
+Each test process holds a connection to the keeper. The system closes the connection however that process ends, so the keeper
+needs no counter, and a killed run leaves nothing behind.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ HERE = Path(__file__).parents[1]
 
 @contextlib.contextmanager
 def shared_control_plane(base: Path) -> Iterator[Access]:
-    """The control plane of the run whose test processes share the folder `base`."""
+    """Yields the control plane of the run whose test processes share the folder `base`."""
     connection, folder = _join(base)
     try:
         yield Access(folder)
@@ -36,14 +36,14 @@ def shared_control_plane(base: Path) -> Iterator[Access]:
 
 
 def _join(base: Path) -> tuple[socket.socket, Path]:
-    pointer = base / "control-plane"  # says where the keeper listens
-    for _ in range(3):  # one that we reach in its last moment hangs up on us
+    pointer = base / "control-plane"  # the file names the folder of the keeper
+    for _ in range(3):  # retry, because a keeper that is about to end closes the connection
         with (base / "control-plane.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             connection = _connect(pointer) or _start_keeper(base, pointer)
         folder = Path(pointer.read_text())
         with contextlib.suppress(ConnectionError):
-            if connection.recv(len(READY)) == READY:  # waits until it is ready
+            if connection.recv(len(READY)) == READY:  # blocks until the control plane is ready
                 return connection, folder
         connection.close()
     raise AssertionError(f"the control plane did not start: {tail(folder / 'keeper.log', 40)}")
@@ -60,7 +60,7 @@ def _connect(pointer: Path) -> socket.socket | None:
 
 
 def _start_keeper(base: Path, pointer: Path) -> socket.socket:
-    # Not in `base`: a socket's path may have 107 bytes only.
+    # Not in `base`, because the path of a socket may have at most 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="hf-kube-"))
     pointer.write_text(str(folder))
     with socket.socket(socket.AF_UNIX) as listener, (folder / "keeper.log").open("w") as log:
@@ -80,7 +80,7 @@ def _start_keeper(base: Path, pointer: Path) -> socket.socket:
             stdout=log,
             stderr=log,
             cwd=HERE,
-            start_new_session=True,  # Ctrl-C is for the tests: it ends when they have ended
+            start_new_session=True,  # so that Ctrl-C ends the tests first; the keeper ends after them
         )
     connection = _connect(pointer)
     assert connection
@@ -88,7 +88,7 @@ def _start_keeper(base: Path, pointer: Path) -> socket.socket:
 
 
 def keep(listener: socket.socket, folder: Path, logs: Path) -> None:
-    """Until nobody is connected any more."""
+    """Runs a control plane until no test process is connected any more."""
     with ControlPlane(folder), selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
         held: set[socket.socket] = set()
@@ -102,7 +102,7 @@ def keep(listener: socket.socket, folder: Path, logs: Path) -> None:
                     selector.register(connection, selectors.EVENT_READ)
                     came = True
                 else:
-                    connection = key.fileobj  # type: ignore[assignment]  # nobody sends anything: it was closed
+                    connection = key.fileobj  # type: ignore[assignment]  # test processes send nothing, so it was closed
                     selector.unregister(connection)
                     held.discard(connection)
         listener.close()
@@ -113,5 +113,5 @@ def keep(listener: socket.socket, folder: Path, logs: Path) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the context manager stops everything
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the context manager stops everything
     keep(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3]))

@@ -1,4 +1,4 @@
-"""Keys and certificates of a test cluster, made by openssl: no Python package is needed for them."""
+"""Makes the keys and certificates of a test cluster with openssl, so that no Python package is needed for them."""
 
 import subprocess
 from pathlib import Path
@@ -9,7 +9,7 @@ NAMES = "subjectAltName=IP:127.0.0.1,DNS:localhost,DNS:kubernetes.default.svc"
 
 
 def make_authority(folder: Path) -> None:
-    """`ca.crt` and `ca.key`."""
+    """Writes `ca.crt` and `ca.key`."""
     _openssl(
         *("req", "-x509", *KEY, "-days", DAYS, "-subj", "/CN=holdfast test cluster"),
         *("-keyout", str(folder / "ca.key"), "-out", str(folder / "ca.crt")),
@@ -18,7 +18,7 @@ def make_authority(folder: Path) -> None:
 
 
 def make_server(folder: Path, name: str) -> None:
-    """`<name>.crt` and `<name>.key` for loopback, signed by the authority in the folder."""
+    """Writes `<name>.crt` and `<name>.key` for loopback, signed by the authority in the folder."""
     _openssl(
         *(
             "req",
@@ -39,7 +39,7 @@ def make_server(folder: Path, name: str) -> None:
 
 
 def make_signing_key(folder: Path, name: str) -> None:
-    """What ServiceAccount tokens are signed with, `<name>.key`, and checked with, `<name>.pub`."""
+    """Writes the pair of keys for ServiceAccount tokens: `<name>.key` signs them, `<name>.pub` verifies them."""
     private, public = str(folder / f"{name}.key"), str(folder / f"{name}.pub")
     _openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-out", private)
     _openssl("pkey", "-in", private, "-pubout", "-out", public)

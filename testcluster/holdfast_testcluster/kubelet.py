@@ -1,10 +1,10 @@
-"""A small kubelet for tests: registers nodes and runs the pods bound to them as local processes, or says so (`--hollow`).
+"""A small kubelet for tests. It registers nodes and runs the pods bound to them as local processes, or pretends to (`--hollow`).
 
     python -m holdfast_testcluster.kubelet --kubeconfig K --folder F --nodes 3 [--images images.json] [--namespace N] [--hollow]
 
-SIGTERM ends it tidily: its containers are killed, its pods and nodes deleted. SIGKILL is a node's crash: the containers die with
-it, the objects stay. Tests use it through `holdfast_testcluster.kubelet_process.KubeletProcess`.
-What is not there: networks, resource limits, users, exec, lifecycle hooks, events.
+SIGTERM stops it cleanly: it kills its containers and deletes its pods and nodes. SIGKILL acts like a crash of a node: the
+containers die too, and the objects stay. Tests use it through `holdfast_testcluster.kubelet_process.KubeletProcess`.
+It does not support networks, resource limits, users, exec, lifecycle hooks and events.
 """
 
 import argparse
@@ -30,8 +30,8 @@ from holdfast_testcluster.reflector import PodReflector
 from holdfast_testcluster.runtime import PodRun
 
 log = logging.getLogger("kubelet")
-HOLLOW_AT_ONCE = 16  # requests
-READY = "ready"  # the last line of the log before pods are run
+HOLLOW_AT_ONCE = 16  # requests at the same time
+READY = "ready"  # the log line that says that the kubelet now runs pods
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Settings:
     images: Path | None = None
     hollow: bool = False
     hollow_delay: float = 0.1  # seconds from bound to running
-    service_env: bool = False  # tell containers where the API server is, as a kubelet does
+    service_env: bool = False  # whether containers get the address of the API server in their environment, as from a real kubelet
 
 
 class Kubelet:
@@ -74,11 +74,11 @@ class Kubelet:
             ended, _ = await asyncio.wait([stop, *background], return_when=asyncio.FIRST_COMPLETED)
             for task in background:
                 task.cancel()
-            with contextlib.suppress(*UNREACHABLE):  # then there is nobody to tidy up for
+            with contextlib.suppress(*UNREACHABLE):  # if the API server is gone, there is nothing to clean up
                 await self._tidy_up(nodes)
             await logs.stop()
             for task in ended:
-                await task  # a defect of ours must be seen
+                await task  # so that a bug of the kubelet is reported
 
     # Pods
 
@@ -95,7 +95,8 @@ class Kubelet:
 
     def _begin(self, uid: str, pod: Object) -> None:
         env = self._service_env() if self._settings.service_env else {}
-        address = pod.get("status", {}).get("podIP") or next(self._addresses)  # it keeps the one of its earlier life
+        # a pod keeps the address from before a restart of the kubelet
+        address = pod.get("status", {}).get("podIP") or next(self._addresses)
         run = PodRun(pod, self._api, self._images, address, self._settings.folder, env)
         task = asyncio.create_task(run.main())
         self._runs[uid], self._tasks[uid] = run, task
@@ -118,16 +119,16 @@ class Kubelet:
         if self._hollow:
             await self._hollow.stop()
         for run in self._runs.values():
-            run.gone()  # kills
+            run.gone()  # kills its processes
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         if namespace := self._settings.shape.namespace:
             await self._api.request("DELETE", f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 0})
-        await nodes.remove()  # pods of other namespaces follow: the pod garbage collector deletes what has no node
+        await nodes.remove()  # the pod garbage collector then deletes the pods of other namespaces, because they have no node
 
-    # What is asked of us
+    # Helpers
 
     def _find(self, namespace: str, pod: str, container: str) -> Container | None:
-        for run in reversed(self._runs.values()):  # of two with one name the younger
+        for run in reversed(self._runs.values()):  # of two pods with the same name, the younger comes first
             meta = run.pod["metadata"]
             if (meta["namespace"], meta["name"]) == (namespace, pod):
                 return next((each for each in run.containers if each.record.name == container), None)
@@ -139,10 +140,10 @@ class Kubelet:
 
 
 def addresses() -> Iterator[str]:
-    """Loopback addresses for pods, from a random start: two kubelets hardly ever give the same."""
+    """Yields loopback addresses for pods. The start is random, so that two kubelets hardly ever use the same address."""
     number = random.SystemRandom().randrange(1 << 16, 1 << 24)
     while True:
-        number = number + 1 if number < (1 << 24) - 2 else 1 << 16  # 127.0.x.y is left alone
+        number = number + 1 if number < (1 << 24) - 2 else 1 << 16  # 127.0.x.y is not used
         if number & 0xFF not in (0, 0xFF):
             yield f"127.{number >> 16}.{number >> 8 & 0xFF}.{number & 0xFF}"
 

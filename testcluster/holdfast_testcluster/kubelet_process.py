@@ -1,4 +1,4 @@
-"""A test kubelet in a process of its own: `with KubeletProcess(access, folder, namespace="n", nodes=3) as kubelet`."""
+"""Runs a test kubelet in its own process: `with KubeletProcess(access, folder, namespace="n", nodes=3) as kubelet`."""
 
 import json
 import os
@@ -13,12 +13,12 @@ from holdfast_testcluster.kubelet import READY
 from holdfast_testcluster.processes import end, spawn, tail
 from holdfast_testcluster.status import Object
 
-READY_WITHIN = 60.0  # seconds; takes about one
+READY_WITHIN = 60.0  # seconds; it takes about one
 LOOK_EVERY = 0.02
 
 
 class KubeletProcess:
-    """Nodes named `<prefix>-1…`; with a namespace they serve that one only. `images` as in `images.py`: image -> argv."""
+    """Nodes are named `<prefix>-1…`. With a namespace they serve only that one. `images` is image -> argv, as in `images.py`."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class KubeletProcess:
         prefix: str | None = None,
         images: dict[str, list[str]] | None = None,
         hollow: bool = False,
-        options: tuple[str, ...] = (),  # further ones of `python -m holdfast_testcluster.kubelet`
+        options: tuple[str, ...] = (),  # further options of `python -m holdfast_testcluster.kubelet`
     ) -> None:
         self.access, self.folder, self.namespace = access, folder, namespace
         self._prefix = prefix or namespace or "node"
@@ -40,7 +40,7 @@ class KubeletProcess:
         self.log = folder / "kubelet.log"
         self.process: subprocess.Popen[bytes] | None = None
 
-    # Life
+    # Start and stop
 
     def __enter__(self) -> "KubeletProcess":
         self.start()
@@ -50,7 +50,7 @@ class KubeletProcess:
         self.stop()
 
     def start(self) -> None:
-        """Returns when its nodes are there and it watches for pods. After `kill` it is the same machines again, rebooted."""
+        """Returns when nodes are registered and pods are watched. After `kill`, these are the same machines after a reboot."""
         assert self.process is None, "runs already"
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write_images()
@@ -66,20 +66,20 @@ class KubeletProcess:
             time.sleep(LOOK_EVERY)
 
     def stop(self) -> None:
-        """Tidily: its containers are killed, its pods and nodes deleted. Fails when the kubelet itself had an error."""
+        """Stops it cleanly: it kills its containers and deletes its pods and nodes. Fails if the kubelet itself had an error."""
         if self.process:
             end(self.process, grace=15)
             self.process = None
             assert " ERROR " not in self.log.read_text(), self.log.read_text()
 
     def kill(self) -> None:
-        """A crash of all its nodes: the containers die, their objects stay."""
+        """Crashes all its nodes: the containers die, and their objects stay."""
         assert self.process
         end(self.process, grace=0)
         self.process = None
 
     def pause(self) -> None:
-        """It reports and does nothing for a while; its containers run on."""
+        """Pauses the kubelet, so that it reports and does nothing. Its containers go on."""
         assert self.process
         self.process.send_signal(signal.SIGSTOP)
 
@@ -90,7 +90,7 @@ class KubeletProcess:
     # Images
 
     def provide_image(self, name: str, argv: list[str], pull_seconds: float = 0) -> None:
-        """From now on it can be pulled."""
+        """Makes an image available for pulls from now on."""
         self._images["run"][name] = argv
         self._images["pull_seconds"][name] = pull_seconds
         self._write_images()
@@ -101,10 +101,10 @@ class KubeletProcess:
         fresh.write_text(json.dumps(self._images))
         fresh.rename(path)
 
-    # What runs
+    # Processes
 
     def pid(self, uid: str, container: str) -> int | None:
-        """Of a container's first process, as this machine sees it; also after its end."""
+        """Returns the PID of a container's first process on this machine, also after its end."""
         path = self.folder / "pods" / uid / "containers" / container / "pid"
         text = path.read_text() if path.exists() else ""
         return int(text) if text else None

@@ -1,12 +1,13 @@
-"""Run one container: PID 1 of a process namespace of its own, with its volumes mounted in a private mount namespace.
+"""Runs one container as PID 1 of its own process namespace, with its volumes mounted in a private mount namespace.
 
-`python -I -S launcher.py SPEC`, where SPEC is a file of JSON: `parent` (the PID of who starts us), `argv`, `env`, `cwd`, `mounts`
-(each `source`, `target`, `read_only`), `pid_file`, `exit_file` (empty until its exit code is known: that survives a reboot),
-and `report`: a file descriptor that is closed when the program runs, or gets the reason why it does not. We stay as its parent:
-SIGTERM is passed on, SIGUSR1 means kill; our exit code is its own (128 + its signal).
+`python -I -S launcher.py SPEC`, where SPEC is a JSON file with these fields: `parent` (the PID of the process that starts the
+launcher), `argv`, `env`, `cwd`, `mounts` (each with `source`, `target`, `read_only`), `pid_file`, `exit_file` (empty until the
+exit code is known; it survives a reboot) and `report`. `report` is a file descriptor. It is closed when the program runs, or
+receives the reason why the program does not run. The launcher stays as the parent of the program. It forwards SIGTERM, kills the
+program on SIGUSR1, and exits with the exit code of the program (128 + signal if a signal ended it).
 
-As in a real container, all that PID 1 leaves behind dies with it, and it does not hear signals that it has no handler for.
-Nothing of it survives the kubelet, however that ends. Only a little of the standard library: this is started for every container.
+As in a real container, all other processes die with PID 1, and PID 1 does not receive signals for which it has no handler.
+A container never survives its kubelet. The launcher imports little, because it is started for every container.
 """
 
 import ctypes
@@ -20,7 +21,7 @@ from typing import Any
 CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER = 0x00020000, 0x20000000, 0x10000000
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
 PR_SET_PDEATHSIG = 1
-COULD_NOT_START = 128  # what containerd reports
+COULD_NOT_START = 128  # the exit code that containerd reports
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
 HEARD = (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD)
@@ -37,11 +38,12 @@ def main(spec_path: str) -> int:
     with open(spec_path, encoding="utf-8") as file:
         spec: dict[str, Any] = json.load(file)
     if os.getppid() != spec["parent"]:
-        return COULD_NOT_START  # it died before we asked to die with it
-    pid_file = os.open(spec["pid_file"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)  # now: a mount may cover its place
+        return COULD_NOT_START  # the parent died before the parent-death signal was set
+    # opened now, because a mount may hide its path later
+    pid_file = os.open(spec["pid_file"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     exit_file = os.open(spec["exit_file"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     report: int = spec["report"]
-    os.set_inheritable(report, False)  # the program's start closes it
+    os.set_inheritable(report, False)  # so that the start of the program closes it
     try:
         if os.geteuid() != 0:
             become_root()
@@ -50,7 +52,7 @@ def main(spec_path: str) -> int:
     except (LaunchError, OSError) as error:
         os.write(report, str(error).encode())
         return COULD_NOT_START
-    signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)  # before the fork: no signal is lost, whenever it comes
+    signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)  # before the fork, so that no early signal is lost
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
@@ -68,23 +70,23 @@ def main(spec_path: str) -> int:
 
 
 def become_root() -> None:
-    """In a user namespace of our own, where the system allows that: else only root can run containers."""
+    """Enters a new user namespace as its root. Where the system does not allow that, only root can run containers."""
     uid, gid = os.geteuid(), os.getegid()
     must(libc.unshare(CLONE_NEWUSER), "unshare (running containers needs root here)")
     for name, content in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
             file.write(content)
-    die_with_parent()  # a change of rights undoes it
+    die_with_parent()  # because a change of credentials clears the parent-death signal
 
 
 def make_mounts(mounts: list[dict[str, Any]]) -> None:
-    # A mount can cover the place of a later one's source; an open file descriptor still leads there.
+    # A mount may hide the path of a later mount's source. An open file descriptor still works then.
     sources = [os.open(each["source"], os.O_PATH) for each in mounts]
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     mount("tmpfs", "/run", "tmpfs", 0, "mode=755")
     make_devices()
     for source, each in sorted(zip(sources, mounts, strict=True), key=lambda pair: len(pair[1]["target"])):
-        target = os.path.realpath(each["target"])  # /var/run is /run
+        target = os.path.realpath(each["target"])  # because /var/run is a link to /run
         if os.path.isdir(f"/proc/self/fd/{source}"):
             make_folder(target)
         else:
@@ -99,7 +101,7 @@ def make_mounts(mounts: list[dict[str, Any]]) -> None:
 
 
 def make_devices() -> None:
-    """A /dev of its own, since /dev/termination-log is where Kubernetes expects a container's last words."""
+    """Mounts a private /dev, because Kubernetes expects the termination message of a container in /dev/termination-log."""
     devices = {name: os.open(f"/dev/{name}", os.O_PATH) for name in DEVICES if os.path.exists(f"/dev/{name}")}
     mount("tmpfs", "/dev", "tmpfs", 0, "mode=755")
     for name, descriptor in devices.items():
@@ -119,7 +121,7 @@ def make_folder(path: str) -> None:
 
 
 def must_be_ours(path: str) -> None:
-    """Anywhere but below /run and /dev it would appear on the machine itself."""
+    """Refuses paths outside of /run and /dev, because a folder there would be created on the machine itself."""
     if not path.startswith(("/run/", "/dev/")):
         raise LaunchError(f"mount point {path} does not exist on this machine, and a test kubelet makes them below /run only")
 
@@ -127,11 +129,12 @@ def must_be_ours(path: str) -> None:
 def become(spec: dict[str, Any], parent: int) -> None:
     die_with_parent()
     if select.select([parent], [], [], 0)[0]:
-        os._exit(COULD_NOT_START)  # the other end of the pipe is closed: it died before we asked to die with it
+        # the other end of the pipe is closed, so the parent died before the parent-death signal was set
+        os._exit(COULD_NOT_START)
     mount("proc", "/proc", "proc", 0)
     os.setsid()
     for each in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(each, signal.SIG_DFL)  # Python ignores them, and what is ignored stays so
+        signal.signal(each, signal.SIG_DFL)  # because Python ignores these signals, and the program would inherit that
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
     os.chdir(spec["cwd"])
     os.execvpe(spec["argv"][0], spec["argv"], spec["env"])

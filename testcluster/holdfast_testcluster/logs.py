@@ -1,4 +1,4 @@
-"""Serve containers' logs to the API server, so that `kubectl logs` and `pods/log` work."""
+"""Serves the logs of containers to the API server, so that `kubectl logs` and `pods/log` work."""
 
 import asyncio
 import ssl
@@ -9,14 +9,14 @@ from aiohttp import web
 
 from holdfast_testcluster.container import Container
 
-LOOK_EVERY = 0.05  # seconds, when somebody follows
+LOOK_EVERY = 0.05  # seconds, while a client follows a log
 CHUNK = 1 << 16
 
-Find = Callable[[str, str, str], Container | None]  # by namespace, pod, container
+Find = Callable[[str, str, str], Container | None]  # finds a container by namespace, pod and container
 
 
 class LogServer:
-    """Over HTTPS with a certificate that the API server does not check, since it was given no authority for kubelets."""
+    """Serves HTTPS. The API server does not check its certificate, because it has no certificate authority for kubelets."""
 
     def __init__(self, find: Find) -> None:
         self._find = find
@@ -47,7 +47,8 @@ class LogServer:
         with path.open("rb") as file:
             file.seek(_start_of_tail(path, request.query.get("tailLines")))
             while left > 0:
-                ended = found.ended or found.log != path  # looked at before the read: what is written until then is read
+                # before the read, so that everything that was written before the end is read
+                ended = found.ended or found.log != path
                 if chunk := file.read(min(CHUNK, left)):
                     left -= len(chunk)
                     await response.write(chunk)

@@ -1,4 +1,4 @@
-"""Register Node objects, keep them Ready, and take them away again."""
+"""Registers Node objects, keeps them Ready, and removes them again."""
 
 import asyncio
 import logging
@@ -15,12 +15,12 @@ AT_ONCE = 16
 
 @dataclass(frozen=True)
 class NodeShape:
-    """What every node of a kubelet looks like."""
+    """The properties that all nodes of a kubelet share."""
 
     capacity: dict[str, str] = field(default_factory=lambda: {"cpu": "32", "memory": "64Gi", "pods": "110"})
     labels: dict[str, str] = field(default_factory=dict)
-    namespace: str | None = None  # the only one whose pods may come here
-    heartbeat: float = 10.0  # seconds; nobody would miss it, but people look at it
+    namespace: str | None = None  # if set, only pods of this namespace can run here
+    heartbeat: float = 10.0  # seconds; no controller needs the heartbeat, but people look at it
 
 
 class Nodes:
@@ -29,7 +29,7 @@ class Nodes:
         self.names = names
 
     async def register(self) -> None:
-        """Create them, or take over what an earlier life of this kubelet created."""
+        """Creates the nodes, or takes over those that this kubelet created before a restart."""
         await self._each(self._register)
 
     async def heartbeat(self) -> None:
@@ -49,7 +49,7 @@ class Nodes:
     async def _register(self, name: str) -> None:
         answer = await self._api.insist("POST", "/api/v1/nodes", self._object(name))
         assert answer.status in (201, 409), answer
-        # Every new node is tainted as not ready at its creation, and a controller that we do not run takes that away.
+        # Every new node gets the taint "not ready". The controller that removes this taint does not run here.
         taints = (
             [{"key": NAMESPACE_KEY, "value": self._shape.namespace, "effect": "NoSchedule"}] if self._shape.namespace else None
         )

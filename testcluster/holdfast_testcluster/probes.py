@@ -1,4 +1,4 @@
-"""Probe a running container: when it has started, whether it is ready, whether it still lives."""
+"""Probes a running container: whether it has started, is ready, and is alive."""
 
 import asyncio
 import ssl
@@ -10,11 +10,11 @@ import aiohttp
 
 from holdfast_testcluster.status import Object
 
-Report = Callable[[bool, bool], None]  # started, ready
+Report = Callable[[bool, bool], None]  # called with: started, ready
 
 
 async def attend(container: Object, address: str, pid_file: Path, report: Report) -> Literal["failed"]:
-    """Tells what changes, until cancelled; returns when the container is to be stopped: its startup or liveness probe failed."""
+    """Reports changes until cancelled. Returns if the startup or liveness probe failed, so that the container must be stopped."""
 
     def asks(kind: str) -> "Probe | None":
         return Probe(container[kind], container, address, pid_file) if kind in container else None
@@ -53,7 +53,7 @@ class Probe:
         }
 
     async def turns(self, to: bool, forever: bool = False) -> bool:
-        """True when it answered so as often in a row as it must; False when the opposite came first, unless we wait forever."""
+        """Returns True after enough results `to` in a row. Returns False after enough opposite results, unless `forever`."""
         await asyncio.sleep(self._spec.get("initialDelaySeconds", 0))
         needed = {True: self._spec.get("successThreshold", 1), False: self._spec.get("failureThreshold", 3)}
         seen = {True: 0, False: 0}
@@ -92,7 +92,7 @@ class Probe:
             return 200 <= response.status < 400
 
     async def _runs(self, command: list[str]) -> bool:
-        """Inside the container: in its namespaces, with its environment."""
+        """Runs a command inside the container, in its namespaces and with its environment."""
         pid = self._pid_file.read_text()
         env = dict(each.split(b"=", 1) for each in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if b"=" in each)
         entering = ["nsenter", "--target", pid, "--mount", "--pid", "--", *command]

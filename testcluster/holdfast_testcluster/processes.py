@@ -1,4 +1,4 @@
-"""Start processes that cannot outlive us, and end them."""
+"""Starts processes that end with this process, and ends them."""
 
 import random
 import signal
@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-# A parent-death signal fires when the *thread* that started the child ends. Tests start things from threads that come and go,
-# so that one lasting thread starts all of them.
+# A parent-death signal is sent when the *thread* that started the child ends. Threads of tests come and go, so one thread that
+# stays starts all children.
 _spawner = ThreadPoolExecutor(1, thread_name_prefix="spawner")
 
 
 def spawn(
     argv: Sequence[str], log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> "subprocess.Popen[bytes]":
-    """Start it in a session of its own; it is killed when this process is gone, however that ended."""
+    """Starts a process in its own session. It is killed when this process is gone, however this process ended."""
 
     def start() -> "subprocess.Popen[bytes]":
         with log.open("ab") as out:
@@ -34,10 +34,10 @@ def spawn(
 
 
 def end(process: "subprocess.Popen[bytes]", grace: float) -> None:
-    """SIGTERM, and SIGKILL after the grace (seconds); 0 means SIGKILL at once."""
+    """Sends SIGTERM, and SIGKILL after `grace` seconds. 0 sends SIGKILL at once."""
     if process.poll() is not None:
         return
-    process.send_signal(signal.SIGCONT)  # a stopped process does not hear SIGTERM
+    process.send_signal(signal.SIGCONT)  # because a stopped process does not handle SIGTERM
     if grace > 0:
         process.terminate()
         try:
@@ -50,7 +50,7 @@ def end(process: "subprocess.Popen[bytes]", grace: float) -> None:
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """The end of a log, for an error message."""
+    """Returns the end of a log, for an error message."""
     try:
         return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
     except FileNotFoundError:
@@ -58,7 +58,7 @@ def tail(log: Path, lines: int = 15) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports below those that the system gives to outgoing connections: still ours after a server on one was stopped."""
+    """Returns ports that the system does not use for outgoing connections, so that a stopped server can get its port back."""
     held: list[socket.socket] = []
     try:
         while len(held) < count:

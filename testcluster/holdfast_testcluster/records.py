@@ -1,15 +1,16 @@
-"""What the runtime of a rebooted node still knows of its containers: containerd keeps its records on disk."""
+"""Restores the records of containers after a reboot of their node, as containerd does, which keeps its records on disk."""
 
 import time
 
 from holdfast_testcluster.container import Container
 from holdfast_testcluster.status import Object
 
-UNSEEN = {"exitCode": 255, "reason": "Unknown"}  # containerd's words for a container whose end it did not see
+# what containerd reports for a container when it does not know how the container ended
+UNSEEN = {"exitCode": 255, "reason": "Unknown"}
 
 
 def recall(container: Container, status: Object) -> None:
-    """`status` is its status as the API server has it, which may be older than what the runtime knows."""
+    """Sets the container's record. `status` is from the API server and may be older than the record on disk."""
     record = container.record
     record.state, record.restarts = status.get("state", record.state), status.get("restartCount", 0)
     record.container_id = status.get("containerID", "")

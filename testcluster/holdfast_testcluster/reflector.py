@@ -1,4 +1,4 @@
-"""Keep up with the pods that are bound to nodes: list, watch, and list again when the watch is lost."""
+"""Follows the pods that are bound to nodes: lists, watches, and lists again when the watch is lost."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ log = logging.getLogger("kubelet")
 
 
 class PodReflector:
-    """Calls `seen` for every state of a pod, and `gone` when it is no more; both must not block."""
+    """Calls `seen` for every state of a pod, and `gone` when it does not exist any more. Both must not block."""
 
     def __init__(self, api: Api, namespace: str | None, seen: Callable[[Object], None], gone: Callable[[Object], None]) -> None:
         self._api, self._seen, self._gone = api, seen, gone
@@ -35,7 +35,7 @@ class PodReflector:
         answer = await self._api.insist("GET", f"{self._path}?fieldSelector=spec.nodeName!%3D")
         assert answer.status == 200, answer
         now = {pod["metadata"]["uid"]: pod for pod in answer.body["items"]}
-        for uid in self._known.keys() - now.keys():  # deleted while nobody watched
+        for uid in self._known.keys() - now.keys():  # deleted while there was no watch
             self._forget(self._known[uid])
         for pod in now.values():
             self._remember(pod)

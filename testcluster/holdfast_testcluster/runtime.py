@@ -1,4 +1,4 @@
-"""One pod's life: init containers one after another, sidecars beside, the main containers, the end; told to the API server."""
+"""Runs one pod: init containers one after another, sidecars, main containers, and its end. Reports to the API server."""
 
 import asyncio
 import contextlib
@@ -15,13 +15,14 @@ from holdfast_testcluster.status import Object, PodStatus, records_of, settle
 from holdfast_testcluster.volumes import VolumeProblem, Volumes
 
 log = logging.getLogger("kubelet")
-SIDECARS_AT_LEAST = 2.0  # seconds that sidecars get to end, though the main containers used up the pod's grace
+SIDECARS_AT_LEAST = 2.0  # seconds that sidecars get to end, even if the main containers used the whole grace period
 STATUSES = ("initContainerStatuses", "containerStatuses")
-BACKOFF = (0.0, 1.0, 2.0, 4.0, 8.0)  # seconds before each restart; a kubelet's are ten times longer, its first is 0 too
+# seconds before each restart; those of a real kubelet are ten times longer, except for the first
+BACKOFF = (0.0, 1.0, 2.0, 4.0, 8.0)
 
 
 class PodRun:
-    """`seen` and `gone` say what the API server says of the pod; everything else it does itself."""
+    """`seen` and `gone` pass on what the API server reports about the pod. Everything else happens in `main`."""
 
     def __init__(self, pod: Object, api: Api, images: Images, address: str, folder: Path, env: dict[str, str]) -> None:
         self._api = api
@@ -35,23 +36,23 @@ class PodRun:
         self._dirty, self._to_end, self._gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
         place = PodPlace(pod, address, self._folder, self._volumes, images, api, env)
         self.containers = [Container(each, place, self._dirty.set) for each in self.status.records]
-        self._keepers: list[asyncio.Task[None]] = []  # of sidecars
+        self._keepers: list[asyncio.Task[None]] = []  # tasks that run sidecars
         self._deadline: Deadline | None = None
         self._reported: Object | None = None
         self._reporting = asyncio.Lock()
         self._first_status: Object = pod.get("status", {})
-        self._known = self._first_status  # the API server's word, when we last heard of a change of it
+        self._known = self._first_status  # the API server's status at the last change that this kubelet received
 
-    # What the API server says
+    # Reports of the API server
 
     def seen(self, pod: Object) -> None:
-        """A deletion may come at any time, and a second one may shorten the grace of the first."""
+        """Stores the new state. A deletion may come at any time, and a second deletion may shorten the grace period."""
         self.pod = pod
         if "deletionTimestamp" in pod["metadata"]:
             self._end_within(pod["metadata"].get("deletionGracePeriodSeconds", 30))
 
     def gone(self) -> None:
-        """Deleted by force, or by us."""
+        """Handles that the object is deleted, by force or by this kubelet."""
         self._gone.set()
         self._end_within(0)
 
@@ -64,10 +65,10 @@ class PodRun:
             self._deadline.within(seconds)
         self._to_end.set()
 
-    # Life
+    # Run
 
     async def main(self) -> None:
-        """From first sight until the pod is no more."""
+        """Runs the pod from its first report until its object is deleted."""
         reporter = asyncio.create_task(self._report_changes())
         try:
             if self._has_lived():
@@ -78,7 +79,7 @@ class PodRun:
                 self.status.over = True
                 settle(self.status.records, self._known)
                 self._dirty.set()
-            await self._to_end.wait()  # an ended pod stays, and with it its logs, until somebody deletes it
+            await self._to_end.wait()  # an ended pod and its logs stay until the pod is deleted
             await self._bury()
         finally:
             reporter.cancel()
@@ -94,7 +95,7 @@ class PodRun:
         await self._stop()
 
     async def _live(self) -> None:
-        """Until the main containers have ended, or an init container has failed for good."""
+        """Runs the pod until the main containers have ended, or an init container has failed for good."""
         seconds = self.pod["spec"].get("activeDeadlineSeconds")
         refresher: asyncio.Task[None] | None = None
         try:
@@ -132,7 +133,7 @@ class PodRun:
         return True
 
     async def _keep(self, container: Container) -> None:
-        """Run it, and again as the restart policy says."""
+        """Runs a container, and restarts it as the restart policy requires."""
         policy = self.pod["spec"].get("restartPolicy", "Always")
         if container.record.kind == "sidecar":
             policy = "Always"
@@ -150,7 +151,7 @@ class PodRun:
     # End
 
     async def _stop(self) -> None:
-        """First what does the work, then the sidecars, the last one first."""
+        """Stops the main containers first, then the sidecars in reverse order."""
         if self._deadline is None:
             self._deadline = Deadline(self.pod["spec"].get("terminationGracePeriodSeconds", 30))
         for keeper in self._keepers:
@@ -164,33 +165,36 @@ class PodRun:
             await each.stop(Deadline(SIDECARS_AT_LEAST) if late else self._deadline)
 
     async def _bury(self) -> None:
-        """The last status first, then the object: whoever waits for the result finds it."""
+        """Sends the last status before it deletes the object, so that a client that waits for the result gets it."""
         if not self._was_over:
             await self._report()
         if not self._gone.is_set():
             await self._api.insist("DELETE", self._path, {"gracePeriodSeconds": 0, "preconditions": {"uid": self.uid}})
             await self._gone.wait()
 
-    # An earlier life
+    # After a reboot of the node
 
     @property
     def _was_over(self) -> bool:
         return self._first_status.get("phase") in ("Succeeded", "Failed")
 
     def _has_lived(self) -> bool:
-        """Our node was rebooted: nothing of what it ran has survived. What may be restarted is begun anew instead."""
+        """Returns whether the pod ran before a reboot and must not start again. A pod that may be restarted starts again."""
         reported = [each for key in STATUSES for each in self._first_status.get(key) or []]
         ran = any("waiting" not in each["state"] for each in reported)
         return self._was_over or (ran and self.pod["spec"].get("restartPolicy") == "Never")
 
     def _recall(self) -> None:
-        """A pod that never begins again is over. (A kubelet leaves it Pending where its last init container had succeeded.)"""
+        """Restores the records of a pod that does not start again.
+
+        A real kubelet leaves the pod Pending if its last init container succeeded.
+        """
         reported = {each["name"]: each for key in STATUSES for each in self._first_status.get(key) or []}
         for each in self.containers:
             recall(each, reported.get(each.record.name, {}))
         self.status.start_time = self._first_status.get("startTime", self.status.start_time)
 
-    # Reports
+    # Reports to the API server
 
     async def _report_changes(self) -> None:
         while not self._gone.is_set():
@@ -199,10 +203,10 @@ class PodRun:
             try:
                 await self._report()
             except Exception:
-                log.exception("status of %s", self._path)  # a defect of ours; the next report may fare better
+                log.exception("status of %s", self._path)  # a bug of this kubelet; the next report may succeed
 
     async def _report(self) -> None:
-        async with self._reporting:  # an older report must not overtake a newer one
+        async with self._reporting:  # so that an older report does not overtake a newer one
             status = self.status.as_object()
             if status == self._reported or self._gone.is_set():
                 return
@@ -210,6 +214,6 @@ class PodRun:
             answer = await self._api.insist("PATCH", f"{self._path}/status", patch, STRATEGIC)
             if answer.status == 200:
                 self._reported = status
-            elif answer.status not in (404, 409):  # gone
-                another = answer.status == 422 and "metadata.uid" in str(answer.body)  # has its name
+            elif answer.status not in (404, 409):  # both mean that the pod is gone
+                another = answer.status == 422 and "metadata.uid" in str(answer.body)  # another pod has its name
                 assert another, f"status of {self._path}: {answer}"

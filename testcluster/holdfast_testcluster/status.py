@@ -1,4 +1,4 @@
-"""Say what a pod's containers do in the words of a pod's status: pure functions, as a kubelet computes them."""
+"""Computes a pod's status from the states of its containers, as a kubelet does. All functions are pure."""
 
 import time
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ def now() -> str:
 
 @dataclass
 class Record:
-    """What there is to say of one container."""
+    """What is known about one container."""
 
     spec: Object
     kind: Kind
@@ -38,7 +38,7 @@ class Record:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it has not ended."""
+        """The exit code, or None while the container has not ended."""
         code: int | None = self.state["terminated"]["exitCode"] if "terminated" in self.state else None
         return code
 
@@ -51,7 +51,7 @@ class Record:
         return self.started if self.kind == "sidecar" else self.exit_code == 0
 
     def as_object(self) -> Object:
-        finished_init = self.kind == "init" and self.exit_code == 0  # a kubelet calls it ready
+        finished_init = self.kind == "init" and self.exit_code == 0  # a real kubelet reports it as ready
         image = self.spec["image"]
         return {
             "name": self.name,
@@ -67,7 +67,7 @@ class Record:
 
 
 def records_of(spec: Object) -> list[Record]:
-    """All containers of a pod in the order of their start, each as it is before anything has happened."""
+    """Returns a record per container, in the order of their start, in the state before anything has happened."""
     waiting = {"waiting": {"reason": "PodInitializing" if spec.get("initContainers") else "ContainerCreating"}}
     inits = [
         Record(each, "sidecar" if each.get("restartPolicy") == "Always" else "init", dict(waiting))
@@ -77,10 +77,12 @@ def records_of(spec: Object) -> list[Record]:
 
 
 def settle(records: list[Record], known: Object) -> None:
-    """Give an end to what has none, as a kubelet's last word does (`TerminatePod` in its status_manager.go): to main containers
-    once the pod was initialized, and to init containers that were begun. `known`: the API server's status of the pod when the
-    kubelet last heard of a change of it, such as its deletion. What happened since does not count: so of two pods whose
-    container never started one says `waiting` and the other `terminated`."""
+    """Sets an end for containers that have none, as a kubelet does in its last report (`TerminatePod` in status_manager.go).
+
+    These are main containers if the pod was initialized, and init containers that were started. `known` is the API server's
+    status of the pod at the last change that the kubelet received, such as its deletion. Later changes do not count. So of two
+    pods whose container never started, one may report `waiting` and the other `terminated`.
+    """
     mains, inits = [each for each in records if each.kind == "main"], [each for each in records if each.kind != "main"]
     begun = [n for n, each in enumerate(inits) if "waiting" not in each.state or each.last]
     for each in inits[: max(begun, default=0) + 1] + (mains if was_initialized(inits, known) else []):
@@ -89,7 +91,7 @@ def settle(records: list[Record], known: Object) -> None:
 
 
 def was_initialized(inits: list[Record], known: Object) -> bool:
-    """The kubelet's `hasPodInitialized`."""
+    """Returns whether the pod was initialized, like `hasPodInitialized` of a real kubelet."""
     if not inits:
         return True
     if any("terminated" in each["lastState"] or "waiting" not in each["state"] for each in known.get("containerStatuses") or []):
@@ -101,7 +103,7 @@ def was_initialized(inits: list[Record], known: Object) -> bool:
 
 
 def phase_of(records: list[Record], over: bool) -> str:
-    """`over`: nothing runs any more and nothing will be started; before that no phase is final."""
+    """Returns the phase. `over` means that nothing runs and nothing will be started; before that, no phase is final."""
     mains = [each for each in records if each.kind == "main"]
     if over:
         return "Succeeded" if all(each.exit_code == 0 for each in mains) else "Failed"
@@ -112,7 +114,7 @@ def phase_of(records: list[Record], over: bool) -> str:
 
 @dataclass
 class PodStatus:
-    """The status of one pod from its records; remembers when each condition last changed."""
+    """Computes the status of one pod from its records. It stores when each condition last changed."""
 
     records: list[Record]
     address: str
@@ -154,7 +156,7 @@ class PodStatus:
         return condition
 
     def _problem(self, kind: str, phase: str) -> tuple[str, str] | None:
-        """Reason and message of a condition that does not hold."""
+        """Returns reason and message of a condition that does not hold, otherwise None."""
         if kind == "PodReadyToStartContainers":
             return None
         inits = [each for each in self.records if each.kind != "main"]

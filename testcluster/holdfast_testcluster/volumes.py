@@ -1,4 +1,4 @@
-"""A pod's volumes as folders: emptyDir, projected (with tokens by TokenRequest), configMap, secret, downwardAPI."""
+"""Makes a pod's volumes as folders: emptyDir, projected (with tokens by TokenRequest), configMap, secret, downwardAPI."""
 
 import asyncio
 import base64
@@ -10,24 +10,24 @@ from typing import Any
 from holdfast_testcluster.api import Api, Object
 from holdfast_testcluster.fields import field_of
 
-REFRESH_AT = 0.8  # of a token's life, as a kubelet does
+REFRESH_AT = 0.8  # part of a token's lifetime after which it is renewed, as a kubelet does
 
 
 class VolumeProblem(Exception):
-    """It cannot be made now: what it needs does not exist, or we do not know its kind."""
+    """The volume cannot be made now, because something that it needs does not exist, or its kind is not supported."""
 
 
 class Volumes:
     def __init__(self, api: Api, pod: Object, address: str, folder: Path) -> None:
         self._api, self._pod, self._address, self._folder = api, pod, address, folder
         self._namespace: str = pod["metadata"]["namespace"]
-        self._tokens: list[tuple[Object, Path, float]] = []  # source, file, when to refresh (monotonic seconds)
+        self._tokens: list[tuple[Object, Path, float]] = []  # source, file, time of the renewal (monotonic seconds)
 
     def path(self, name: str) -> Path:
         return self._folder / name
 
     async def make(self) -> None:
-        """Can be repeated after a `VolumeProblem`."""
+        """Makes all volumes. It can be called again after a `VolumeProblem`."""
         for volume in self._pod["spec"].get("volumes") or []:
             place = self.path(volume["name"])
             if not place.exists():
@@ -38,14 +38,14 @@ class Volumes:
                     write(place / name, content)
 
     async def refresh_tokens(self) -> None:
-        """Until cancelled."""
+        """Renews tokens until cancelled."""
         while self._tokens:
             source, file, due = min(self._tokens, key=lambda each: each[2])
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             self._tokens.remove((source, file, due))
             try:
                 write(file, await self._token(source, file))
-            except VolumeProblem:  # the pod is on its way out, or the API server has trouble
+            except VolumeProblem:  # the pod is being deleted, or the API server has a problem
                 self._tokens.append((source, file, time.monotonic() + 1))
 
     async def _files(self, volume: Object, place: Path) -> dict[str, bytes]:
@@ -54,7 +54,7 @@ class Volumes:
             for source in volume["projected"]["sources"]:
                 files |= await self._source(source, place)
             return files
-        if "secret" in volume:  # the one that is named otherwise than in a projection
+        if "secret" in volume:  # its fields have other names than in a projection
             secret = volume["secret"]
             return await self._source({"secret": {**secret, "name": secret["secretName"]}}, place)
         return await self._source(volume, place)
@@ -92,7 +92,7 @@ class Volumes:
 
 
 async def fetch(api: Api, namespace: str, resource: str, name: str, optional: bool) -> dict[str, bytes]:
-    """The data of a ConfigMap or Secret."""
+    """Returns the data of a ConfigMap or Secret."""
     answer = await api.insist("GET", f"/api/v1/namespaces/{namespace}/{resource}/{name}")
     if answer.status == 404 and optional:
         return {}
@@ -105,7 +105,7 @@ async def fetch(api: Api, namespace: str, resource: str, name: str, optional: bo
 
 
 def write(path: Path, content: bytes) -> None:
-    """Whoever reads meanwhile gets the old or the new, never a half."""
+    """Replaces a file in one step, so that a reader gets the old or the new content, and never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")
     fresh.write_bytes(content)

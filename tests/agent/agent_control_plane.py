@@ -1,4 +1,4 @@
-"""A small strict control plane for one worker: it refuses what the real one refuses, adds unknown fields."""
+"""A small, strict control plane for one worker. It refuses what the real one refuses, and adds unknown fields to its answers."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ NOVELTY = {"novelty": {"from": "a newer server"}}
 
 
 class Plane:
-    """Runs in a thread. Tests set what it wants and read what it heard."""
+    """Runs in a thread. Tests set what it answers and read what it received."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = {"mode": "job", "expires_in": 3600, "poll_seconds": 20, "grace": 3600, **settings}
@@ -36,7 +36,7 @@ class Plane:
         self.port = 0
         self.up()
 
-    # What tests do
+    # For tests
 
     def up(self, port: int = 0) -> str:
         self._do(self._start(port))
@@ -80,7 +80,7 @@ class Plane:
     def doing(self) -> str:
         return str(self.polls[-1]["doing"]) if self.polls else ""
 
-    # What agents meet
+    # Routes for agents
 
     def _do(self, what: Awaitable[None]) -> None:
         async def run() -> None:

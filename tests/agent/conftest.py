@@ -1,4 +1,4 @@
-"""Real agents, each a process of its own, against a control plane on loopback."""
+"""Starts real agents, each in its own process, against a control plane on loopback."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One real agent, a process of its own, and how a test makes its commands wait."""
+"""Runs one real agent in its own process, and lets a test block its commands."""
 
 import contextlib
 import os
@@ -11,12 +11,12 @@ TOKEN = "bootstrap-1"
 
 
 def waits_for(gate: Path) -> str:
-    """A line of shell that goes on once the test has made this file."""
+    """Returns a line of shell that waits until the test creates this file."""
     return f"until test -e {gate}; do sleep 0.02; done"
 
 
 class Running:
-    """One agent, its folder and what it said."""
+    """One agent process, its folder and its output."""
 
     def __init__(self, folder: Path, servers: list[str], **env: str) -> None:
         self.folder = folder
@@ -54,7 +54,7 @@ class Running:
         return self.popen.wait(seconds)
 
     def end(self) -> None:
-        """Nothing of a test outlives it."""
+        """Ends the agent and everything that it started."""
         self.popen.kill()
         self.popen.wait()
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""What a session serves in these tests: it shows what reached it, echoes, counts and streams."""
+"""The server that sessions run in these tests. It shows the requests that it received, echoes, counts and streams."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""How an agent gets an answer: replicas in turn, pauses, tokens that run out, and what counts as not being heard."""
+"""How an agent reaches a replica: it tries replicas in turn, pauses, renews its token, and decides what counts as silence."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ GONE = Unreachable("gone")
 
 
 class World:
-    """Two replicas that answer by a script, and a clock that moves only while the agent pauses."""
+    """Two replicas whose answers come from a script, and a clock that moves only while the agent pauses."""
 
     def __init__(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, servers: tuple[str, ...] = ("http://one", "http://two")
@@ -92,7 +92,7 @@ class World:
         return HttpResponse(200, json.dumps({"token": f"signed-{self.signed}", "expires_in": self.expires_in}).encode())
 
     def asked(self, door: str) -> list[tuple[str, str]]:
-        """Which replica was asked with which token."""
+        """Returns which replica received a request to this route, and with which token."""
         return [(server, token) for server, path, token, *_ in self.calls if path == f"/v1/worker/{door}"]
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -159,7 +159,7 @@ def test_stale_is_an_answer_and_another_conflict_is_none(world: World, word: str
     assert world.do(WORDS[word](world.control)) is False
     world.script = [OTHER]
     assert world.do(WORDS[word](world.control)) is True
-    asked_again = word != "progress"  # one try, because the next is 3 s away
+    asked_again = word != "progress"  # only one try, because the next would come after 3 s
     assert len(world.calls) == 1 + 2 + asked_again
 
 

@@ -1,4 +1,4 @@
-"""What an agent writes to disk and what it gives a command: bounded output, payloads, results, environment."""
+"""What an agent writes to disk and what it passes to a command: bounded output, payloads, results, environment."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""One call over HTTP: what is sent, which connections are kept, and what counts as no answer."""
+"""One HTTP call of an agent: what it sends, which connections it keeps, and what counts as no answer."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
 class Server:
-    """A replica that answers each request on a connection with the next bytes of its script; None closes the connection."""
+    """A replica that answers each request of a connection with the next bytes of its script. None closes the connection."""
 
     def __init__(self, *script: bytes | None) -> None:
         self.script = list(script)

@@ -1,4 +1,4 @@
-"""A job's agent starts its command once, only when it may, and never gives up its result."""
+"""The agent of a job starts its command once, only when it is allowed to, and never gives up its result."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def test_the_command_waits_for_the_acknowledgement_to_be_accepted(planes: Planes
     mark = running.folder / "started"
     plane.assign(command=shell(f"touch {mark}"))
     eventually(lambda: plane.received("ack"))
-    eventually(lambda: plane.doing() == "activating")  # it goes on polling while it waits
+    eventually(lambda: plane.doing() == "activating")  # the agent polls while it waits
     assert not mark.exists()
     assert not (running.work / "groups").exists()
     plane.hold_acks = False
@@ -106,7 +106,8 @@ def test_a_busy_agent_does_not_end_itself_for_lack_of_a_server(planes: Planes, a
     port = plane.port
     plane.down()
     eventually(lambda: "cut off" in running.log)
-    always(lambda: running.popen.poll() is None, 1.5, "the busy agent lives on")  # 5 times what a free one would bear
+    # 5 times the silence after which a free agent ends
+    always(lambda: running.popen.poll() is None, 1.5, "the busy agent lives on")
     gate.touch()
     eventually(lambda: (running.work / "result.json").exists())
     plane.up(port)
@@ -120,7 +121,7 @@ def test_a_lonely_free_agent_ends_itself(planes: Planes, agent: Agents) -> None:
     eventually(lambda: plane.doing() == "idle")
     plane.down()
     assert running.exit_code() == 1
-    assert "no server has listened" in running.log
+    assert "no server has accepted a call" in running.log
 
 
 def test_output_beyond_the_bound_is_swallowed_and_marked(planes: Planes, agent: Agents) -> None:
@@ -244,7 +245,7 @@ def test_a_token_that_was_replaced_is_read_anew(planes: Planes, agent: Agents) -
     plane.bootstrap = "bootstrap-2"
     plane.tokens.clear()
     running.token_file.write_text("bootstrap-2")
-    plane.assign(command=["true"])  # the open poll brings it; the acknowledgement meets 401
+    plane.assign(command=["true"])  # the open poll returns the assignment; the acknowledgement gets 401
     assert running.exit_code() == 0
     assert len(plane.received("register")) == 2
     assert plane.received("result")[0]["exit_code"] == 0

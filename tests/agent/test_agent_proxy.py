@@ -1,4 +1,4 @@
-"""The proxy lets its holder through with everything HTTP can do, and nobody else with anything."""
+"""The agent's proxy lets the holder use everything that HTTP can do, and refuses all other callers."""
 
 import asyncio
 import json
@@ -61,7 +61,7 @@ def read_head(sock: socket.socket) -> bytes:
 
 
 def raw(session: Session, *lines: str, body: bytes = b"") -> bytes:
-    """Send one request as written, and read until the agent closes."""
+    """Sends one request as it is written, and reads until the agent closes the connection."""
     with session.dial() as sock:
         sock.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
         return read_all(sock)
@@ -86,14 +86,14 @@ def test_the_credential_is_stripped_wherever_it_stands(held: Callable[..., Sessi
         assert shown["target"] == "/a?b=1"
         assert KEY.encode() not in answer
     answer = raw(session, f"GET /?holdfast_credential={KEY} HTTP/1.1", host, "Authorization: Basic abc", close)
-    assert b"Basic abc" in answer  # the served process's own
+    assert b"Basic abc" in answer  # this header belongs to the served process
 
 
 def test_every_request_of_a_connection_is_checked(held: Callable[..., Session]) -> None:
     session = held()
     with session.dial() as sock:
         good = f"GET / HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {KEY}\r\n\r\n"
-        sock.sendall((good + good + "GET / HTTP/1.1\r\nHost: h\r\n\r\n").encode())  # pipelined, too
+        sock.sendall((good + good + "GET / HTTP/1.1\r\nHost: h\r\n\r\n").encode())  # also when requests are pipelined
         got = read_all(sock)
     assert re.findall(rb"HTTP/1\.1 (\d+)", got) == [b"200", b"200", b"401"]
 
@@ -151,7 +151,7 @@ async def test_large_bodies_stream_both_ways(held: Callable[..., Session]) -> No
     told = Path(f"/proc/{session.running.popen.pid}/status").read_text()
     peak = re.search(r"VmHWM:\s+(\d+) kB", told)
     assert peak
-    assert int(peak[1]) < 60_000  # of 64 MB nothing was kept
+    assert int(peak[1]) < 60_000  # nothing of the 64 MB was kept in memory
 
 
 async def test_websockets_pass(held: Callable[..., Session]) -> None:
@@ -177,7 +177,7 @@ def test_other_tcp_passes_through_a_tunnel(held: Callable[..., Session]) -> None
             sock.sendall(head.encode() + b"early ")
             assert status(read_head(sock)) == 200
             sock.sendall(b"\x00\xff bytes")
-            sock.shutdown(socket.SHUT_WR)  # half closed, as plain TCP may
+            sock.shutdown(socket.SHUT_WR)  # half closed, which plain TCP allows
             assert read_all(sock) == b"early \x00\xff bytes<end>"
     host = "Host: holdfast:0"
     assert status(raw(session, "CONNECT holdfast:0 HTTP/1.1", host)) == 401
@@ -193,14 +193,14 @@ def test_the_end_of_a_claim_cuts_what_is_under_way(held: Callable[..., Session])
     assert status(read_head(stream)) == 200
     assert stream.recv(1)
     idle.sendall(f"HEAD / HTTP/1.1\r\n{auth}\r\n".encode())
-    assert status(read_head(idle)) == 200  # and kept alive
+    assert status(read_head(idle)) == 200  # and the connection is kept alive
     upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
     socket_.sendall(f"GET /ws HTTP/1.1\r\n{auth}{upgrade}{key}\r\n".encode())
     assert status(read_head(socket_)) == 101
     session.plane.end(7, park=True)
     for sock in (stream, idle, socket_):
-        with pytest.raises(ConnectionResetError):  # a reset, which nobody takes for a complete answer
+        with pytest.raises(ConnectionResetError):  # a reset, so that no client treats the answer as complete
             read_all(sock)
         sock.close()
     eventually(lambda: session.plane.polls[-1]["reset_fence"] == 7)

@@ -1,4 +1,4 @@
-"""A session's agent serves one claim after another of its tenant, and goes when it is in doubt."""
+"""The agent of a session serves one claim of its tenant after another, and ends if it is in doubt."""
 
 import concurrent.futures
 import json
@@ -62,7 +62,8 @@ def test_nothing_is_open_before_the_acknowledgement(planes: Planes, agent: Agent
     eventually(lambda: plane.received("ack"))
     eventually(lambda: plane.doing() == "activating")
     assert get(plane, "/", "another")[0] == 401
-    # Its own holder may have heard of it before the agent heard that it was accepted: it waits, and is not let in before.
+    # The holder may know its credential before the agent knows that its acknowledgement was accepted. The request waits until
+    # then.
     with concurrent.futures.ThreadPoolExecutor(1) as holder:
         early = holder.submit(get, plane, "/", "open-sesame")
         done, _ = concurrent.futures.wait([early], timeout=1)

@@ -1,4 +1,4 @@
-"""What an agent takes from its environment, setting by setting: defaults, limits, and a message that names the wrong one."""
+"""The settings that an agent reads from its environment: defaults, limits, and an error that names the wrong setting."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a job is handed to another container: what it finds, what its shell makes of it, and what is left of it."""
+"""How an agent hands a job to another container: the files there, how the shell uses them, and what remains of them."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def given(**more: Any) -> Assignment:
 
 
 def run(folder: Path) -> "subprocess.CompletedProcess[str]":
-    """As the worker's container does."""
+    """Runs the script as the worker's container does."""
     return subprocess.run(
         ["/bin/sh", str(folder / SCRIPT)],
         env={"PATH": os.environ["PATH"]},
@@ -113,7 +113,7 @@ def test_any_user_may_read_it_whatever_the_agents_umask_and_nothing_half_written
     before = os.umask(0o077)
     try:
         stage(tmp_path, given(), ["true"])
-        stage(tmp_path, given(fence=8), ["true"])  # again, for the next try
+        stage(tmp_path, given(fence=8), ["true"])  # again, for the next attempt
     finally:
         os.umask(before)
     assert {each.name: stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == dict.fromkeys(

@@ -1,4 +1,4 @@
-"""The moments before an agent is up: a signal that comes then is heard."""
+"""A signal that arrives while an agent starts is not lost."""
 
 import os
 import signal
@@ -10,10 +10,10 @@ from waiting import eventually
 
 
 def test_an_agent_that_is_still_being_loaded_hears_sigterm(tmp_path: Path) -> None:
-    """A container's first process has the signals' default actions switched off; here they are ignored, which is the same."""
+    """PID 1 of a container does not get the default actions of signals. Here the signal is ignored, which has the same effect."""
     loading = tmp_path / "loading"
     (tmp_path / "msgspec.py").write_text(f"import time; open({str(loading)!r}, 'w').close(); time.sleep(60)\n")
-    signal_before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a child inherits what is ignored
+    signal_before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a child process inherits ignored signals
     try:
         agent = subprocess.Popen([sys.executable, "-m", "holdfast.agent"], env={**os.environ, "PYTHONPATH": str(tmp_path)})
     finally:

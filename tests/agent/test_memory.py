@@ -1,4 +1,4 @@
-"""What a session's agent remembers, for when it is restarted alone."""
+"""What the agent of a session stores, so that it can continue after a restart of its container."""
 
 import stat
 from pathlib import Path

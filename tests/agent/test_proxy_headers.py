@@ -1,4 +1,4 @@
-"""Which headers pass the agent's proxy, where credentials are found, and which requests cannot be forwarded."""
+"""Which headers pass the agent's proxy, where it finds credentials, and which requests it cannot forward."""
 
 import asyncio
 import json
@@ -174,7 +174,7 @@ def test_an_answers_headers_of_one_hop_end_here_too() -> None:
 
 
 class Wire:
-    """Both halves of a stream: what was written, and what is left to read."""
+    """Both directions of a stream: what was written, and what is left to read."""
 
     def __init__(self, *pieces: bytes) -> None:
         self.pieces, self.written, self.drained = list(pieces), b"", 0

@@ -1,4 +1,4 @@
-"""A stage of doors for each test."""
+"""Starts the served API for each test."""
 
 from collections.abc import Iterator
 

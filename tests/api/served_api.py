@@ -1,4 +1,4 @@
-"""The real doors over real HTTP on a real store, without duties: nothing changes unless a request changes it."""
+"""The real API over real HTTP on a real store, without duties. So nothing changes unless a request changes it."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ from holdfast.wiring import Wired, wire
 
 T = TypeVar("T")
 KEY = b"a key of 32 bytes for one test.."
-# Without an agent and without protection a claim is active as soon as its pod was looked at.
+# Without an agent and without protection a claim is active as soon as its pod has been read.
 DIRECT = PoolSpec(mode="job", warm=0, max=50, worker=WorkerSpec(agent=False), protection=ProtectionSpec(mode="off"))
 TOKENS = {
     "admin": ("t-admin", "admin", None),
@@ -35,14 +35,14 @@ TOKENS = {
     "acme": ("t-acme", "tenant", "acme"),
     "rival": ("t-rival", "tenant", "rival"),
 }
-# What moves by itself or by being asked is not what a refused request may change.
+# Lists all tables of the product. Tests count their rows before and after a refused request.
 TABLES = (
     "SELECT relname FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition"
 )
 
 
 class PodsOfRows(LocalCluster):
-    """Shows a running pod for every worker that is asked for, because routes are tested without processes."""
+    """Shows a running pod for every worker that is read, because routes are tested without processes."""
 
     async def read_cached(self, names: Sequence[str]) -> dict[str, Pod]:
         return {name: _pod(name) for name in names}
@@ -57,7 +57,7 @@ def _pod(name: str) -> Pod:
 
 
 class Stage:
-    """Pools `direct` (agentless, with warm workers) and `agents` (with one agent's worker); tokens by name."""
+    """The pools `direct` (no agents, warm workers) and `agents` (one worker with an agent), and tokens by name."""
 
     def __init__(self, dsn: str, home: Path) -> None:
         self.dsn, self.home = dsn, home
@@ -83,7 +83,7 @@ class Stage:
         store = self.store = PostgresStore(await Database.connect(self.dsn, size=8))
         paths = [self.home / name for name in ("workers", "output", "highwater.json", "servers")]
         self.wired = wire(store, PodsOfRows(*paths, install="i-test", key=KEY), key=KEY, url="http://127.0.0.1:1")
-        store.recovery.saw(0)  # no replica runs here that would compare the database with what is kept outside
+        store.recovery.saw(0)  # no replica runs here that would compare the database with the mark that is stored outside of it
         for name, (id_, role, tenant) in TOKENS.items():
             await store.access.make_token(id_, hash_token(name), name, role, tenant, None)
         await store.pools.put("p-direct", "direct", DIRECT, "api")
@@ -97,7 +97,7 @@ class Stage:
         self.serving = asyncio.ensure_future(self.server.serve())
 
     async def spawn(self, pool: str, *workers: str) -> None:
-        """Rows of workers that are warm; their pods are not needed here."""
+        """Inserts warm workers. These tests need no pods for them."""
         made = await self.store.workers.spawn(pool, workers, len(workers), len(workers))
         for worker, _ in made:
             assert isinstance(await self.store.workers.spawned(worker, f"u-{worker}"), Done)
@@ -118,7 +118,7 @@ class Stage:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(5)
 
-    # Asking
+    # Requests
 
     def agent_token(self, worker: str = "w-agent") -> str:
         return self.wired.context.auth.sign_agent(AgentIdentity(worker, f"u-{worker}"))
@@ -133,7 +133,7 @@ class Stage:
         headers: dict[str, str] | None = None,
         raw: bytes | Iterator[bytes] | None = None,
     ) -> Answer:
-        """`raw`: the body as it is; an iterator is sent in chunks."""
+        """Sends a request. `raw` is the unencoded body; an iterator is sent in chunks."""
         sent = {"Authorization": f"Bearer {token}"} if token else {}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
@@ -145,7 +145,7 @@ class Stage:
             connection.close()
 
     def say(self, data: bytes) -> bytes:
-        """Bytes on the wire, and what came back until the connection was closed."""
+        """Sends bytes to the server, and returns what it sent back until the connection was closed."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
             received = b""
             with contextlib.suppress(ConnectionError):
@@ -161,7 +161,7 @@ class Stage:
         return dict(answer.json)
 
     def rows(self) -> dict[str, int]:
-        """How many rows each table has."""
+        """Returns the number of rows per table."""
 
         async def count() -> dict[str, int]:
             names = [row["relname"] for row in await self.store.db.rows(TABLES)]

@@ -1,4 +1,4 @@
-"""Our own short tokens for agents: who made them, for whom, and for how long."""
+"""The short-lived tokens of agents: which key signed them, for which worker, and how long they are valid."""
 
 import time
 from typing import Any, cast
@@ -25,7 +25,7 @@ class Hands:
 
 
 def auth(clock: Hands, key: bytes = b"key") -> Auth:
-    return Auth(cast(Any, None), key, clock)  # an agent's token is judged without asking the store
+    return Auth(cast(Any, None), key, clock)  # an agent's token is checked without the store
 
 
 def test_an_agents_token_names_its_worker_and_pod_until_it_expires() -> None:

@@ -1,4 +1,4 @@
-"""Who is taken for whom: bearer tokens, how long they are remembered, streams per token, and what agents' tokens are made of."""
+"""Authentication: bearer tokens, how long they are cached, streams per token, and the contents of agents' tokens."""
 
 import asyncio
 import base64
@@ -32,7 +32,7 @@ class Hands:
 
 
 class Tokens:
-    """The store's side: known tokens by their hash, and how often it was asked."""
+    """The store's side: known tokens by their hash, and how often it was read."""
 
     def __init__(self, **known: tuple[str, str, str | None]) -> None:
         self.known = {hash_token(token): found for token, found in known.items()}
@@ -129,7 +129,7 @@ def test_a_full_memory_forgets_guesses_and_what_is_old_and_keeps_who_has_a_token
     called(auth, "known")
     refused(auth, "guess")
     clock.running += CACHE_SECONDS - 3
-    refused(auth, "another guess")  # three are kept already: at this moment `old` still counts, to the instant
+    refused(auth, "another guess")  # three are cached already; at exactly this time `old` still counts
     assert set(auth._known) == {hash_token("old"), hash_token("known"), hash_token("another guess")}
     clock.running += 1
     refused(auth, "a third guess")
@@ -244,7 +244,7 @@ def test_what_has_our_signature_and_not_an_agents_prefix_is_no_agents_token(pref
 
 @pytest.mark.parametrize("worker", ["w", "w-1", "w-12", "w-123"])
 def test_an_agents_token_is_a_signed_body_without_padding(worker: str) -> None:
-    """Replicas of two releases have to accept each other's tokens, so the form itself is fixed."""
+    """Replicas of two releases have to accept each other's tokens, so the format is fixed."""
     auth = made(clock=Hands(wall=1_800_000_000.9))
     body, _, mac = auth.sign_agent(AgentIdentity(worker, "uid-1")).removeprefix("hfa_").partition(".")
     assert "=" not in body + mac
@@ -255,7 +255,7 @@ def test_an_agents_token_is_a_signed_body_without_padding(worker: str) -> None:
 
 
 def test_each_assignment_has_a_credential_of_its_own_that_every_replica_can_derive() -> None:
-    """P1: a credential dies with its assignment, so claim and fence are both part of it."""
+    """P1: a credential is valid for one assignment only, so it is derived from both claim and fence."""
     credential = made().credential("c-1", 7)
     assert credential == made().credential("c-1", 7)
     assert credential.startswith("hfc_")

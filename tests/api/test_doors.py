@@ -1,4 +1,4 @@
-"""The doors as a whole: the document is what is served, metrics are well named, the generated docs are up to date."""
+"""The API as a whole: /openapi.json describes what is served, metrics follow naming rules, the generated docs are up to date."""
 
 import asyncio
 import importlib.util
@@ -98,7 +98,7 @@ def test_while_the_store_is_away_whom_we_knew_hears_that_we_are_alive(stage: Sta
     assert stage.ask("GET", "/healthz", token="operator").status == 200
     monkeypatch.setattr(stage.store.access, "token", away)
     later = auth._clock() + 3600
-    monkeypatch.setattr(auth, "_clock", lambda: later)  # nothing in the cache is fresh
+    monkeypatch.setattr(auth, "_clock", lambda: later)  # nothing in the cache is fresh any more
     assert stage.ask("GET", "/healthz", token="operator").status == 200
     assert stage.ask("GET", "/healthz", token=stage.agent_token()).status == 200
     assert stage.ask("GET", "/healthz").status == 503, "one that was never seen cannot be told from a guess"
@@ -112,7 +112,7 @@ def test_a_refused_method_hears_of_all_that_there_are(stage: Stage) -> None:
 
 
 def test_no_path_redirects(stage: Stage) -> None:
-    """A redirect would name whatever host the caller wrote."""
+    """A redirect would contain the host name that the caller sent."""
     assert stage.ask("GET", "/v1/claims/", headers={"Host": "evil.example"}).status == 404
 
 
@@ -180,7 +180,7 @@ def test_an_unprotected_hand_over_is_an_increase_from_the_first_one_on(stage: St
 
 
 def test_two_scrapes_at_once_do_not_add_up(stage: Stage) -> None:
-    """What is read is counted after the last read: neither sees the other's half."""
+    """Each scrape reads all values before it sets them, so that two scrapes cannot mix."""
     stage.do(stage.store.fleet.join("r-1", 1, "here", "http://127.0.0.1:1", "0"))
     stage.do(stage.store.db.rows("UPDATE holdfast.worker SET suspect_since = holdfast.now() WHERE id = 'w-1'"))
 
@@ -210,7 +210,7 @@ def test_of_two_pools_with_one_name_the_live_one_is_shown(stage: Stage, monkeypa
 
 
 def samples(stage: Stage) -> dict[str, tuple[str, list[Any]]]:
-    """Type and samples by the name that is scraped."""
+    """Returns type and samples by the scraped name."""
     found: dict[str, tuple[str, list[Any]]] = {}
     for family in text_string_to_metric_families(stage.ask("GET", "/metrics").raw.decode()):
         for sample in family.samples:
@@ -287,12 +287,12 @@ def test_one_token_opens_only_so_many_streams(stage: Stage) -> None:
     auth._streams[caller.id] = STREAMS
     answer = stage.ask("GET", "/v1/events", token="acme", headers={"Accept": "text/event-stream"})
     assert (answer.status, answer.json["code"]) == (429, "too-many")
-    assert stage.ask("GET", "/v1/events", token="acme").status == 200  # a page is no stream
+    assert stage.ask("GET", "/v1/events", token="acme").status == 200  # a page is not a stream
     assert json.loads(answer.raw)["detail"]
 
 
 def test_a_claim_that_the_database_lost_while_its_caller_waited_is_to_be_asked_for_again(stage: Stage) -> None:
-    """After a failover that lost the last commits there is nothing to tell of it, and that is nobody's mistake here."""
+    """After a failover that lost the last commits the claim is unknown, which is not the caller's mistake."""
     with ThreadPoolExecutor(1) as caller:
         body = {"pool": "agents", "command": ["true"], "key": "lost", "wait": "20s"}
         waiting = caller.submit(lambda: stage.ask("POST", "/v1/claims", body))

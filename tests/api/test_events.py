@@ -1,4 +1,4 @@
-"""The history over HTTP: a stream resumes without loss, and a tenant sees its own."""
+"""The history over HTTP: a stream resumes without loss, and a tenant sees only its own events."""
 
 import http.client
 import json
@@ -16,7 +16,7 @@ ACCEPT = {"Accept": "text/event-stream"}
 
 @contextmanager
 def stream(stage: Stage, query: str = "", *, token: str = "admin", last: str | None = None) -> Iterator[Iterator[dict[str, Any]]]:
-    """The events of a live stream, each with its id; a stream that the server ends is a StopIteration."""
+    """Yields the events of a live stream, each with its id. When the server ends the stream, it raises StopIteration."""
     connection = http.client.HTTPConnection("127.0.0.1", stage.port, timeout=60)
     headers = {"Authorization": f"Bearer {token}", **ACCEPT, **({"Last-Event-ID": last} if last else {})}
     connection.request("GET", f"/v1/events{query}", headers=headers)
@@ -43,7 +43,7 @@ def stream(stage: Stage, query: str = "", *, token: str = "admin", last: str | N
 
 
 def history(stage: Stage, query: str = "", token: str = "admin") -> list[dict[str, Any]]:
-    """All pages, one event a page: every cursor is used."""
+    """Returns all events, one event per page, so that every cursor is used."""
     found: list[dict[str, Any]] = []
     after = ""
     while True:
@@ -56,7 +56,7 @@ def history(stage: Stage, query: str = "", token: str = "admin") -> list[dict[st
 
 
 def after(stage: Stage, id_: str) -> list[str]:
-    """This event and those that came later."""
+    """Returns this event and all later ones."""
     ids = [event["id"] for event in history(stage)]
     return ids[ids.index(id_) :]
 
@@ -78,7 +78,7 @@ def test_a_stream_that_waits_hears_what_happens_while_it_was_away_and_now(stage:
     eventually(lambda: history(stage, f"&claim={first['id']}"), 5)
     with stream(stage, f"?claim={first['id']}") as events:
         last = next(events)["id"]
-    stage.ask("POST", f"/v1/claims/{first['id']}/release", {"fence": first["fence"]})  # while nobody listens
+    stage.ask("POST", f"/v1/claims/{first['id']}/release", {"fence": first["fence"]})  # while no client listens
     with stream(stage, f"?claim={first['id']}", last=last) as events:
         kinds = []
         while not kinds or kinds[-1] != "claim.ended":
@@ -86,7 +86,7 @@ def test_a_stream_that_waits_hears_what_happens_while_it_was_away_and_now(stage:
     assert kinds == [event["kind"] for event in history(stage, f"&claim={first['id']}")][1:]
     with stream(stage, "?pool=direct&newest=true&limit=1", token="acme") as events:
         assert next(events)["kind"] == "claim.ended"
-        second = stage.claim()  # while it listens
+        second = stage.claim()  # while the client listens
         assert next(event for event in events if event["claim"])["claim"] == second["id"]
 
 
@@ -123,7 +123,7 @@ def test_a_stream_ends_when_its_token_is_revoked(stage: Stage, monkeypatch: pyte
         next(events)
         assert stage.ask("DELETE", f"/v1/tokens/{made['id']}").status == 204
         stage.claim()
-        assert len(list(events)) <= 5  # to its end
+        assert len(list(events)) <= 5  # until the server ends the stream
 
 
 def test_a_stream_that_was_left_is_forgotten(stage: Stage) -> None:
@@ -134,7 +134,7 @@ def test_a_stream_that_was_left_is_forgotten(stage: Stage) -> None:
 
 
 def test_a_quiet_stream_moves_on_with_what_others_do(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else every look would walk through all of it again."""
+    """Otherwise every read would go through all events of other tenants again."""
     looks: list[str | None] = []
     events_of = stage.store.history.events
 

@@ -1,4 +1,4 @@
-"""Why, in sentences that are true, complete and in order: what stands in the way is named, and what to do about it."""
+"""`explain` returns true and complete sentences in order. They name each obstacle and what to do about it."""
 
 import re
 from typing import Any
@@ -20,7 +20,7 @@ def explained(stage: Stage, kind: str, name: str) -> list[str]:
 
 
 def waiting(stage: Stage, count: int, **request: Any) -> list[dict[str, Any]]:
-    """Claims on a pool without workers."""
+    """Makes claims on a pool without workers."""
     stage.do(stage.store.pools.put("p-empty", "empty", PoolSpec(mode="job", warm=0, max=5), "api"))
     return [stage.claim(pool="empty", command=["true"], key=f"k-{n}", **request) for n in range(count)]
 

@@ -1,4 +1,4 @@
-"""The port for kubelets: two paths, a status code and nothing else, without a token."""
+"""The port for kubelets has two paths. Each returns a status code and nothing else, and needs no token."""
 
 import asyncio
 import http.client
@@ -59,14 +59,14 @@ def test_what_is_not_http_or_never_ends_is_cut_off(stage: Stage, monkeypatch: py
         for said, heard in (
             (b"\x00\x01\r\n\r\n", b"HTTP/1.1 400 "),
             (b"GET /healthz HTTP/1.1\r\nX: " + b"a" * 100_000, b"HTTP/1.1 400 "),
-            (b"GET /healthz HTTP/1.1\r\n", b""),  # and then nothing more
+            (b"GET /healthz HTTP/1.1\r\n", b""),  # followed by nothing
         ):
             with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
                 connection.sendall(said)
                 try:
                     answer = connection.recv(100)
                 except ConnectionError:
-                    continue  # closed on unread bytes
+                    continue  # the server closed the connection before it had read all bytes
                 assert answer.startswith(heard), said[:40]
                 assert heard or not answer
         assert ask(port, "GET", "/healthz")[0] == 200

@@ -1,4 +1,4 @@
-"""What lost commits left undecided, over HTTP, by the SDK and on the command line."""
+"""The workers that lost commits left unconfirmed, over HTTP, in the SDK and on the command line."""
 
 import sys
 from typing import Any
@@ -16,7 +16,7 @@ BECAUSE = {"reason": "looked at it"}
 
 @pytest.fixture
 def left(stage: Stage) -> Stage:
-    """The database lost commits; recovery is over, and no worker has reported since."""
+    """Makes the database lose commits. Recovery has ended, and no worker has reported since."""
 
     async def recover() -> None:
         assert (await stage.store.claims.match("p-agents", [ask("acme")], 1)).pairs

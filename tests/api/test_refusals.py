@@ -1,4 +1,4 @@
-"""Bad input at every door: refused with the field and the reason, and nothing has changed."""
+"""Every route refuses bad input with the field and the reason, and changes nothing."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ HIDDEN = "hunter2-do-not-show"
 
 @dataclass(frozen=True)
 class Bad:
-    """One request, and what it must be told. `field` None: the problem is not one of a field."""
+    """One request and the answer that it must get. `field` is None if the problem is not about a field."""
 
     method: str
     path: str
@@ -295,7 +295,7 @@ def test_refused_by_name_and_nothing_changed(stage: Stage, table: list[Bad], sub
 
 
 def seen(stage: Stage, claim: str) -> dict[str, Any]:
-    """A claim, without the one time that moves while no replica listens."""
+    """Returns a claim without the one time that changes while no replica beats."""
     return {**stage.ask("GET", f"/v1/claims/{claim}").json, "max_until": None}
 
 
@@ -334,7 +334,7 @@ def test_a_body_of_almost_64_kb_is_taken_in_chunks_too(stage: Stage) -> None:
 
 def test_a_head_without_end_is_cut_off(stage: Stage) -> None:
     answer = stage.say(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 2_000_000)
-    assert answer == b"" or answer.startswith(b"HTTP/1.1 431 "), answer[:200]  # the reset may overtake the answer
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 431 "), answer[:200]  # the reset may arrive before the answer
     many = b"".join(b"X-%d: y\r\n" % n for n in range(200_000))
     answer = stage.say(b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + many)
     assert answer == b"" or answer.startswith(b"HTTP/1.1 431 "), answer[:200]
@@ -355,7 +355,7 @@ def test_a_revoked_token_is_refused_as_soon_as_the_cache_lets_go(stage: Stage, m
     made = stage.ask("POST", "/v1/tokens", {"name": "x", "role": "operator"}).json
     assert stage.ask("GET", "/v1/me", token=made["token"]).status == 200
     assert stage.ask("DELETE", f"/v1/tokens/{made['id']}").status == 204
-    now = stage.wired.context.auth._clock()  # the one seam: 5 s later
+    now = stage.wired.context.auth._clock()  # the clock is 5 s later
     monkeypatch.setattr(stage.wired.context.auth, "_clock", lambda: now + 5.1)
     refusal(stage.ask("GET", "/v1/me", token=made["token"]), 401)
 
@@ -403,7 +403,7 @@ def test_what_is_not_json_is_not_shown(stage: Stage, capfd: pytest.CaptureFixtur
     assert HIDDEN not in "".join(capfd.readouterr())
 
 
-# What agents say is taken, whatever it is: they repeat a result until it is
+# Reports of agents are always accepted, because an agent repeats a result until it is accepted
 
 
 def test_an_agents_reason_is_made_one_line_and_cut_never_refused(stage: Stage) -> None:

@@ -1,6 +1,6 @@
-"""Every operation of the OpenAPI document, with generated requests: what is documented is what happens.
+"""Generated requests for every operation of the OpenAPI document: each operation behaves as documented.
 
-The document is made here from the same table that is served; test_doors.py proves that /openapi.json is it.
+The document is made here from the same table that is served. test_doors.py proves that /openapi.json is the same document.
 """
 
 from itertools import count
@@ -18,10 +18,10 @@ from holdfast.api.app import ROUTES
 from holdfast.api.openapi import document
 
 load_all_checks()
-BRIEF = 0.05  # seconds: `wait` is cut to this, so that generated requests wait, but not long
+BRIEF = 0.05  # seconds; `wait` is shortened to this, so that generated requests wait only briefly
 CONFIG: dict[str, Any] = {
     "generation": {"deterministic": True, "max-examples": 8, "no-shrink": True},
-    # What the types cannot say is refused too: a command on a pool that has one, a duration beyond a year.
+    # Requests that the types allow may be refused too: a command on a pool that has one, a duration beyond a year.
     "checks": {
         "positive_data_acceptance": {"enabled": False},
         "negative_data_rejection": {"expected-statuses": ["400", "401", "403", "404", "405", "409", "413", "422"]},
@@ -47,7 +47,7 @@ turn = count()
 
 @pytest.fixture
 def lively(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    """A stage with a claim in each state, so that generated requests meet something."""
+    """Returns a stage with a claim in each state, so that generated requests find something."""
     monkeypatch.setattr("holdfast.api.claims.LONGEST_WAIT", BRIEF)
     for n in range(2):
         ended = stage.claim(key=f"ended-{n}")
@@ -55,12 +55,12 @@ def lively(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
         stage.claim(key=f"active-{n}")
     stage.claim(pool="agents", command=["true"], token="acme")
     stage.do(stage.spawn("p-direct", *(f"w-more-{n}" for n in range(4))))
-    stage.wired.replica.beat_at = stage.loop.time() + 3600  # ready, though no duty runs here
+    stage.wired.replica.beat_at = stage.loop.time() + 3600  # ready, although no duty runs here
     return stage
 
 
 def real(stage: Stage, case: Any) -> None:
-    """Every other request names something that exists; a followed output is one that ends."""
+    """Makes every other request name something that exists, and follow only an output that ends."""
     if next(turn) % 2 or not case.path_parameters or not case.meta.generation.mode.is_positive:
         return
     claims = stage.ask("GET", "/v1/claims").json["items"]

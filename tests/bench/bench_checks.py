@@ -1,4 +1,4 @@
-"""What every part of the benchmark has to show, whatever the speed."""
+"""The checks that every part of the benchmark must pass, independent of its speed."""
 
 from bench.figure import Figure
 from bench.part import Part

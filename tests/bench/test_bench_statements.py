@@ -1,4 +1,4 @@
-"""Statements are distinguished in Postgres's log: a claim's own, its agent's later polls, and those of the duties."""
+"""The benchmark tells statements in Postgres's log apart: those of a claim, later polls of its agent, and those of duties."""
 
 from bench.statements import parse
 

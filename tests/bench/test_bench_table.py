@@ -1,4 +1,4 @@
-"""The tables in docs/benchmarks.md are the benchmark's own, and show the figures that it measures."""
+"""The benchmark itself writes the tables in docs/benchmarks.md, and they show the figures that it measures."""
 
 from pathlib import Path
 

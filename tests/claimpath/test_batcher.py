@@ -1,4 +1,4 @@
-"""The batcher: a batch leaves when the one before it has returned, and every caller gets its own answer."""
+"""The batcher sends a batch when the one before it has returned, and every caller gets its own answer."""
 
 import asyncio
 from collections.abc import Sequence

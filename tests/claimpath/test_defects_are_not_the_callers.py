@@ -1,4 +1,4 @@
-"""Only what Postgres calls bad data is the caller's mistake; every other error of a statement is logged and answered with 500."""
+"""Only errors that Postgres reports as bad data are the caller's fault. All other errors are logged and answered with 500."""
 
 import gc
 import sys
@@ -23,7 +23,7 @@ def stage(dsn: str) -> Iterator[Stage]:
 
 
 def break_match(monkeypatch: pytest.MonkeyPatch, error: Exception, only: str | None = None) -> None:
-    """Every batch (or every batch that contains `only`) meets this error in its statement."""
+    """Makes the statement of every batch (or of every batch that contains `only`) fail with this error."""
     fetch = asyncpg.Connection.fetch
 
     async def failing(self: asyncpg.Connection, sql: str, *args: Any, **more: Any) -> Any:
@@ -50,7 +50,7 @@ def test_what_postgres_calls_bad_data_is_refused(stage: Stage, monkeypatch: pyte
 
 
 def test_a_request_that_breaks_its_batch_fails_alone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many requests of one moment share a batch: one of them makes the statement fail, and the others are served."""
+    """Requests at the same time share a batch. One of them makes the statement fail, and the others are still served."""
     break_match(monkeypatch, asyncpg.exceptions.NumericValueOutOfRangeError("bad"), only="poison")
     with ThreadPoolExecutor(8) as callers:
         asked = [{**WAITS, "payload": "poison" if n == 3 else n} for n in range(8)]
@@ -60,7 +60,7 @@ def test_a_request_that_breaks_its_batch_fails_alone(stage: Stage, monkeypatch: 
 
 
 def test_no_module_of_the_api_keeps_an_exception_to_raise(stage: Stage) -> None:
-    """A raised exception keeps its traceback, and so its frames and the request in them. A shared one keeps those forever."""
+    """A raised exception keeps its traceback, frames and the request in them. A shared one would keep those forever."""
     modules = [module for name, module in sys.modules.items() if name.startswith("holdfast.")]
     assert modules
     kept = [(module.__name__, name) for module in modules for name, value in vars(module).items() if isinstance(value, Exception)]

@@ -1,4 +1,4 @@
-"""Signals: a waiter hears of its own claim, worker or pool, with the row if there is one, and no signal hides another."""
+"""A waiter is notified about its own claim, worker or pool, with the row if there is one. No notification hides another."""
 
 import asyncio
 from typing import Literal
@@ -28,7 +28,7 @@ def test_a_waiter_hears_of_its_own_key_only() -> None:
 
 
 def test_a_signal_with_a_row_does_not_hide_an_earlier_one_without() -> None:
-    """The row may be older than what the other signal is about: the waiter still has to look."""
+    """The row may be older than the change of the other signal, so the waiter still has to read."""
 
     async def main() -> None:
         signals = Signals()

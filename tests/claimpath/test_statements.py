@@ -1,4 +1,4 @@
-"""What a claim costs: statements for a claim that becomes active, for a renewal and for a release."""
+"""The number of statements for a claim that becomes active, for a renewal and for a release."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def stage(dsn: str) -> Iterator[Stage]:
 
 @pytest.fixture
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every statement that is sent to the store from now on."""
+    """Returns a list that collects every statement that is sent to the store from now on."""
     sent: list[str] = []
     rows = Database.rows
 
@@ -41,8 +41,9 @@ def of(stage: Stage, method: str, path: str, body: Any, token: str) -> dict[str,
 
 
 def serve_one(stage: Stage, statements: list[str], claim: dict[str, Any]) -> dict[str, Any]:
-    """Asks for a worker whose agent polls already, and acknowledges as the agent does; returns the holder's answer. The agent's
-    report from before the claim is not counted."""
+    """Makes a claim for a worker whose agent polls already, and acknowledges as the agent does. Returns the holder's answer. The
+    agent's report from before the claim is not counted.
+    """
     agent = stage.agent_token()
     statements.clear()
     with ThreadPoolExecutor(2) as pool:
@@ -57,7 +58,7 @@ def serve_one(stage: Stage, statements: list[str], claim: dict[str, Any]) -> dic
 
 
 def warm_up(stage: Stage) -> None:
-    """Fills the caches of tokens and pools, which are not what is counted."""
+    """Fills the caches of tokens and pools, so that they are not counted."""
     stage.ask("GET", "/v1/claims?pool=agents", token="acme")
     stage.do(stage.wired.context.pool("agents"))
 

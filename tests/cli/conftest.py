@@ -1,4 +1,4 @@
-"""Run the command line in this process, against the fake server of the client's tests."""
+"""Runs the command line in this process, against the fake server of the client's tests."""
 
 import sys
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def server() -> Iterator[FakeHoldfast]:
 
 @pytest.fixture
 def cli(server: FakeHoldfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
-    """`cli("get", "pools")` as a person at a fresh home would type it, logged in by environment."""
+    """`cli("get", "pools")` runs a command in an empty home folder. Server and token come from the environment."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("HOLDFAST_URL", ",".join(server.urls))
     monkeypatch.setenv("HOLDFAST_TOKEN", TOKEN)

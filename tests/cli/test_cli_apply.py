@@ -1,4 +1,4 @@
-"""Manifests: what is right is applied, what is wrong is refused with the line, the path and the reason."""
+"""`apply` applies correct manifests, and refuses wrong ones with the line, the path and the reason."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def test_created_then_unchanged_then_configured(cli: Cli, server: FakeHoldfast, 
     assert cli("apply", "-f", str(file)).out == "WorkerPool linux unchanged\n"
     file.write_text(POOL.replace("warm: 1", "warm: 2"))
     assert cli("apply", "-f", str(file)).out == "WorkerPool linux configured\n"
-    assert server.pools["linux"]["spec"] == {"warm": 2, "protection": {"mode": "off"}}  # a word, not false
+    assert server.pools["linux"]["spec"] == {"warm": 2, "protection": {"mode": "off"}}  # the word "off", not false
 
 
 def test_the_examples_apply(cli: Cli, server: FakeHoldfast) -> None:

@@ -1,4 +1,4 @@
-"""Contexts: remembered for nobody else to read, and a token stays with its address."""
+"""Contexts are stored so that only their user can read them, and a token is sent only to its own server."""
 
 import stat
 from pathlib import Path

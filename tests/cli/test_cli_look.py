@@ -1,4 +1,4 @@
-"""Looking at things: tables for people, JSON for programs, one line for what went wrong."""
+"""The commands that show things print tables for people, JSON for programs, and one line for an error."""
 
 import json
 import os
@@ -153,13 +153,13 @@ def test_errors_are_one_line_and_code_1(cli: Cli, server: FakeHoldfast) -> None:
     server.kill(0)
     server.kill(1)
     said = cli("--url", server.url, "get", "nothing")
-    assert said.code == 2  # usage
+    assert said.code == 2  # a usage error
 
 
 def test_force_needs_a_reason_and_drain_a_yes(cli: Cli, server: FakeHoldfast) -> None:
     assert cli("release", "c-1", "--force").code == 2
     server.pools["linux"] = {"name": "linux"}
-    assert cli("drain", "linux").code == 1  # nobody there to confirm
+    assert cli("drain", "linux").code == 1  # there is no terminal on which to confirm
     assert "linux" in server.pools
     assert cli("drain", "linux", "--yes").code == 0
     assert server.pools == {}

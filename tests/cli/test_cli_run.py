@@ -1,4 +1,4 @@
-"""`run` behaves as if the command ran here: its output, its exit code, its interruption."""
+"""`run` behaves as if the command ran on this machine: its output, its exit code, its interruption."""
 
 import os
 import re
@@ -114,7 +114,7 @@ def test_secrets_come_from_files_and_are_never_printed(cli: Cli, server: FakeHol
     assert cli("run", "--pool", "linux", *given, "--", "true").code == 0
     assert server.bodies["c-1"]["secrets"] == {"A": "inline-s3cret", "B": "file-s3cret"}
 
-    async def quoting(_: Any) -> Any:  # a server that quotes what it refuses
+    async def quoting(_: Any) -> Any:  # a server whose error repeats the refused value
         bad = [{"field": "secrets.A", "reason": "'inline-s3cret' is too short, like 'file-s3cret'"}]
         return problem(422, "invalid", "bad: inline-s3cret", bad)
 

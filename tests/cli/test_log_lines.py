@@ -1,4 +1,4 @@
-"""A replica's log: one line an event, libraries' too, and a traceback only for what nobody expects."""
+"""A replica logs one line per event, also for libraries, and a traceback only for unexpected errors."""
 
 import json
 import logging
@@ -16,7 +16,7 @@ Result = Callable[[Callable[[], None]], list[dict[str, Any]]]
 
 @pytest.fixture
 def logged(capfd: pytest.CaptureFixture[str]) -> Iterator[Result]:
-    """What a replica logs while something happens."""
+    """Yields the log of a replica."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
 

@@ -1,4 +1,4 @@
-"""A fake server for each test."""
+"""Starts a fake server for each test."""
 
 from collections.abc import Iterator
 

@@ -34,7 +34,7 @@ class FakeClaims:
         self.serves = True  # whether claims become active at once
         self.ends_at_once: dict[str, Any] | None = None  # how a job ends as soon as it is active
         self.first_output = b""
-        self.keeps = 1 << 30  # bytes of an output; the rest is swallowed
+        self.keeps = 1 << 30  # bytes of an output that are kept; the rest is dropped
         self.lease = 60.0
         self._changed = asyncio.Condition()
 

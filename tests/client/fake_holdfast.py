@@ -1,6 +1,6 @@
-"""A small strict server that follows docs/api.md: several replicas over one truth, with faults on demand.
+"""A small strict server that follows docs/api.md: several replicas that share one state, with faults on demand.
 
-It runs on a thread of its own, so that synchronous callers and real processes can speak to it as well.
+It runs in its own thread, so that synchronous callers and other processes can use it as well.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class FakeHoldfast(FakeClaims):
-    """`replicas` are addresses of one truth. `faults[(method, path ending)]` spoil the next requests."""
+    """`replicas` are addresses that share one state. `faults[(method, path ending)]` break the next requests."""
 
     def __init__(self, replicas: int = 1) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class FakeHoldfast(FakeClaims):
         self.do(apply())
 
     def until(self, condition: Callable[["FakeHoldfast"], Any]) -> Any:
-        """Wait for what requests make true."""
+        """Waits until a request makes the condition true."""
 
         async def wait() -> Any:
             async with self._changed:
@@ -107,7 +107,7 @@ class FakeHoldfast(FakeClaims):
             self.urls.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
 
     def kill(self, replica: int) -> None:
-        """Its port refuses from now on, and what it served breaks off."""
+        """Closes the replica's port and breaks its open connections."""
 
         async def stop() -> None:
             runner = self._runners[replica]
@@ -213,7 +213,7 @@ class FakeHoldfast(FakeClaims):
 
 
 async def lose_answer(request: web.Request) -> web.StreamResponse | None:
-    """Cut the connection before anything was done."""
+    """Cuts the connection before the request has any effect."""
     await request.read()
     assert request.transport is not None
     request.transport.abort()

@@ -1,4 +1,4 @@
-"""The client's claims: keys, fail-over, what is asked again and what is not."""
+"""The claims of the client: keys, fail-over, and which requests are repeated."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,7 +12,7 @@ from holdfast.client.transport import Transport
 
 
 class Sleeps:
-    """Time that passes only when somebody sleeps."""
+    """A clock that moves only during sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -34,13 +34,13 @@ def sleeps() -> Sleeps:
 
 @pytest.fixture
 async def client(server: FakeHoldfast, sleeps: Sleeps) -> AsyncIterator[Client]:
-    """A client of both replicas, whose pauses take no time."""
+    """Returns a client of both replicas, whose pauses take no time."""
     async with Client.over(Transport(server.urls, TOKEN, clock=sleeps.clock, sleep=sleeps.sleep)) as client:
         yield client
 
 
 def after_doing(server: FakeHoldfast) -> Callable[[web.Request], Awaitable[web.StreamResponse | None]]:
-    """Do what was asked, then cut the connection: the worst moment."""
+    """Executes the request and then cuts the connection, which is the worst moment."""
 
     async def fault(request: web.Request) -> web.StreamResponse | None:
         await server._claim(request)
@@ -76,7 +76,7 @@ async def test_a_key_of_ones_own_is_kept_and_another_request_under_it_conflicts(
 async def test_a_dead_replica_is_left_for_the_next(server: FakeHoldfast, client: Client, sleeps: Sleeps) -> None:
     server.kill(0)
     await client.list_pools()
-    await client.put_pool("linux", {"warm": 1})  # not safe to repeat, but it never left
+    await client.put_pool("linux", {"warm": 1})  # not safe to repeat, but the request was never sent
     assert {replica for replica, _, _ in server.log} == {1}
     assert sleeps.slept == []
 

@@ -1,4 +1,4 @@
-"""Holding a worker: renewed while held, released after, and LeaseLost when it is taken away."""
+"""The client renews a worker while it is held, releases it at the end, and raises LeaseLost if the worker is taken away."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ def hold(server: FakeHoldfast, **options: str) -> claim:
 
 
 async def ended(server: FakeHoldfast) -> None:
-    """The worker is taken away, and the next renewal hears of it."""
+    """Ends the claim on the server, so that the next renewal fails."""
     await asyncio.to_thread(server.change, "c-1", state="ended", outcome="expired", reason="its lease ran out")
 
 
@@ -63,7 +63,7 @@ async def test_a_lost_lease_cancels_the_body_and_raises(server: FakeHoldfast) ->
                 cleaned.append("the body's own clean-up ran")
     task = asyncio.current_task()
     assert task is not None
-    assert task.cancelling() == 0  # the cancellation of the body was taken back
+    assert task.cancelling() == 0  # the cancellation of the body was undone
     await asyncio.sleep(0)
     assert cleaned
     assert server.asked("POST", "/release") == []
@@ -99,7 +99,7 @@ async def test_a_timeout_around_the_block_works_and_leaves_no_claim(server: Fake
     server.serves = False
 
     async def run_out(limit: asyncio.Timeout) -> None:
-        await asyncio.to_thread(server.until, lambda _: server.claims)  # it waits for its worker by now
+        await asyncio.to_thread(server.until, lambda _: server.claims)  # by now the client waits for its worker
         limit.reschedule(asyncio.get_running_loop().time())
 
     with pytest.raises(TimeoutError):  # noqa: PT012
@@ -123,7 +123,7 @@ async def test_a_release_that_could_not_be_stored_is_noted_on_the_worker(server:
     async with hold(server) as worker:
         first = worker.lease_until
         await asyncio.to_thread(server.until, lambda _: len(server.asked("POST", "/renew")) >= 2)
-        assert worker.lease_until != first  # the second was asked after the first was answered
+        assert worker.lease_until != first  # the second renewal was sent after the first was answered
     assert worker.unreleased == "the database is away"
     assert worker.outcome is None
     assert worker.lease_until is not None

@@ -1,4 +1,4 @@
-"""Output and events arrive once and whole, whatever happens to connections."""
+"""Output and events arrive once and complete, even if connections break."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,12 +10,12 @@ from fake_holdfast import TOKEN, FakeHoldfast
 
 from holdfast.client import Client
 
-WHOLE = bytes(range(256)) * 700  # more than one piece, and every byte different from its neighbour
+WHOLE = bytes(range(256)) * 700  # more than one piece; neighbouring bytes differ
 JOB = {"outcome": "completed", "exit_code": 0}
 
 
 def cut_after(server: FakeHoldfast, size: int, *, politely: bool) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """Serve some bytes from the offset asked for, then break off, or end as a stopping replica does."""
+    """Serves some bytes from the requested offset. Then cuts the connection, or ends the answer as a stopping replica does."""
 
     async def fault(request: web.Request) -> web.StreamResponse:
         at = int(request.query["offset"])
@@ -100,7 +100,7 @@ async def test_an_output_that_was_cut_off_is_told_once_however_often_it_is_read(
     claim = await client.claim("linux")
     reading = asyncio.create_task(whole_output(client, claim.id, truncated=told.append))
     await asyncio.to_thread(server.until, lambda _: len(server.asked("GET", "/output")) >= 3)
-    assert told == []  # so far all of it was kept
+    assert told == []  # so far everything was kept
     server.write(claim.id, b"4567and more")
     server.change(claim.id, state="ended", **JOB)
     assert await reading == b"01234567"

@@ -1,6 +1,6 @@
-"""What every Cluster keeps to. An adapter's tests subclass ClusterContract and provide a `stage` fixture.
+"""The contract that every Cluster keeps. An adapter's tests subclass ClusterContract and provide a `stage` fixture.
 
-class TestMyCluster(ClusterContract): ...   # with a fixture `stage` that gives a Stage, and ends all its pods
+class TestMyCluster(ClusterContract): ...   # with a fixture `stage` that returns a Stage, and ends all its pods
 """
 
 import asyncio
@@ -16,26 +16,26 @@ from holdfast.ports.recovery import Remembered
 from waiting import Deadline, becomes
 
 FOREVER = ["sleep", "1000"]
-PATIENCE = 20.0  # seconds until a condition that never comes fails its test
+PATIENCE = 20.0  # seconds after which a test fails whose condition does not come true
 
 
 class Stage(Protocol):
-    """A place with no pods in it, and what the suite needs to know of it."""
+    """An empty place for pods, with the methods that the contract's tests need."""
 
     def open(self, install: str = "one") -> Cluster:
-        """A connection of its own, as another replica would have."""
+        """Returns a new connection to the cluster, such as another replica would have."""
 
     def order(self, worker: str, argv: list[str] = FOREVER) -> Order:
-        """A pod without an agent that runs this."""
+        """Returns the order for a pod without an agent that runs this command."""
 
     def order_with_agent(self, worker: str) -> Order:
-        """A pod with an agent, which may be a stand-in that does nothing."""
+        """Returns the order for a pod with an agent. The agent may be a stand-in that does nothing."""
 
     def token(self, pod: Pod) -> str:
-        """The bootstrap token that this pod's agent finds."""
+        """Returns the bootstrap token that this pod's agent reads."""
 
     def put_output(self, claim: str, data: bytes, *, truncated: bool = False) -> None:
-        """Output of a claim, as its worker wrote it some minutes ago."""
+        """Stores the output of a claim as if its worker had written it some minutes ago."""
 
 
 async def until(condition: Callable[[], Awaitable[bool]], what: str, patience: float = PATIENCE) -> None:
@@ -43,7 +43,7 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str, patience: f
 
 
 async def reaches(cluster: Cluster, name: str, phase: str, ready: bool = False) -> Pod:
-    """The pod, once it is in this phase."""
+    """Returns the pod as soon as it is in this phase."""
     found: list[Pod] = []
 
     async def there() -> bool:
@@ -57,7 +57,7 @@ async def reaches(cluster: Cluster, name: str, phase: str, ready: bool = False) 
 
 
 def forged_signature(token: str) -> str:
-    """Changed before its end: the last letter of a base64 text has bits that say nothing."""
+    """Returns the token with another signature. The last letter stays, because some bits of it do not count in base64."""
     return token[:-8] + ("0" if token[-8] != "0" else "1") + token[-7:]
 
 
@@ -240,7 +240,7 @@ class ClusterContract:
         hint = asyncio.ensure_future(anext(changes))
         deadline = Deadline(PATIENCE)
         fence = 0
-        while not hint.done():  # a hint may be missed, so go on changing it
+        while not hint.done():  # repeat the change, because a single hint may be missed
             assert not deadline.over()
             fence += 1
             await cluster.protect("w-1", pod.uid, stamp("c-1", fence))
@@ -276,7 +276,7 @@ class ClusterContract:
 
 
 class OutputContract:
-    """For clusters that keep outputs themselves. Elsewhere an output is its container's log, and goes with it."""
+    """Tests for clusters that store outputs. In other clusters an output is the container's log, and goes with the container."""
 
     async def test_output_is_read_in_pieces(self, cluster: Cluster, stage: Stage) -> None:
         stage.put_output("c-1", b"hello world", truncated=True)

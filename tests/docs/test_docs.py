@@ -1,4 +1,4 @@
-"""What the documents point at is there: tests that prove a row, alerts' metrics, decisions."""
+"""What the documents refer to exists: tests that prove a row, metrics of alerts, decisions."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def cited(document: Path) -> Iterator[tuple[str, str]]:
-    """File and name of each test that a document names: a file in backticks, then its tests."""
+    """Yields file and name of each test that a document names: a file in backticks, followed by its tests."""
     file = ""
     for word in re.findall(r"`([^`\n]+)`", document.read_text(encoding="utf-8")):
         if word.endswith(".py"):

@@ -1,11 +1,10 @@
-"""Tests are found by subject: a folder is a package of the product or a known subject, and no file is named by a number."""
+"""Tests are sorted by subject: a folder is a package of the product or a known subject, and no file has a number as its name."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# What is about no single package.
-# bench and net: the tests of the folders bench/ and mutation/.
+# Subjects that belong to no single package. bench and net contain the tests of the folders bench/ and mutation/.
 SUBJECTS = {"bench", "contracts", "docs", "e2e", "kube_demo", "net", "soak", "testcluster"}
 
 
@@ -22,6 +21,6 @@ def test_no_file_is_named_by_a_number() -> None:
 
 
 def test_no_two_files_have_one_name() -> None:
-    """Test modules are imported by their base name, so one of two would hide the other."""
+    """Test modules are imported by their base name, so one of two equal names would hide the other."""
     files = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert sorted(files) == sorted(set(files))

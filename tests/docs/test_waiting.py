@@ -1,4 +1,4 @@
-"""How tests wait: a bound is exact on a calm machine, and stretches on one that is busy with other work."""
+"""The time limits of tests are exact on a quiet machine, and are stretched on a busy one."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from waiting import STRETCH, Deadline, eventually
 
 
 class Machine:
-    """A clock and a count of starved seconds, both moved by the test."""
+    """A clock and a counter of starved seconds, which the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -1,4 +1,4 @@
-"""A pool without a cluster: workers start, serve and leave by the clock, and `scale` is the only one who decides."""
+"""A pool without a cluster. Its workers start, serve and end by a clock, and only `scale` makes decisions."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -48,7 +48,7 @@ def load(
     ready: int | None = None,
     **facts: Any,
 ) -> PoolLoad:
-    """What the store would show of a pool with so many workers of each kind."""
+    """Returns what the store would show of a pool with these numbers of workers."""
     known = {
         "pool": its_pool,
         "now": 1000.0,
@@ -75,20 +75,20 @@ class One:
     name: str
     state: str
     fresh: bool = True
-    left: int = 0  # passes until it is ready, or gone
+    left: int = 0  # passes until the worker is ready, or gone
 
 
 @dataclass
 class Model:
-    """Workers and a clock. Demand is constant: `held` stay held, `blocked` claims wait behind their tenants' caps."""
+    """Workers and a clock. Demand is constant: `held` workers stay held, and `blocked` claims wait behind tenants' caps."""
 
     pool: Pool
     workers: list[One]
     blocked: int = 0
-    starts: bool = True  # False: new workers never become ready
+    starts: bool = True  # if False, new workers never become ready
     now: float = 1000.0
     shrunk_at: float | None = None
-    counted: list[float] = field(default_factory=list)  # when the brake counted an ending
+    counted: list[float] = field(default_factory=list)  # times at which the brake counted an ending
     _made: int = 0
 
     def count(self, *states: str) -> int:
@@ -103,7 +103,7 @@ class Model:
         return sum(not worker.fresh and worker.state in ("spawning", "warm") for worker in self.workers)
 
     def brake_room(self) -> int:
-        """As the store counts it: what the brake would still let pass."""
+        """Returns how many endings the brake would still allow, counted as the store counts them."""
         lately = sum(at > self.now - 600 for at in self.counted)
         return max(0, int(max(50, 0.25 * (len(self.workers) + lately))) - lately)
 
@@ -131,7 +131,7 @@ class Model:
         )
 
     def step(self) -> list[Action]:
-        """One pass, its effects, and the time until the next."""
+        """Runs one pass, applies its actions, and moves the clock to the next pass."""
         plan = plan_pool(self.look())
         for action in plan:
             if isinstance(action, Condemn):

@@ -1,4 +1,4 @@
-"""What `converge` looks at, made from a few words: a row, its pod, what its agent said, and the whole view."""
+"""Builds the views that `converge` reads from short descriptions: a row, its pod, the agent's last report, and the whole view."""
 
 import random
 from typing import Any
@@ -61,7 +61,7 @@ WORKER_FIELDS = set(Worker.__struct_fields__)
 
 
 def row(state: str = "warm", **facts: Any) -> Row:
-    """A worker as the store would show it: held with its claim, parked with its tenant."""
+    """Returns a worker as the store would show it. A held worker has its claim, and a parked worker has its tenant."""
     worker = {
         "id": NAME,
         "pool_id": "p-1",
@@ -113,8 +113,8 @@ def seen(one: Row | None, its_pod: Pod | None, **facts: Any) -> Observed:
     return Observed(**{**known, **facts})
 
 
-# Anything that the store and the cluster may show, also what should never come together. From seeds, since a view has
-# some hundred choices: drawn one by one they would take longer than all else.
+# Random views of anything that the store and the cluster may show, including combinations that should never occur. They are built
+# from seeds, because a view has some hundred choices, and Hypothesis is too slow if it draws each of them.
 
 FENCES = [fence_of(EPOCH - 1, 900), fence_of(EPOCH, 6), FENCE, fence_of(EPOCH, 8), LAST]
 AGES = [0.0, 4.9, 5.1, 29.0, 44.0, 46.0, 59.9, 60.1, 599.0, 601.0, 1e6]

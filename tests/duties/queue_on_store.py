@@ -1,4 +1,4 @@
-"""A real store with a pool, warm workers and claims in it, made from a few words."""
+"""Fills a real store with a pool, warm workers and claims, from short descriptions."""
 
 import zlib
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from holdfast.model.pool import Pool, PoolSpec
 from holdfast.ports.store import AgentReport, NewClaim, Pair
 from holdfast.postgres.store import PostgresStore
 
-# Active as soon as paired: neither an agent to hear from nor a protection to write.
+# A claim of such a pool is active as soon as it is paired, because there is no agent that must report and no protection to write.
 DIRECT = {"worker": {"agent": False}, "protection": {"mode": "off"}}
 
 
@@ -22,7 +22,7 @@ async def make_pool(store: PostgresStore, name: str = "etl", **fields: Any) -> P
 
 
 async def make_warm(store: PostgresStore, pool: Pool, names: Sequence[str]) -> None:
-    """Workers that are ready and have served nobody."""
+    """Creates ready workers that have not served any tenant."""
     made = await store.workers.spawn(pool.id, list(names), 5000, 5000)
     assert [name for name, _ in made] == list(names)
     for name in names:
@@ -49,7 +49,7 @@ def ask(id_: str, tenant: str = "acme", **fields: Any) -> NewClaim:
     return NewClaim(**{**known, "id": id_, "tenant": tenant, **fields})
 
 
-NUMBERS = count()  # examples of one test share its database: nothing is named twice
+NUMBERS = count()  # The examples of one test share a database, so every name must be new.
 
 
 class Queue:
@@ -64,7 +64,7 @@ class Queue:
         return cls(store, await make_pool(store, f"q{next(NUMBERS)}", **DIRECT))
 
     async def wait(self, tenant: str, claims: int, priority: int = 0) -> list[str]:
-        """So many claims of one tenant come to wait, in this order, each with a name that says nothing about it."""
+        """Queues so many claims of one tenant and returns their ids in this order, which cannot be derived from the ids."""
         names = [f"c-{zlib.crc32(bytes(str(number := next(NUMBERS)), 'ascii')):08x}-{number}" for _ in range(claims)]
         new = [ask(name, tenant, priority=priority) for name in names]
         batch = await self._store.claims.match(self._pool.id, new, 0)
@@ -72,7 +72,7 @@ class Queue:
         return [claim.id for claim in new]
 
     async def serve(self, turns: int) -> list[Pair]:
-        """So many workers become free, one after the other; who got them."""
+        """Makes `turns` workers free, one after the other. Returns which claims got them."""
         await make_warm(self._store, self._pool, [f"w-{next(NUMBERS)}" for _ in range(turns)])
         served = []
         for _ in range(turns):

@@ -1,4 +1,4 @@
-"""Actions and views are frozen values, and what an action leaves out is on the safe side."""
+"""Actions and views are frozen values, and the defaults of an action's fields are safe."""
 
 import dataclasses
 from typing import Any, get_args
@@ -15,7 +15,7 @@ VALUES = [*get_args(Action), actions.Proof, observed.Observed, observed.Verdict,
 
 @pytest.mark.parametrize("kind", VALUES, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
 def test_a_value_cannot_be_changed_after_it_was_planned(kind: Any) -> None:
-    """A plan is applied later and elsewhere: what could be changed on the way would not be what was decided."""
+    """A plan is applied later and in another place, so it must still be what was decided."""
     assert dataclasses.is_dataclass(kind)
     assert kind.__dataclass_params__.frozen
     one = object.__new__(kind)
@@ -39,7 +39,7 @@ DEFAULTS = [
 
 @pytest.mark.parametrize(("kind", "defaults"), DEFAULTS, ids=[kind.__name__ for kind, _ in DEFAULTS])
 def test_what_an_action_leaves_out_is_on_the_safe_side(kind: Any, defaults: dict[str, Any]) -> None:
-    """P7: the brake counts every end of which the plan does not say otherwise."""
+    """P7: the brake counts every ending, unless the plan excludes it."""
     assert left_out(kind) == defaults
 
 

@@ -1,4 +1,4 @@
-"""What `converge` never does, whatever rows, pods, heartbeats and claims come together."""
+"""What `converge` never does, for any combination of rows, pods, heartbeats and claims."""
 
 from collections.abc import Iterable
 
@@ -33,7 +33,7 @@ ENDS = (Condemn, DeletePod, Bury, EndClaim, Requeue, ForgetPod, Clear)
 
 
 def about(actions: Iterable[Action], kinds: type | tuple[type, ...]) -> set[str]:
-    """The workers, pods or claims that actions of these kinds concern."""
+    """Returns the workers, pods or claims that actions of these kinds concern."""
     return {
         getattr(action, "worker", None) or getattr(action, "name", None) or getattr(action, "claim", None)
         for action in actions
@@ -82,7 +82,7 @@ def test_the_same_view_gives_the_same_plan_in_whatever_order_it_was_read(view: O
 @LOOK
 @given(views())
 def test_busy_is_sacred(view: Observed) -> None:
-    """P2: a held row with a live claim is neither condemned nor deleted nor buried, nor loses its protection."""
+    """P2: a held row with a live claim is not condemned, deleted or buried, and does not lose its protection."""
     busy = {name for name, one in view.rows.items() if one.worker.state == "held" and one.claim_state in LIVE}
     assert not busy & about(Converge().plan(view), (Condemn, DeletePod, Bury, ForgetPod, Clear))
 
@@ -151,7 +151,7 @@ def test_only_retiring_workers_lose_their_pod_and_only_theirs(view: Observed) ->
 @LOOK
 @given(views(recovering=False, pool_frozen=True))
 def test_a_frozen_pool_creates_and_deletes_no_pod(view: Observed) -> None:
-    """Condemn may be planned: the store refuses it for a frozen pool, and says so. A pod's end could not be taken back."""
+    """A condemn may be planned, because the store refuses it for a frozen pool. The end of a pod could not be undone."""
     plan = [action for action in Converge().plan(view) if not (isinstance(action, DeletePod) and action.orphan)]
     assert not about(plan, (DeletePod, CreatePod, Spawn))
 

@@ -1,4 +1,4 @@
-"""Every case of `converge`, with an example that shows it: the failure table's rows, one test each, and the rest."""
+"""Every case of `converge` with an example: one test per row of the failure table, and the other cases."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ RECOVERING = {"state": state(recovering=True)}
 YOUNG = msgspec.structs.replace(STAMP, at=NOW - 1)
 FREE_POD, BUSY_POD = pod(), pod(stamp=STAMP, protected=True)
 
-# An example of each case: the row, the pod, and what else is seen.
+# An example of each case: the row, the pod, and other facts.
 EXAMPLES: list[tuple[Case, Row | None, Pod | None, dict[str, Any]]] = [
     (Case.QUIET, row(), FREE_POD, {}),
     (Case.QUIET, row("held"), BUSY_POD, {}),
@@ -241,7 +241,7 @@ def test_stamped_pod_without_a_live_claim_is_warm_again() -> None:
 
 
 def test_a_young_stamp_waits_until_its_agent_has_spoken_since_or_it_is_old() -> None:
-    """What was said before the stamp does not tell what the pod does now. The pod's own age says nothing."""
+    """A report from before the stamp does not show what the pod does now, and the age of the pod does not either."""
 
     def left(stamped: float, heard: float, *, agent: bool = True) -> bool:
         its_pod = pod(stamp=msgspec.structs.replace(STAMP, at=NOW - stamped), protected=True, created_at=NOW - 9_000)
@@ -258,7 +258,7 @@ def test_a_young_stamp_waits_until_its_agent_has_spoken_since_or_it_is_old() -> 
 
 
 def test_stamped_pod_without_a_live_claim_is_cleared_also_when_the_pool_protects_no_more() -> None:
-    """`protection` is no part of the revision: workers stamped under `claim` live on after a change to `off`."""
+    """`protection` is not part of the revision, so workers stamped under `claim` stay after a change to `off`."""
     assert done(row(protection="off"), BUSY_POD) == [Clear(NAME, 5, UID, "v1")]
 
 
@@ -347,7 +347,7 @@ def test_an_agent_that_is_idle_under_an_active_claim_is_said_aloud_and_the_claim
 
 
 def test_an_agent_that_is_idle_under_an_active_claim_does_not_cost_its_protection() -> None:
-    """P3: whatever the agent says, the claim is live, and so the pod must carry its protection."""
+    """P3: the claim is live, whatever the agent reports, so the pod must keep its protection."""
     known = row("held", heartbeat=heartbeat(), suspect_since=NOW - 9)
     assert done(known, FREE_POD) == [Protect(NAME, UID, "c-1", "acme", FENCE)]
 

@@ -1,4 +1,4 @@
-"""How starts fail and workers end, to the last part of each action: reasons, proofs, what the brake counts."""
+"""How starts fail and workers end, in every field of each action: reasons, proofs, what the brake counts."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def test_a_spawn_of_unknown_outcome_is_looked_up_until_its_start_timeout() -> No
 
 @pytest.mark.parametrize("state_", FREE)
 def test_a_free_worker_without_a_known_pod_is_not_spawned_again(state_: str) -> None:
-    """Only a spawn of unknown outcome is created by its name; a worker that was ready once had a pod, and lost it."""
+    """Only a spawn with an unknown outcome is created again by its name. A worker that was ready had a pod, and lost it."""
     assert case(row(state_, pod_uid=None), None) == Case.POD_MISSING_ONCE
 
 

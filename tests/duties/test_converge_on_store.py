@@ -1,4 +1,4 @@
-"""Plans meet the store: what `converge`, recovery and the deadlines decide must be what the rows then show."""
+"""Plans on a real store: the rows show what `converge`, recovery and the deadlines decided."""
 
 from queue_on_store import ask, make_pool, make_warm
 
@@ -39,20 +39,21 @@ async def view_of(store: PostgresStore, *pods: Pod) -> Observed:
 
 
 async def serve(store: PostgresStore, pair: Pair) -> None:
-    """Protect, offer, deliver, acknowledge: the claim is active."""
+    """Makes the claim active: protect, offer, deliver, acknowledge."""
     await store.claims.offer([(pair.claim, pair.fence, True)])
     assert await store.claims.deliver(pair.worker, f"uid-{pair.worker}") is not None
     assert await acknowledge(store, pair.worker, pair.fence, None) == pair.claim
 
 
 async def deaf_for(store: PostgresStore, hours: int) -> None:
-    """An outage long ago: so much of the database's clock was not heard."""
+    """Simulates an old outage, so that heard time is so many hours behind the clock."""
     await store.db.rows("UPDATE holdfast.hearing SET deaf = deaf + make_interval(hours => $1)", hours)
 
 
 async def test_recovery_leaves_a_claim_with_the_worker_that_serves_it_now(store: PostgresStore) -> None:
-    """P2. A first worker hung in its activation, so its claim went to a second, which serves it. The first one's pod drains
-    and still carries its stamp when recovery begins."""
+    """P2: a first worker hung in its activation, so its claim went to a second worker, which serves it. The pod of the first
+    worker drains and still carries its stamp when recovery begins.
+    """
 
     pool = await make_pool(store)
     await make_warm(store, pool, ["w-1", "w-2"])
@@ -79,7 +80,7 @@ async def test_recovery_leaves_a_claim_with_the_worker_that_serves_it_now(store:
 
 
 async def test_a_cordoned_free_worker_goes_in_the_pass_that_saw_it(store: PostgresStore) -> None:
-    """Facts raise a row's version. They must not make the rest of the same plan stale."""
+    """Facts raise the version of a row. They must not make the rest of the same plan stale."""
 
     pool = await make_pool(store)
     await make_warm(store, pool, ["w-1"])
@@ -102,7 +103,7 @@ async def test_a_frozen_pools_workers_are_not_condemned_whatever_was_planned(sto
 
 
 async def test_a_pool_deleted_while_frozen_can_still_drain(store: PostgresStore) -> None:
-    """P5: frozen for ever, its workers would never go. Either deleting thaws it, or a person can still thaw it."""
+    """P5: if the pool stayed frozen forever, its workers would never end. Deletion thaws it, or a person can still thaw it."""
 
     pool = await make_pool(store)
     await make_warm(store, pool, ["w-1"])
@@ -116,8 +117,9 @@ async def test_a_pool_deleted_while_frozen_can_still_drain(store: PostgresStore)
 
 
 async def test_a_retried_claim_has_its_waiting_time_anew_also_after_an_outage(store: PostgresStore) -> None:
-    """P8. Deadlines are kept in heard time: an outage of two hours, some day before, must not refuse every retry at once."""
-    await store.db.rows("UPDATE holdfast.hearing SET last_heard = holdfast.now()")  # the copied database may be minutes old
+    """P8: deadlines are kept in heard time. An outage of two hours in the past must not refuse every retry at once."""
+    # because the copied database may be minutes old
+    await store.db.rows("UPDATE holdfast.hearing SET last_heard = holdfast.now()")
     await deaf_for(store, 2)
     pool = await make_pool(store)
     await make_warm(store, pool, ["w-1"])

@@ -1,4 +1,4 @@
-"""What `converge` reads and remembers between two passes: what is missing, what is strange, and a list that cannot be right."""
+"""What `converge` reads, and what it remembers between two passes: missing and strange pods, and lists that cannot be right."""
 
 import asyncio
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from holdfast.ports.store import Row
 
 
 class Both:
-    """The cluster and the store as `converge` reads them."""
+    """The cluster and the store, with the methods that `converge` reads."""
 
     def __init__(self, pods: Iterable[Pod] = (), rows: Iterable[Row] = (), heartbeats: Iterable[Heartbeat] = ()) -> None:
         self.listed, self.stored, self.spoken = list(pods), list(rows), list(heartbeats)
@@ -61,7 +61,7 @@ def some(duty: Converge, both: Both, *names: str) -> Observed:
 
 
 class Clock:
-    """The monotonic clock of the event loop, moved by the test."""
+    """The monotonic clock of the event loop, which the test moves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -113,7 +113,7 @@ def test_heartbeats_are_read_for_pods_without_a_row_only() -> None:
     ids=["no rows", "one worker", "one worker that had a pod", "two", "three"],
 )
 def test_a_list_that_is_empty_all_at_once_is_not_believed(rows: list[Row], believed: bool) -> None:
-    """P7: a list that lost every pod at once is wrong, unless there was only one."""
+    """P7: a list that lost every pod at the same time is wrong, unless there was only one."""
     if believed:
         assert full(Converge(), Both([], rows)).pods == {}
         return

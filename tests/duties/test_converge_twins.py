@@ -1,4 +1,4 @@
-"""Twins of `converge`'s cases: warm beside parked, just before a limit beside just at it, one condition less."""
+"""Pairs of similar cases of `converge`: warm and parked, just before a limit and just at it, with and without a condition."""
 
 from typing import Any
 
@@ -78,7 +78,7 @@ def test_a_free_worker_whose_agent_left_it_to_an_unknown_claim_is_suspect_once(s
 def test_a_silent_free_worker_is_suspect_or_retired_as_its_pool_says(state_: str) -> None:
     at, past = heartbeat(SILENT), heartbeat(SILENT + 0.1)
     assert case(row(state_, heartbeat=at), FREE_POD) == Case.QUIET
-    assert done(row(state_, heartbeat=past), FREE_POD) == [Suspect(NAME, 5, "no word from its agent for 60 s")]
+    assert done(row(state_, heartbeat=past), FREE_POD) == [Suspect(NAME, 5, "its agent has not reported for 60 s")]
     assert case(row(state_, heartbeat=past, suspect_since=NOW - 9), FREE_POD) == Case.QUIET
     assert case(row(state_, heartbeat=at, silence="retire"), FREE_POD) == Case.QUIET
     for since in (None, NOW - 9):
@@ -98,7 +98,7 @@ def test_a_busy_worker_is_suspect_by_silence_and_never_retired_for_it() -> None:
     silent = heartbeat(SILENT + 0.1, "running", **BUSY)
     for silence in ("alert", "retire"):
         assert done(row("held", heartbeat=silent, silence=silence), BUSY_POD) == [
-            Suspect(NAME, 5, "no word from its agent for 60 s")
+            Suspect(NAME, 5, "its agent has not reported for 60 s")
         ]
         assert done(row("held", heartbeat=silent, silence=silence, suspect_since=NOW - 9), BUSY_POD) == []
 

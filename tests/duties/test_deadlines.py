@@ -1,4 +1,4 @@
-"""What is due for a claim, question by question, and the numbers that hang together."""
+"""What is due for a claim, condition by condition, and numbers that depend on each other."""
 
 from dataclasses import replace
 from itertools import product
@@ -59,7 +59,7 @@ def test_a_waiting_claim(pool_live: bool, past_deadline: bool, expected: str | N
 def test_an_active_claim_ends_by_its_own_lease_or_longest_duration_only(
     past_lease: bool, past_max: bool, expected: str | None
 ) -> None:
-    """P2: neither a deleted pool, nor a deadline for waiting, nor any silence of its worker ends it."""
+    """P2: a deleted pool, a deadline for waiting or a silent worker does not end an active claim."""
     for pool_live, past_deadline, idle in product((False, True), (False, True), (0.0, 1e6)):
         found = decide(
             due(
@@ -112,7 +112,7 @@ def test_an_assigned_claim(offered: bool, delivered: bool, idle: float, expected
 
 
 def test_a_worker_that_was_told_never_goes_back_to_others() -> None:
-    """P1: once delivered, the worker is not kept."""
+    """P1: after the delivery, the worker is not kept."""
     found = decide(due("assigned", offered=True, delivered=True, idle=1e6))
     assert isinstance(found, Requeue)
     assert not found.keep_worker

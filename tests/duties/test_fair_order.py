@@ -1,4 +1,4 @@
-"""Who is served next: shares by weight, nobody starves, first come first served within a tenant, priorities first."""
+"""Which claim is served next: shares by weight, no tenant starves, first come first served within a tenant, priorities first."""
 
 import asyncio
 from collections import Counter
@@ -20,7 +20,7 @@ SMALL = settings(deadline=None, max_examples=4, suppress_health_check=[HealthChe
 
 
 def on_a_store(dsn: str, check: Callable[[PostgresStore], Coroutine[Any, Any, None]]) -> None:
-    """Runs one example: Hypothesis calls its tests synchronously, once per example."""
+    """Runs one example. Hypothesis calls its tests synchronously, once per example."""
 
     async def run() -> None:
         store = PostgresStore(await Database.connect(dsn, size=16))
@@ -58,7 +58,7 @@ def test_at_every_moment_nobody_is_more_than_a_turn_ahead_of_its_share(dsn: str,
             served[pair.tenant] += 1
             for one in names:
                 for other in names:
-                    # In units of their own cost, two backlogged tenants are never further apart than one claim each.
+                    # In units of their own cost, two tenants with waiting claims never differ by more than one claim each.
                     apart = served[one] / names[one] - served[other] / names[other]
                     assert apart <= 1 / names[one] + 1 / names[other] + 1e-6, (served, names)
 
@@ -83,7 +83,7 @@ async def test_a_tenant_gains_nothing_by_having_been_idle(store: PostgresStore) 
 
 
 async def test_a_tenant_pays_only_for_what_it_was_served(store: PostgresStore) -> None:
-    """Cancelled or refused by their deadline, a hundred claims had no worker: its next one is not behind a hundred turns."""
+    """A hundred claims were cancelled or refused and used no worker, so the tenant's next claim must not wait a hundred turns."""
 
     queue = await Queue.of(store)
     await queue.wait("other", 200)

@@ -1,4 +1,4 @@
-"""Numbers that hang together: the failure table's bounds, and pauses, periods and patience that must fit into them."""
+"""Numbers that depend on each other: the limits of the failure table, and the pauses, periods and timeouts that must fit in."""
 
 import pytest
 
@@ -21,7 +21,7 @@ TRIES = protection.TRIES * protection.TRY_SECONDS + (protection.TRIES - 1) * pro
 START_TIMEOUT = seconds(PoolSpec().start_timeout)
 LEASE = seconds(PoolSpec().claim.lease)
 
-# The failure table's row, the longest time until our own passes act on it, and the bound that the table promises.
+# The row of the failure table, the longest time until a pass acts on it, and the limit that the table promises.
 BOUNDS = [
     ("replica dies before hand-over, another does its duty", deadlines.OFFER_STALL + DEADLINES, 15),
     ("replica dies before hand-over, and it had the duty", TERM + BEAT + DEADLINES, 15),

@@ -1,4 +1,4 @@
-"""Names, periods and patience of the duties as the docs state them: a change here is a change for operators."""
+"""Names, periods and timeouts of the duties are as documented, because a change is a change for operators."""
 
 import pytest
 
@@ -20,7 +20,7 @@ DUTIES = [
 
 @pytest.mark.parametrize(("duty", "name", "period"), DUTIES, ids=[name for _, name, _ in DUTIES])
 def test_a_duty_has_the_name_of_its_term_and_the_period_of_the_docs(duty: type, name: str, period: float) -> None:
-    """Terms are rows with these names: under another name a duty would never get its term (P6)."""
+    """Terms are rows with these names. Under another name a duty would never get its term (P6)."""
     assert (duty.name, duty.period) == (name, period)  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""What an object asks for, which pools have lost theirs, and what an object is told of its pool."""
+"""How `pools` reads a WorkerPool object, finds pools whose object is gone, and writes an object's status."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def declared(**about: Any) -> Declared:
 
 
 def its_pool(**about: Any) -> Pool:
-    """The pool of the object above, unless it is said differently."""
+    """Returns the pool of the object above, with these changes."""
     return msgspec.structs.replace(pool(), **{"id": "p-u-1", "source": "cr", **about})
 
 
@@ -33,7 +33,7 @@ def by_type(said: tuple[Condition, ...]) -> dict[str, Condition]:
     return {each.type: each for each in said}
 
 
-# What an object asks for
+# What an object specifies
 
 LIVE = its_load(fresh=2)
 DRAINING = its_load(pool={"state": "draining"})
@@ -93,7 +93,7 @@ def test_a_specification_that_cannot_be_read_is_put_so_that_somebody_says_why() 
     assert of_object(odd, [LIVE]) == [PutPool(odd)]
 
 
-# Objects that went without us
+# Pools whose object is gone
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_pool_without_its_object_drains_once_a_direct_read_agrees(
     assert vanished(objects, [its_load(pool=about)]) == ([DrainPool("etl", "p-u-1", gone="u-1")] if drains else [])
 
 
-# What an object is told
+# The status of an object
 
 
 def test_a_status_says_what_its_pool_has() -> None:

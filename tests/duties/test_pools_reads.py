@@ -1,4 +1,4 @@
-"""What `pools` reads, in which order, and in which order it acts on it."""
+"""What `pools` reads, and in which order it reads and acts."""
 
 import asyncio
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ DRAINED = load(msgspec.structs.replace(pool(), id="p-2", name="old", state="drai
 
 
 class Both:
-    """The store and the objects of the cluster, and the order in which they were read."""
+    """The store and the objects of the cluster, with the order in which they were read."""
 
     def __init__(self, objects: list[Declared] | None) -> None:
         self.objects, self.read = objects, cast(list[str], [])
@@ -39,7 +39,7 @@ class Both:
 
 
 def test_objects_are_read_before_rows() -> None:
-    """Otherwise a pool that is put in between would be taken for one whose object is gone, and drained."""
+    """Otherwise a pool that is created in between would look like one whose object is gone, and would be drained."""
     both = Both([OBJECT])
     assert asyncio.run(Pools().observe(both.ports)) == Observed([OBJECT], [LOST, DRAINED])
     assert both.read == ["objects", "rows"]

@@ -1,4 +1,4 @@
-"""How many workers a pool should have: plans for one look, and a small model of a pool that lives by them."""
+"""How many workers a pool should have: plans for one view, and a small model of a pool that follows the plans."""
 
 import math
 from typing import Any
@@ -53,7 +53,7 @@ def spawned(actions: list[Action]) -> int:
 
 
 def condemned(actions: list[Action], kind: str = "") -> list[str]:
-    """Whose end is planned; `kind` is in the name of each worker of that kind."""
+    """Returns the workers whose end is planned. `kind` is part of the name of each worker of that kind."""
     return [action.worker for action in actions if isinstance(action, Condemn) and action.worker.startswith(f"w-{kind}")]
 
 
@@ -99,7 +99,7 @@ def test_no_more_is_let_go_than_there_is_too_much(seen: PoolLoad) -> None:
 def test_the_warm_target_is_kept_but_for_a_lower_max_and_a_rollouts_allowance(seen: PoolLoad) -> None:
     plan, spec = plan_pool(seen), seen.pool.spec
     over = max(0, present(seen) - seen.retiring - spec.max)
-    # Of those that are ready; what still starts nobody can use.
+    # Only ready workers count, because a starting worker cannot be used yet.
     gone = [name for name in condemned(plan, "fresh") + condemned(plan, "stale") if "starting" not in name]
     possible = max(0, min(spec.warm, spec.max - seen.held - seen.parked - seen.unusable))
     assert seen.warm - len(gone) >= min(seen.warm, possible - spec.unavailable(spec.warm)) - over
@@ -189,7 +189,7 @@ def test_a_lowered_max_knows_no_cooldown_and_never_takes_a_busy_worker() -> None
 
 
 def test_ready_workers_are_kept_before_starting_ones() -> None:
-    """Demand went away while four were starting. They may never be ready; the two that are must not be let go for them."""
+    """Demand ended while four workers were starting, which may never be ready. The two ready ones must not be ended instead."""
     plan = plan_pool(load(pool(warm=2), fresh=2, starting=4))
     assert condemned(plan, "fresh") == []
 
@@ -237,12 +237,12 @@ def test_a_rollout_takes_only_what_it_may(stale: int, fresh: int, ready: int, wa
 
 
 def test_a_worker_that_still_starts_from_a_bad_template_is_replaced_at_once() -> None:
-    """Nobody can use it, so it costs no availability; else a corrected template waits for the bad one's start timeout."""
+    """It cannot be used yet, so replacing it costs nothing. Otherwise a fixed template waits for the start timeout."""
     assert condemned(plan_pool(load(pool(warm=2), stale_starting=2)), "stale") != []
 
 
 def test_a_rollout_is_not_stopped_by_old_workers_that_nobody_can_use() -> None:
-    """All old workers are suspect, say by a bug that the new revision mends: none is ready, so none is lost by replacing it."""
+    """All old workers are suspect, perhaps by a bug that the new revision fixes. None is ready, so replacing costs nothing."""
     old = [(f"w-stale-{n}", 1) for n in range(4)]
     for most in (10, 4):
         assert plan_pool(load(pool(warm=4, max=most), unusable=4, stale_warm=old)) != [], f"with max {most}"

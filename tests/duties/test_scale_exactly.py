@@ -1,4 +1,4 @@
-"""Plans of `scale` to the last part: which slots count, how spawns are cut into slices, reasons, floors and the brake's room."""
+"""The plans of `scale` in every field: which slots count, how spawns are sliced, reasons, minimums and the brake's room."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def test_a_pool_that_ends_lets_go_of_each_kind_of_free_worker_with_its_reason(wh
 
 @pytest.mark.parametrize("kind", ["spawning", "warm", "unusable", "held", "parked", "retiring"])
 def test_a_worker_of_any_kind_takes_one_slot(kind: str) -> None:
-    """P5: what is not counted could be spawned beyond max, again and again."""
+    """P5: a worker that is not counted could be spawned beyond max, again and again."""
     assert present(load(pool(), **{kind: 3})) == 3
 
 
@@ -107,7 +107,7 @@ def test_a_step_down_waits_for_the_cooldown(ago: float | None, goes: bool) -> No
 
 @pytest.mark.parametrize(("room", "goes"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (100, 10)])
 def test_a_step_down_leaves_half_of_the_brakes_room_to_faults(room: int, goes: int) -> None:
-    """P7: an ordinary step must not use up what the brake has left."""
+    """P7: a normal step down must not use up the rest of the brake's limit."""
     assert len(shrink(load(pool(warm=2, max=50), fresh=42, brake_room=room))) == goes
 
 
@@ -119,7 +119,7 @@ def test_those_that_still_start_go_first() -> None:
 
 @pytest.mark.parametrize("kind", ["held", "parked", "unusable"])
 def test_a_rollout_in_a_pool_that_others_fill_needs_fewer_ready_workers(kind: str) -> None:
-    """A pool whose slots are taken can have no more free workers, so it is not short of them."""
+    """A pool whose slots are taken cannot have more free workers, so it does not lack any."""
     full = load(pool(warm=4, max=5, rollout={"maxUnavailable": 1}), stale=2, ready=2, **{kind: 3})
     assert gone(rollout(full)) == ["w-stale-0"]
     short = load(pool(warm=4, max=5, rollout={"maxUnavailable": 1}), stale=2, ready=2, **{kind: 1})
@@ -155,7 +155,7 @@ def test_above_the_cap_the_oldest_parked_workers_go_and_none_is_named_twice() ->
 
 
 def test_a_pass_does_everything_that_a_pool_needs_in_one_order() -> None:
-    """What has to go comes before what has to come: parked workers, then the rollout, then the surplus."""
+    """Endings come before spawns: parked workers, then the rollout, then the surplus."""
     its_pool = pool(warm=6, max=40, park={"max": 0}, rollout={"maxUnavailable": 2})
     seen = load(its_pool, fresh=9, stale=1, starting=0, parked=1)
     assert gone(plan_pool(seen)) == ["w-parked-0", "w-stale-0", "w-fresh-0"]
@@ -178,7 +178,7 @@ def test_spawns_of_several_pools_take_turns_and_a_pass_makes_four_slices_or_one_
 
 @pytest.mark.parametrize(("most", "floor"), [(7, 2), (6, 2), (5, None)])
 def test_a_step_down_has_a_floor_unless_the_pool_is_beyond_its_max(most: int, floor: int | None) -> None:
-    """Claims may be served between the look and the deed; beyond max the worker has to go all the same."""
+    """Claims may be served between the read and the action. Beyond max the worker has to end anyway."""
     first, *_ = shrink(load(pool(warm=2, max=most), fresh=6))
     assert isinstance(first, Condemn)
     assert first.floor == floor

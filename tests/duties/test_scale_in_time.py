@@ -1,4 +1,4 @@
-"""A pool that lives by `scale`, pass by pass: it comes to its size from anywhere, and stays there."""
+"""A pool that follows `scale`, pass by pass: it reaches its size from any start, and stays there."""
 
 from clockwork_pool import STEP, Model, pool, some
 from hypothesis import given, settings
@@ -6,16 +6,16 @@ from hypothesis import strategies as st
 
 from holdfast.duties.scale import COOLDOWN
 
-PASSES = 400  # 800 s: time for some twenty-five steps down
+PASSES = 400  # 800 s, which is enough for about twenty-five steps down
 LIVES = settings(deadline=None, max_examples=50)
 UPTO = st.integers(0, 8)
 
-# As in the schema's defaults.
+# The defaults of the schema.
 BRAKE_LIMIT, BRAKE_SHARE, BRAKE_SECONDS = 50, 0.25, 600.0
 
 
 def settled(model: Model) -> int:
-    """How many free workers there should be: the target, as far as max has room beside the busy ones."""
+    """Returns how many free workers there should be: the target, if max allows it beside the busy ones."""
     target = model.pool.spec.warm + (1 if model.blocked else 0)
     return max(0, min(target, model.pool.spec.max - model.count("held")))
 
@@ -65,7 +65,7 @@ def test_old_workers_go_however_full_the_pool_is(warm: int, held: int, old: int,
 @LIVES
 @given(warm=st.integers(1, 6), starting=st.integers(1, 8))
 def test_workers_that_never_start_do_not_cost_the_ready_ones(warm: int, starting: int) -> None:
-    """A burst's pods stay pending while its demand goes away: after the lull there are as many ready workers as before."""
+    """The pods of a burst stay pending while its demand ends. Afterwards there are as many ready workers as before."""
     model = Model(pool(warm=warm, max=30), [*some("warm", warm), *some("spawning", starting)], starts=False)
     for _ in range(PASSES):
         model.step()
@@ -82,8 +82,9 @@ def test_a_failing_template_does_not_fill_the_cluster(warm: int, fresh: int) -> 
 
 
 def test_an_ordinary_step_down_does_not_pull_the_brake() -> None:
-    """Somebody lowers `warm` in the evening. The brake is for what nobody wanted: tripped, it also keeps leases from ending,
-    until a person comes."""
+    """A user lowers `warm` in the evening. The brake must not trip, because it would also stop the ending of leases until a
+    person releases it.
+    """
     model = Model(pool(warm=10, max=300), some("warm", 200))
     alive = len(model.workers)
     for _ in range(int(BRAKE_SECONDS / STEP)):

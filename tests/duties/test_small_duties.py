@@ -1,4 +1,4 @@
-"""What `match`, `deadlines`, `scale` and `prune` read, what they do about it, and how a large view is cut into parts."""
+"""What `match`, `deadlines`, `scale` and `prune` read, how they act on it, and how a large view is split."""
 
 import asyncio
 from typing import Any, cast
@@ -18,7 +18,7 @@ from holdfast.ports.recovery import Recovery
 
 
 class Store:
-    """The store as these duties read it."""
+    """The store, with the methods that these duties read."""
 
     def __init__(self, fleet: Recovery | None = None) -> None:
         self.pools = self.claims = self.history = self.recovery = self
@@ -74,14 +74,14 @@ def test_scale_reads_the_loads_of_all_pools() -> None:
     ids=["never recovered", "recovering", "recovering again", "just recovered", "recovered within a day", "a day ago"],
 )
 def test_outputs_are_pruned_only_by_a_database_that_knows_them_all(fleet: Recovery, known: bool) -> None:
-    """A database that lost commits does not know claims that ended since: their outputs must not go for it."""
+    """A database that lost commits does not know claims that ended in them, so their outputs must not be pruned."""
     duty = Prune()
     plan = duty.plan(asyncio.run(duty.observe(Store(fleet).ports)))
     assert plan == [PruneHistory(KEEP_DAYS), *([PruneOutputs(frozenset({"c-1"}))] if known else [])]
 
 
 def view(rows: int, pods: int, **facts: Any) -> Observed:
-    """Workers w-00000 …: so many rows from the first, so many pods to the last."""
+    """Returns a view of workers w-00000 and so on. The first `rows` of them have rows, the last `pods` of them have pods."""
     names = [f"w-{n:05}" for n in range(max(rows, pods) + min(rows, pods) // 2)]
     these_rows = {name: row(id=name) for name in names[:rows]}
     these_pods = {name: pod(name=name) for name in names[len(names) - pods :]}

@@ -1,4 +1,4 @@
-"""What `converge` decides about one worker, in as few words as a test needs."""
+"""Short helpers that return what `converge` decides about one worker."""
 
 from typing import Any
 

@@ -38,7 +38,7 @@ def test_run_streams_resumes_after_its_replica_is_killed_and_exits_with_the_jobs
     running = Commands(fleet).start("run", "--pool", "linux", "--", "sh", "-c", script)
     assert running.stdout is not None
     assert running.stdout.readline() == "line 0\n"
-    fleet.kill(0)  # the first of its servers
+    fleet.kill(0)  # the first server in the list of the client
     rest = running.stdout.read()
     assert rest.splitlines() == [f"line {n}" for n in range(1, 40)], "nothing lost, nothing twice"
     assert running.wait(30) == 5
@@ -79,11 +79,11 @@ async def test_the_sdk_holds_a_session_and_hears_when_it_is_lost(make_fleet: Mak
         async with claim("notebook", tenant="acme", url=url, token=fleet.token):
             held = fleet.api("GET", "/v1/claims?state=active").json["items"][0]["id"]
             fleet.api("POST", f"/v1/claims/{held}/release", {"force": True, "reason": "test"})
-            await asyncio.Event().wait()  # until the SDK cancels us
+            await asyncio.Event().wait()  # until the SDK cancels this task
 
     async with claim("notebook", tenant="acme", url=url, token=fleet.token) as worker:
         first = worker.fence
-        await asyncio.sleep(5)  # longer than the lease: it lives by its renewals, which is what is tried here
+        await asyncio.sleep(5)  # longer than the lease, so that the session depends on its renewals
         assert fleet.api("GET", "/v1/claims?state=active").json["items"][0]["fence"] == first
     eventually(lambda: fleet.api("GET", "/v1/claims?state=active").json["items"] == [], 10, "released at the end")
     with pytest.raises(LeaseLost):

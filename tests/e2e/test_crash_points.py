@@ -1,4 +1,4 @@
-"""A replica dies between two steps of claim, hand-over, release, park, condemn and spawn; then P1, P2 and P5 are checked."""
+"""A replica dies between two steps of claim, hand-over, release, park, condemn and spawn. Then P1, P2 and P5 are checked."""
 
 import contextlib
 import http.client
@@ -14,7 +14,7 @@ from holdfast.local.process import send
 
 Make = Callable[..., Fleet]
 
-# Which door or duty passes through each point.
+# The route or duty that passes each point.
 IN_REQUEST = {"claim.stored", "handover.protected", "handover.offered", "handover.delivered", "handover.acknowledged"}
 AT_END = {"release.stored", "result.stored", "park.stored"}
 IN_DUTY = {"condemn.stored", "delete.sent", "bury.confirmed", "spawn.rows", "spawn.created"}
@@ -31,19 +31,19 @@ def test_a_crash_between_two_steps_is_repaired(point: str, make_fleet: Make) -> 
     )
     stubborn = next(worker["id"] for worker in fleet.warm(2) if worker["pool"] == "linux")
     fleet.kill(0)
-    # The only replica crashes at the point, once; it is started again as `up` would.
+    # The only replica crashes at the point, once. The test starts it again, as `up` would.
     crash = {"HOLDFAST_CRASH_AT": point, "HOLDFAST_CRASH_AT_ONCE": str(fleet.home / "crashed")}
     fleet.start(0, **crash)
     runs = fleet.home / "runs"
     job = {"pool": "linux", "command": ["sh", "-c", f"echo x >> {runs}"], "key": "the-job", "wait": "20s", "retry": "lost"}
     session = {"pool": "notebook", "tenant": "acme", "key": "the-session", "wait": "20s"}
     done: dict[str, Any] = {}
-    if point == "delete.sent":  # most workers leave by themselves when told to: this one does not hear
+    if point == "delete.sent":  # most workers end when they are told to; this one is paused so that it does not
         send(fleet.agent_of(stubborn), signal.SIGSTOP)
         eventually(lambda: fleet.api("POST", f"/v1/workers/{stubborn}/retire", {"reason": "stubborn"}).status == 200, 20)
 
     def live() -> bool:
-        """Go on with the story from wherever it stands; whoever calls after a crash simply asks again."""
+        """Continues from any state. After a crash the caller simply repeats its request."""
         if fleet.replicas[0].poll() is not None:
             assert fleet.replicas[0].returncode == -signal.SIGKILL, fleet.log.read_text()[-2000:]
             done["crashed"] = True
@@ -76,14 +76,14 @@ def test_a_crash_between_two_steps_is_repaired(point: str, make_fleet: Make) -> 
 
 
 def settled(fleet: Fleet) -> bool:
-    """P5: what runs has a row, what has a row runs; the warm target is met; nothing is left of ended claims."""
+    """P5: every process has a row, every row has a process, the warm target is met, and nothing is left of ended claims."""
     rows = fleet.sql("SELECT id, state, claim_id FROM holdfast.worker WHERE state <> 'gone'")
     assert {row["state"] for row in rows} <= {"warm"}, rows
     running = {path.name for path in fleet.layout.workers.iterdir() if fleet.processes(path.name)}
     assert running == {row["id"] for row in rows}
     assert len(rows) == 2, rows
     assert not fleet.sql("SELECT id FROM holdfast.claim WHERE state <> 'ended'")
-    # Hidden folders are drafts and remains that a killed replica left in the middle of it: swept later, and nobody's.
+    # Hidden folders are drafts and remains of a killed replica. They are swept later and belong to no worker.
     stamps = [path for path in fleet.layout.workers.glob("[!.]*/stamp.json") if b'"claim"' in path.read_bytes()]
     stamped = [path.parent.name for path in stamps]
     assert not stamped, stamped

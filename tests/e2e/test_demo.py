@@ -1,4 +1,4 @@
-"""The guided minute: it counts nothing wrong, and leaves neither a process nor a file."""
+"""The demo counts nothing lost, doubled or leaked, and leaves neither a process nor a file behind."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Doctor's checks that look at the cluster itself, each shown failing on a planted violation."""
+"""The checks of `doctor` that read the cluster itself. Each fails on a violation that the test makes."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ def test_a_pod_without_a_row_and_a_cluster_that_cannot_be_asked_are_found(make_f
 
 
 def plant_stranger(fleet: Fleet) -> None:
-    """A pod of ours, of another epoch, which is therefore left alone; as if it were three minutes old."""
+    """Makes a pod of this installation with another epoch, so that it is left alone. It looks three minutes old."""
     spec = PoolSpec()
     pool = Pool(id="p-x", name="linux", spec=spec, revision=revision_of(spec), state="live", source="api", created_at=0.0)
     cluster = local_cluster(fleet.layout)

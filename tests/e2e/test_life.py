@@ -1,4 +1,4 @@
-"""The ordinary life of a fleet: jobs, sessions, keys, tenants, with two replicas."""
+"""Normal operation of a fleet with two replicas: jobs, sessions, keys, tenants."""
 
 import http.client
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Pools that are deleted, re-created, rolled, frozen and refused."""
+"""Pools that are deleted, created again, rolled out, frozen and refused."""
 
 from collections.abc import Callable
 
@@ -71,7 +71,7 @@ def test_a_frozen_pool_neither_spawns_nor_ends(make_fleet: Make) -> None:
     assert fleet.api("POST", "/v1/pools/linux/freeze", {"reason": "incident 7"}).json["frozen"] == "incident 7"
     retire = fleet.api("POST", f"/v1/workers/{worker}/retire", {"reason": "try"})
     assert (retire.status, retire.json["code"]) == (409, "frozen")
-    claim = fleet.claim("linux", command=["true"], wait="20s")  # what is there is still given out
+    claim = fleet.claim("linux", command=["true"], wait="20s")  # existing workers are still given out
     assert fleet.see(claim["id"], wait="20s")["outcome"] == "completed"
     waiting = fleet.claim("linux", command=["true"], wait="3s")
     assert (waiting["state"], "incident 7" in waiting["reason"]) == ("waiting", True)

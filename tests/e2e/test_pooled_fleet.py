@@ -1,4 +1,4 @@
-"""A whole fleet whose replicas reach Postgres through one PgBouncer in transaction mode, with fewer connections than they."""
+"""A whole fleet behind one PgBouncer in transaction mode that has fewer connections than the replicas."""
 
 import statistics
 import time
@@ -40,7 +40,7 @@ def test_a_session_is_claimed_renewed_and_released_at_either_replica(fleet: Flee
     session = fleet.claim("notebook", tenant="acme", wait="30s")
     assert session["state"] == "active", session
     for n in range(4):
-        time.sleep(1.5)  # beyond the first lease: it lives by its renewals
+        time.sleep(1.5)  # longer than the first lease, so that the session depends on its renewals
         renewed = fleet.api("POST", f"/v1/claims/{session['id']}/renew", {"fence": session["fence"]}, replica=n % 2)
         assert renewed.status == 200, renewed.raw
     released = fleet.api("POST", f"/v1/claims/{session['id']}/release", {"fence": session["fence"]}, replica=1)
@@ -76,11 +76,12 @@ def test_a_pgbouncer_that_dies_for_a_while_ends_nothing_and_loses_nothing(fleet:
 
 
 def test_who_waits_at_one_replica_for_a_worker_at_the_other_waits_well_below_a_second(fleet: Fleet) -> None:
-    """Without notices each of the two ways would take up to 3 s, so that hardly one of a hundred rounds would be as quick."""
+    """Without notifications each direction would take up to 3 s, so that hardly any round would be this quick."""
     rounds = []
-    for _ in range(3):  # other work on the machine makes a round slow, and not all three
+    for _ in range(3):  # other work on the machine may slow down one round, but not all three
         took = sorted(_seconds_for_a_claim(fleet, replica=n % 2) for n in range(10))
-        rounds.append(statistics.median(took[5:]))  # the longer half: agents of a replica's own workers need no notice
+        # the slower half, because agents of a replica's own workers need no notification
+        rounds.append(statistics.median(took[5:]))
         if rounds[-1] < 1.2:
             break
     assert min(rounds) < 1.2, rounds

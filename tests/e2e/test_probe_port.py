@@ -1,4 +1,4 @@
-"""`holdfast serve --probe-port`: what a kubelet asks, before Postgres is there, with it, and while it is away."""
+"""`holdfast serve --probe-port`: the answers to a kubelet before Postgres is up, while it is up, and while it is away."""
 
 import http.client
 import os

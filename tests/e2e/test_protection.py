@@ -1,4 +1,4 @@
-"""Protected before told; and where the cluster would not take it, told so, and repaired as soon as it does."""
+"""A pod is protected before its holder is informed. If the cluster refuses that, the holder knows, and it is repaired later."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ def test_a_holder_is_told_when_its_worker_could_not_be_protected_and_it_is_repai
     fleet = make_fleet(replicas=2, pools={"linux": JOB})
     worker = fleet.warm(1)[0]["id"]
     stamp = fleet.layout.workers / worker / "stamp.json"
-    stamp.mkdir()  # whoever tries to write it now cannot
+    stamp.mkdir()  # so that the stamp cannot be written
     claim = fleet.claim("linux", command=["sleep", "60"], wait="30s")
     assert (claim["state"], claim["worker"], claim["protected"]) == ("active", worker, False)
     said = fleet.api("GET", f"/v1/events?claim={claim['id']}").json["items"]

@@ -1,4 +1,4 @@
-"""The failure table's rows about replicas: they die, stand still and restart; claims and workers do not notice."""
+"""The rows of the failure table about replicas: they die, hang and restart, and claims and workers are not affected."""
 
 import contextlib
 import signal
@@ -10,7 +10,7 @@ import pytest
 from fleet import JOB, SESSION, Fleet, eventually
 
 Make = Callable[..., Fleet]
-PERIODIC = {"match", "deadlines", "converge", "scale", "pools"}  # `prune` succeeds too seldom to wait for
+PERIODIC = {"match", "deadlines", "converge", "scale", "pools"}  # without `prune`, which runs too rarely to wait for
 TERMS = "SELECT t.duty, r.pid FROM holdfast.term t JOIN holdfast.replica r ON r.id = t.holder"
 
 
@@ -34,7 +34,7 @@ def test_a_replica_dies_after_the_claim_is_durable_before_hand_over(make_fleet: 
 def test_a_replica_dies_holding_duties_and_another_takes_them(replicas: int, make_fleet: Make) -> None:
     fleet = make_fleet(replicas=replicas, pools={"linux": JOB})
     fleet.warm(1)
-    # On a calm machine the first replica has all duties. On a busy one they may be spread, and may move at any time.
+    # On a quiet machine the first replica has all duties. On a busy machine they may be spread, and may move at any time.
     victim = _replica_with_most_duties(fleet)
     fleet.kill(victim)
     dead = fleet.replicas[victim].pid
@@ -44,7 +44,7 @@ def test_a_replica_dies_holding_duties_and_another_takes_them(replicas: int, mak
     other = fleet.alive()
     eventually(lambda: not fleet.sql(f"{TERMS} WHERE r.pid = $1", dead), 25, f"{orphaned} are taken over")
     eventually(lambda: _succeeded_since(fleet, died_at) >= PERIODIC, 25, "all duties succeed again")
-    # And they work: a job's worker is replaced.
+    # And the duties work: a job's worker is replaced.
     claim = fleet.claim("linux", command=["true"], wait="20s", replica=other)
     assert fleet.see(claim["id"], wait="20s", replica=other)["outcome"] == "completed"
     fleet.warm(1, replica=other)
@@ -56,7 +56,7 @@ def test_a_paused_replica_is_replaced_and_does_no_harm_when_it_wakes(make_fleet:
     paused = _replica_with_most_duties(fleet)
     fleet.signal(paused, signal.SIGSTOP)
     other = 1 - paused
-    # Agents whose polls hang at the paused one notice after their 20 s; until then two hand-overs of 15 s may stall.
+    # Agents whose polls hang at the paused replica notice it after 20 s. Until then two hand-overs of 15 s may stall.
     claim = fleet.claim("linux", command=["sh", "-c", "sleep 20; echo done"], wait="60s", replica=other)
     assert claim["state"] == "active"
     eventually(lambda: _duties_held(fleet).get(other, set()) >= PERIODIC, 25, "the duties are taken over")
@@ -102,7 +102,7 @@ def _replica_with_most_duties(fleet: Fleet) -> int:
 
 
 def _duties_held(fleet: Fleet) -> dict[int, set[str]]:
-    """Returns the duties of each replica that has any; between two terms a duty is nobody's."""
+    """Returns the duties of each replica that has any. Between two terms a duty has no holder."""
     number = {process.pid: n for n, process in fleet.replicas.items()}
     held: dict[int, set[str]] = {}
     for row in fleet.sql(f"{TERMS} WHERE t.until > holdfast.now()"):

@@ -13,7 +13,7 @@ from waiting import Deadline
 
 Make = Callable[..., Fleet]
 
-# Says its name, then a line a second for ever: an open connection that a lost lease must cut.
+# Prints its name, then a line per second forever. A lost lease must cut this open connection.
 STREAM = """
 import http.server, os, time
 class Handler(http.server.BaseHTTPRequestHandler):

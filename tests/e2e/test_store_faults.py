@@ -1,4 +1,4 @@
-"""The failure table's rows about Postgres: away, away for longer than every lease, and back with commits lost."""
+"""The rows of the failure table about Postgres: away, away for longer than every lease, and back with commits lost."""
 
 import contextlib
 import shutil
@@ -13,7 +13,7 @@ SHORT = {**SESSION, "claim": {"lease": "3s"}, "park": {"ttl": "2s"}}
 
 
 def outage(fleet: Fleet, seconds: float) -> None:
-    """Postgres is stopped for so long. The time that passes is the fault itself."""
+    """Stops Postgres for so many seconds. The waiting time is the fault itself."""
     fleet.postgres.stop()
     time.sleep(seconds)
     fleet.postgres.start()
@@ -33,7 +33,7 @@ def test_postgres_away_for_thirty_seconds_ends_nothing_and_loses_nothing(make_fl
     time.sleep(30)
     assert before <= {process.pid for process in fleet.processes()} | _finished(fleet, job), "workers went on"
     fleet.postgres.start()
-    # No lease ran out although it was ten times as long: nobody could have renewed it.
+    # No lease expired, although the outage was ten times as long, because no holder could have renewed it.
     renewed = eventually(
         lambda: (a := fleet.api("POST", f"/v1/claims/{session['id']}/renew", {"fence": session["fence"]})).status != 503 and a, 15
     )
@@ -67,7 +67,7 @@ def test_a_release_that_could_not_be_stored_is_told_to_the_holder(make_fleet: Ma
     assert answer.status == 503
     fleet.postgres.start()
     ended = eventually(lambda: (s := fleet.see(session["id"]))["state"] == "ended" and s, 30)
-    assert ended["outcome"] == "expired"  # by its lease, as the holder was told
+    assert ended["outcome"] == "expired"  # by its lease, as the holder was informed
 
 
 def test_a_database_restored_from_an_earlier_backup_is_noticed_and_nothing_is_reaped(make_fleet: Make) -> None:
@@ -76,7 +76,7 @@ def test_a_database_restored_from_an_earlier_backup_is_noticed_and_nothing_is_re
     old = fleet.claim("linux", command=["sh", "-c", "sleep 60; echo old"], wait="30s")
     backup = fleet.home / "backup"
     fleet.postgres.base_backup(backup)
-    # What the backup does not know: a job, a session, and a job that has ended since.
+    # The backup does not contain these: a job, a session, and a job that has ended since.
     job = fleet.claim("linux", command=["sh", "-c", "sleep 45; echo new"], wait="30s")
     session = fleet.claim("notebook", tenant="acme", wait="30s")
     assert (job["state"], session["state"]) == ("active", "active")
@@ -116,7 +116,7 @@ def test_a_list_that_cannot_be_read_ends_nothing(make_fleet: Make) -> None:
         "passes are skipped",
     )
     with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(fleet.layout.workers)  # whatever was made in between is empty
+        shutil.rmtree(fleet.layout.workers)  # removes empty folders that were made in between
     away.rename(fleet.layout.workers)
     passes = "SELECT success_at FROM holdfast.term WHERE duty = 'converge'"
     healed = fleet.sql(passes)[0]["success_at"]
@@ -131,6 +131,6 @@ def _installation(fleet: Fleet) -> dict[str, Any]:
 
 
 def _finished(fleet: Fleet, job: dict[str, Any]) -> set[int]:
-    """The job's own processes may end while Postgres is away: its worker's agent goes on trying to report."""
+    """Returns the worker's PIDs, or all PIDs if the job has a result, because its processes may end while Postgres is away."""
     path = fleet.layout.workers / job["worker"] / "result.json"
     return {process.pid for process in fleet.processes(job["worker"])} | (set(range(1, 2**22)) if path.exists() else set())

@@ -1,4 +1,4 @@
-"""The previous version's replica and this one, side by side on one schema: both serve, each can be the one that is left."""
+"""A replica of the previous version and one of this version share a schema. Both serve, and each can go on alone."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The previous commit that changed the product, as a wheel, unpacked."""
+    """Returns a folder with the previous commit that changed the product, built as a wheel and unpacked."""
     log = _git("log", "-2", "--format=%H", "--", "src/holdfast")
     commits = log.split() if log else []
     if len(commits) < 2:
@@ -43,7 +43,7 @@ def test_two_versions_serve_side_by_side(before: Path, make_fleet: Callable[...,
     fleet.warm(3)
     session = fleet.claim("notebook", tenant="acme", wait="30s")
     fleet.kill(0)
-    fleet.start(0, PYTHONPATH=str(before))  # its agents, too, are of that version from now on
+    fleet.start(0, PYTHONPATH=str(before))  # from now on its agents are of that version as well
     eventually(lambda: fleet.api("GET", "/readyz", replica=0).status == 200, 30)
     assert _loaded(fleet, 0).startswith(str(before)), "the old code really runs"
     for n in range(6):
@@ -52,7 +52,7 @@ def test_two_versions_serve_side_by_side(before: Path, make_fleet: Callable[...,
         assert (ended["outcome"], ended["exit_code"]) == ("completed", 0)
     for replica in (0, 1):
         assert fleet.api("POST", f"/v1/claims/{session['id']}/renew", {"fence": session["fence"]}, replica=replica).status == 200
-    # Each version alone, with workers and claims of the other.
+    # Each version runs alone, with workers and claims of the other version.
     fleet.kill(1)
     eventually(lambda: _duties(fleet, 0) >= {"match", "converge", "scale"}, 30, "the old one does the duties")
     claim = fleet.claim("linux", command=["true"], wait="40s", replica=0)
@@ -68,7 +68,7 @@ def test_two_versions_serve_side_by_side(before: Path, make_fleet: Callable[...,
 
 
 def _loaded(fleet: Fleet, n: int) -> str:
-    """The path from which a replica's process has loaded the product: its maps show the folder of its code's files."""
+    """Returns the path from which a replica's process has loaded the product, read from its memory maps."""
     environ = Path(f"/proc/{fleet.replicas[n].pid}/environ").read_bytes().split(b"\0")
     path = next(item for item in environ if item.startswith(b"PYTHONPATH="))
     where = os.fsdecode(path.removeprefix(b"PYTHONPATH="))

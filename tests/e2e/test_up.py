@@ -1,4 +1,4 @@
-"""`holdfast up`: one command, its token, its replicas that come back, and what Ctrl-C leaves alone."""
+"""`holdfast up`: one command starts a fleet, with a token and replicas that are restarted. Ctrl-C leaves workers alone."""
 
 import contextlib
 import http.client
@@ -31,7 +31,7 @@ spec: {mode: job, warm: 1, max: 3}
 
 
 class Machine:
-    """`holdfast up` in a folder, as a person would start it."""
+    """Runs `holdfast up` in a folder, as a person would start it."""
 
     def __init__(self, home: Path, user: str | None = None, python: str = sys.executable, **env: str) -> None:
         self.home, self.data, self.user, self.python, self.env = home, home / "data", user, python, env
@@ -131,7 +131,7 @@ def test_a_second_up_on_the_same_folder_is_refused_in_one_line(machine: Machine)
 def test_a_replica_that_dies_is_started_again_and_shown(machine: Machine) -> None:
     machine.up("--replicas", "2")
     every = {"match", "converge", "scale", "deadlines", "pools", "prune"}
-    # Both must be seen in one look: between two terms a duty is nobody's, and a replica that stalls is not live for a moment.
+    # Both must hold in one read, because between two terms a duty has no holder, and a slow replica is not live for a moment.
     replicas = eventually(
         lambda: len(live := _live(machine)) == 2 and _duties(live) >= every and live, 30, "two replicas, all duties"
     )
@@ -201,7 +201,7 @@ def test_it_works_as_a_normal_user() -> None:
 
 
 def _interpreter_for(uid: int) -> tuple[str, dict[str, str]]:
-    """An interpreter that another user can run, with this checkout's packages: ours, or the system's of the same version."""
+    """Returns an interpreter that another user can run, with this checkout's packages: this one or the system's."""
     packages = Path(asyncpg.__file__).parents[1]
     paths = {"PYTHONPATH": f"{Path(holdfast.__file__).parents[1]}:{packages}"}
     system = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"

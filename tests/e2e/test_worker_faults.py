@@ -1,4 +1,4 @@
-"""The failure table's rows about workers: they die, hang, are told to end, and are found or missed."""
+"""The rows of the failure table about workers: they die, hang, are told to end, are found again or are missing."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ Make = Callable[..., Fleet]
 
 
 def kill_worker(fleet: Fleet, worker: str) -> None:
-    """All of it: what was just being forked shows in the second look only, and would be life."""
+    """Kills all processes of a worker. A second read finds processes that were forked during the first."""
     looks = 0
     while looks < 2:
         left = fleet.processes(worker)
@@ -26,7 +26,7 @@ def kill_worker(fleet: Fleet, worker: str) -> None:
 
 def test_a_worker_that_is_gone_at_hand_over_costs_nothing_but_time(make_fleet: Make) -> None:
     fleet = make_fleet(replicas=2, pools={"linux": {**JOB, "warm": 2}})
-    victim = fleet.warm(2)[-1]["id"]  # the oldest is picked first
+    victim = fleet.warm(2)[-1]["id"]  # the oldest is given out first
     kill_worker(fleet, victim)
     claim = fleet.claim("linux", command=["true"], wait="20s")
     ended = fleet.see(claim["id"], wait="20s")
@@ -62,11 +62,11 @@ def test_an_exit_code_is_kept_when_no_replica_was_alive_to_see_it(make_fleet: Ma
     fleet = make_fleet(replicas=1, pools={"linux": JOB})
     started = fleet.home / "started"
     claim = fleet.claim("linux", command=["sh", "-c", f"touch {started}; sleep 4; exit 9"], wait="30s")
-    eventually(started.exists, 20, "the command has started")  # its agent has heard that it may
+    eventually(started.exists, 20, "the command has started")  # so the agent knows that its acknowledgement was accepted
     fleet.kill(0)
     stored = fleet.layout.workers / claim["worker"] / "result.json"
     eventually(stored.exists, 30, "the agent stored the result")
-    kill_worker(fleet, claim["worker"])  # before it could report
+    kill_worker(fleet, claim["worker"])  # before the agent could report
     fleet.start(0)
     eventually(lambda: fleet.api("GET", "/readyz").status == 200, 20)
     ended = fleet.see(claim["id"], wait="30s")
@@ -117,9 +117,9 @@ def test_activation_that_hangs_is_retired_and_the_claim_gets_another(make_fleet:
     assert fleet.api("PUT", "/v1/pools/hangs", spec).status == 201
     fleet.warm(2)
     claim = fleet.claim("hangs", tenant="acme", wait="0s")
-    row = "SELECT worker_id FROM holdfast.claim WHERE id = $1"  # a holder is not told before it is active
+    row = "SELECT worker_id FROM holdfast.claim WHERE id = $1"  # the API does not show the worker before the claim is active
     hung = eventually(lambda: flag.exists() and fleet.sql(row, claim["id"])[0]["worker_id"], 15, "activation hangs")
-    send(fleet.agent_of(hung), signal.SIGSTOP)  # no progress reports any more
+    send(fleet.agent_of(hung), signal.SIGSTOP)  # so that it sends no progress reports any more
     active = eventually(lambda: (s := fleet.see(claim["id"]))["state"] == "active" and s, 35)
     assert active["worker"] != hung
     assert active["attempts"] == 2
@@ -134,7 +134,7 @@ def test_a_silent_worker_is_suspect_and_gets_no_claim_but_lives(make_fleet: Make
         lambda: fleet.api("GET", f"/v1/workers/{claim['worker']}").json["suspect"], 100, "the silent worker is suspect"
     )
     assert suspect
-    assert fleet.see(claim["id"])["state"] == "active"  # silence ends nothing
+    assert fleet.see(claim["id"])["state"] == "active"  # silence ends no claim
     send(agent, signal.SIGCONT)
     eventually(lambda: not fleet.api("GET", f"/v1/workers/{claim['worker']}").json["suspect"], 60, "heard again")
     assert fleet.see(claim["id"])["state"] == "active"

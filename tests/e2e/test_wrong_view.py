@@ -1,4 +1,4 @@
-"""A replica that sees the wrong pods, or none, ends nothing: another data directory, an unmounted one, an unreadable mark."""
+"""A replica that sees wrong pods, or none, ends nothing: another data directory, an unmounted one, an unreadable mark."""
 
 import os
 import subprocess

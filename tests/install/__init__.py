@@ -1,1 +1,1 @@
-"""The installation: what `holdfast manifests` and the chart print. Needs no cluster; the chart's tests need Helm."""
+"""Tests of what `holdfast manifests` and the chart print. They need no cluster, but the tests of the chart need Helm."""

@@ -1,4 +1,4 @@
-"""One loud line when the chart's tests cannot run."""
+"""Prints one warning if the tests of the chart cannot run."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Helm as scripts/helm.sh built it: `render("holdfast", "ns", "replicas=3")` gives the chart's objects."""
+"""Runs the Helm that scripts/helm.sh built. `render("holdfast", "ns", "replicas=3")` returns the objects of the chart."""
 
 import os
 import re
@@ -14,7 +14,7 @@ CHART = REPO / "charts" / "holdfast"
 
 
 def version() -> str:
-    """The one that go.mod builds: the only place where it is written."""
+    """Returns the version of Helm from go.mod, because it is written only there."""
     found = re.search(r"^\s*helm\.sh/helm/v4 v(\S+)", (REPO / "testcluster" / "helm" / "go.mod").read_text(), re.MULTILINE)
     assert found, "testcluster/helm/go.mod does not require helm.sh/helm/v4"
     return found[1]
@@ -27,26 +27,26 @@ def path() -> Path:
 
 
 def missing() -> str | None:
-    """What is not there, and what to do about it; None when it is there."""
+    """Returns what is missing and what to do about it, or None if Helm is there."""
     if os.access(path(), os.X_OK):
         return None
     return f"no helm at {path()}: run `scripts/helm.sh` (builds Helm {version()} once, some minutes)"
 
 
 def want_helm() -> None:
-    """Skip the test when there is none, or fail it where it is required."""
+    """Skips the test if Helm is missing, or fails it where Helm is required."""
     if lacking := missing():
         (pytest.fail if os.environ.get("HOLDFAST_REQUIRE_KUBE") == "1" else pytest.skip)(lacking)
 
 
 def helm(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Nothing of the person's own set-up is read."""
+    """Runs Helm without the configuration of the user."""
     private = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
     return subprocess.run([str(path()), *args], capture_output=True, text=True, env=private | (env or {}))
 
 
 def refusal(*values: str, release: str = "holdfast") -> str:
-    """Why the chart is not rendered with these values."""
+    """Returns the error with which the chart refuses these values."""
     done = _template(release, "holdfast", values)
     assert done.returncode != 0, done.stdout
     return done.stderr

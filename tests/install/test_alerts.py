@@ -1,4 +1,4 @@
-"""Alerts look at metrics that exist, of one installation, and lead to a runbook."""
+"""Alerts use metrics that exist, of one installation, and link to a runbook."""
 
 import re
 from typing import Any

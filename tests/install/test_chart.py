@@ -1,4 +1,4 @@
-"""The chart: clean, strict about its values, and the same installation that `holdfast manifests` prints."""
+"""The chart passes lint, checks its values, and installs the same objects that `holdfast manifests` prints."""
 
 import json
 from base64 import b64decode
@@ -15,7 +15,7 @@ from install.helm import CHART, REPO, helm, refusal, render, text, want_helm
 Json = dict[str, Any]
 POOLS = "workerpools.holdfast.dev"
 THROW_AWAY = "postgres.throwAway.enabled=true"
-# The same installation twice: the chart's release, namespace and values, and the values of `holdfast manifests`.
+# The same installation in two forms: release, namespace and values of the chart, and the values of `holdfast manifests`.
 DB = "postgres.dsnSecret=db"
 SAME = {
     "plain": (("holdfast", "holdfast", DB), Values(namespace="holdfast", dsn_secret="db")),
@@ -159,7 +159,7 @@ def test_the_schema_knows_every_value_and_lets_no_other_pass() -> None:
     walk(yaml.safe_load((CHART / "values.yaml").read_text()), schema, "values")
 
 
-# What it says
+# Texts
 
 
 def test_the_throw_away_postgres_is_marked_as_such() -> None:
@@ -173,4 +173,4 @@ def test_the_throw_away_postgres_is_marked_as_such() -> None:
 def test_the_crd_outlives_the_chart() -> None:
     crd = by_name(render("holdfast", "ns", DB))["CustomResourceDefinition", POOLS]
     assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
-    assert "$labels" in text("holdfast", "ns", DB, "metrics.enabled=true")  # alerts are not Helm's templates
+    assert "$labels" in text("holdfast", "ns", DB, "metrics.enabled=true")  # the templates of alerts are not evaluated by Helm

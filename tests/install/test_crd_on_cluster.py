@@ -1,4 +1,4 @@
-"""The WorkerPool CRD on a real API server: it takes what the model takes, refuses what the model refuses, and says where."""
+"""The WorkerPool CRD on a real API server accepts and refuses the same specs as the model, and names the wrong field."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ _numbers = itertools.count(1)
 
 
 class Pools:
-    """WorkerPools of one namespace, as the admin writes them."""
+    """WorkerPools of one namespace, written by the admin."""
 
     def __init__(self, access: Access, namespace: str) -> None:
         self.access, self.namespace = access, namespace
@@ -60,7 +60,7 @@ def pools(access: Access) -> Iterator[Pools]:
 
 
 def fields(answer: Answer) -> dict[str, str]:
-    """What is wrong, by field."""
+    """Returns the causes of a refusal, by field."""
     return {cause["field"]: cause["message"] for cause in answer.body["details"]["causes"]}
 
 
@@ -182,7 +182,7 @@ def test_what_a_pool_is_cannot_change(pools: Pools, field: str, change: Json) ->
     assert pools.patch(name, {"spec": {"max": 20}}).status == 200
 
 
-# What people and autoscalers see
+# What people and autoscalers read
 
 
 def test_kubectl_scale_sets_warm_and_obeys_max(pools: Pools) -> None:
@@ -221,7 +221,7 @@ def test_two_conditions_of_one_type_are_refused(pools: Pools) -> None:
     assert pools.access.request("PATCH", f"{pools.path}/{name}/status", body, kind=MERGE).status == 422
 
 
-# Whatever is written, both say the same
+# The model and the CRD agree about any input
 
 DURATIONS = st.one_of(
     st.sampled_from(
@@ -246,7 +246,7 @@ def choice(*values: Any) -> st.SearchStrategy[Any]:
 
 
 def part(**optional: st.SearchStrategy[Any]) -> st.SearchStrategy[Json]:
-    """Few fields at a time: or every example would be wrong in ten ways."""
+    """Builds few fields per example, because otherwise every example would be wrong in ten ways."""
     names = st.lists(st.sampled_from(sorted(optional)), max_size=3, unique=True)
     return names.flatmap(lambda chosen: st.fixed_dictionaries({name: optional[name] for name in chosen}))
 
@@ -293,7 +293,7 @@ def test_the_api_server_and_the_model_agree(pools: Pools, spec: Json) -> None:
 
 
 def test_what_both_take_comes_to_the_same(pools: Pools) -> None:
-    """Defaults filled in by the one are those of the other, also beside what was written."""
+    """The defaults of the CRD are those of the model, also beside fields that were written."""
     seen: list[Json] = []
 
     @settings(max_examples=40, deadline=None, database=None)

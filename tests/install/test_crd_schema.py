@@ -1,4 +1,4 @@
-"""The CRD has the fields, limits and defaults of the model: compared as text, without an API server."""
+"""The CRD has the fields, limits and defaults of the model. They are compared as text, without an API server."""
 
 import re
 from typing import Any
@@ -20,7 +20,7 @@ LIMITS = ("minimum", "maximum", "maxLength", "maxItems", "enum")
 
 
 def of_model(schema: Json) -> Json:
-    """Without references and without `or null`."""
+    """Returns the schema without references and without `or null`."""
     if "$ref" in schema:
         return of_model(MODEL["$defs"][schema["$ref"].rpartition("/")[2]])
     choices = [each for each in schema.get("anyOf", []) if each != {"type": "null"}]
@@ -100,8 +100,8 @@ def without_none(value: Any) -> Any:
     ],
 )
 def test_the_pattern_refuses_only_what_the_model_refuses_too(text: str) -> None:
-    """What is longer than a year may pass the pattern: a rule refuses it."""
-    pattern = ROOT["spec"]["properties"]["startTimeout"]["pattern"].removesuffix("$") + r"\Z"  # Go's `$`
+    """A duration longer than a year may match the pattern, because a rule refuses it."""
+    pattern = ROOT["spec"]["properties"]["startTimeout"]["pattern"].removesuffix("$") + r"\Z"  # as `$` works in Go
     try:
         fine = seconds(text) >= 0
     except ValueError:

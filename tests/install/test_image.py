@@ -1,4 +1,4 @@
-"""The Dockerfile, as far as it can be read: no daemon builds it here."""
+"""Checks the text of the Dockerfile, because no Docker daemon is there to build it."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""The installation on a real API server: every object is accepted, upgrades keep what must stay, rights are exactly enough."""
+"""The installation on a real API server: every object is accepted, upgrades keep data, and the rights are exactly sufficient."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ from waiting import eventually
 Json = dict[str, Any]
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/workerpools.holdfast.dev"
 RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
-# What the Prometheus operator would bring, as far as names go.
+# The names of the CRDs that the Prometheus operator installs.
 MONITORING = {"servicemonitors": "ServiceMonitor", "prometheusrules": "PrometheusRule"}
 
 
@@ -56,7 +56,7 @@ def pods_of(access: Access, namespace: str, label: str) -> int:
 
 @pytest.fixture
 def operator(control_plane: Access) -> None:
-    """CRDs under the names of the Prometheus operator's, which take anything."""
+    """Installs CRDs with the names of the Prometheus operator's CRDs, which accept any content."""
     for plural, kind in MONITORING.items():
         schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
         crd = {
@@ -152,7 +152,7 @@ def _spec_of(crd: Json) -> Json:
 
 
 def _older_chart(folder: Path) -> Path:
-    """The chart of a version that did not know a field yet."""
+    """Returns the chart of an older version that did not have a field yet."""
     older = Path(shutil.copytree(CHART, folder / "older"))
     crd = yaml.safe_load((older / "files" / "crd.yaml").read_text())
     del _spec_of(crd)["properties"]["silence"]
@@ -160,15 +160,16 @@ def _older_chart(folder: Path) -> Path:
     return older
 
 
-# It runs
+# Running
 
 
 def fitted(deployment: Json) -> Json:
-    """For the test kubelet, whose containers share this machine's root and network, and have no DNS."""
+    """Adapts a Deployment to the test kubelet, whose containers share this machine's root and network, and have no DNS."""
     text = json.dumps(deployment).replace("/etc/holdfast", "/run/keys").replace("/var/lib/holdfast", "/run/data")
     found: Json = json.loads(text.replace("--host=0.0.0.0", "--host=$(HOLDFAST_ADVERTISE)"))
     (container,) = found["spec"]["template"]["spec"]["containers"]
-    container["volumeMounts"] = [each for each in container["volumeMounts"] if each["name"] != "tmp"]  # Postgres' socket is there
+    # because the socket of Postgres is in /tmp
+    container["volumeMounts"] = [each for each in container["volumeMounts"] if each["name"] != "tmp"]
     container["env"] = [each for each in container["env"] if each["name"] != "HOLDFAST_AGENT_URL"]
     return found
 
@@ -178,7 +179,8 @@ def test_the_replicas_come_up_with_their_own_rights_and_serve_a_declared_pool(
 ) -> None:
     values = Values(namespace=namespace, install="i-test", dsn_secret="db", secrets=Secrets.fresh())
     programs = {values.image: [sys.executable, "-m", "holdfast"]}
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # `python` is ours, as in our image
+    # so that containers run this `python`, as in the image
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     make_nodes(control_plane, namespace, nodes=2, images=programs, options=("--service-env",))
     secret = {"metadata": {"name": "db"}, "stringData": {"dsn": dsn}}
     control_plane.ask("POST", f"/api/v1/namespaces/{namespace}/secrets", secret)
@@ -208,12 +210,12 @@ def test_the_replicas_come_up_with_their_own_rights_and_serve_a_declared_pool(
     eventually(lambda: control_plane.request("GET", f"{pools}/linux").status == 404, 30, "the pool's object is let go")
     workers = f"/api/v1/namespaces/{namespace}/pods?labelSelector=holdfast.dev/install%3Di-test"
 
-    def ended() -> bool:  # what has ended stays for its output to be read
+    def ended() -> bool:  # an ended pod stays for a while, so that its output can be read
         found = control_plane.ask("GET", workers)["items"]
         return {each["status"]["phase"] for each in found} <= {"Succeeded", "Failed"}
 
     eventually(ended, 60, "no worker of it runs")
-    for each in control_plane.ask("GET", workers)["items"]:  # nobody will be left to record them
+    for each in control_plane.ask("GET", workers)["items"]:  # no replica will be left to record their ends
         path = f"/api/v1/namespaces/{namespace}/pods/{each['metadata']['name']}"
         control_plane.request("PATCH", path, {"metadata": {"finalizers": None}}, kind=MERGE)
 
@@ -222,7 +224,7 @@ def test_the_replicas_come_up_with_their_own_rights_and_serve_a_declared_pool(
 
 
 class Recorded(Api):
-    """Notes the right that each call needs, and each call that was forbidden."""
+    """Records the right that each call needs, and each call that was forbidden."""
 
     used: set[tuple[str, str, str]]
     forbidden: list[str]
@@ -260,7 +262,7 @@ def right_of(method: str, path: str) -> tuple[str, str, str]:
 
 @pytest.fixture
 def replica(control_plane: Access, namespace: str) -> Callable[[], KubernetesCluster]:
-    """The backend as a replica has it: as the ServiceAccount of an installation, in its namespace."""
+    """Returns the cluster adapter as a replica has it: with the installation's ServiceAccount, in its namespace."""
     apply(control_plane, [each for each in objects(Values(namespace=namespace, dsn_secret="db")) if each["kind"] != "Deployment"])
     path = "/apis/holdfast.dev/v1alpha1/workerpools"
     eventually(lambda: control_plane.request("GET", path).status == 200, 20, "the CRD is served")
@@ -282,7 +284,7 @@ POOL = Pool(id="p-1", name="linux", spec=SPEC, revision=revision_of(SPEC), state
 async def test_the_backend_uses_every_right_that_it_has_and_needs_no_other(
     control_plane: Access, namespace: str, replica: Callable[[], KubernetesCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside, "OLD", -1.0)  # anchors of pools that are gone are swept at once
+    monkeypatch.setattr(beside, "OLD", -1.0)  # so that anchors of deleted pools are swept at once
     control_plane.ask("POST", f"/apis/holdfast.dev/v1alpha1/namespaces/{namespace}/workerpools", _pool_object())
     token = control_plane.service_account_token(namespace, "default", audiences=("holdfast",))
 
@@ -301,7 +303,7 @@ async def test_the_backend_uses_every_right_that_it_has_and_needs_no_other(
 
 
 async def live_a_life(cluster: KubernetesCluster, other: KubernetesCluster, token: str) -> None:
-    """Every call that a backend has, at least once; what two replicas do at once, twice."""
+    """Makes every call of the adapter at least once, and twice what two replicas do at the same time."""
     for number, each in enumerate((cluster, other)):
         await each.ensure([POOL])
         assert await each.check(POOL) == []
@@ -328,7 +330,7 @@ async def live_a_life(cluster: KubernetesCluster, other: KubernetesCluster, toke
     for each in await cluster.pods():
         await cluster.delete(each.name, each.uid, 1.0)
         await cluster.forget(each.name, each.uid)
-    await cluster.ensure([])  # what the pool left is swept
+    await cluster.ensure([])  # sweeps what the pool left behind
 
 
 async def _until(condition: Callable[[], bool]) -> None:
@@ -366,5 +368,5 @@ def test_the_account_may_do_what_the_table_says_and_nothing_else(
 
 
 def test_the_crd_here_is_the_one_that_is_shipped(control_plane: Access, replica: Callable[[], KubernetesCluster]) -> None:
-    """So that whoever tests with pools as objects tests what people get."""
+    """So tests with pools as objects use the CRD that users get."""
     assert _spec_of(control_plane.ask("GET", CRD)) == _spec_of(custom_resource())

@@ -1,4 +1,4 @@
-"""What `holdfast manifests` prints fits the code that will run there: flags, ports, labels, times."""
+"""The output of `holdfast manifests` fits the code that it runs: flags, ports, labels, times."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def container(values: Values = PLAIN) -> Json:
 
 
 def serve_options() -> tuple[set[str], set[str]]:
-    """The flags and the variables that `holdfast serve` knows."""
+    """Returns the flags and the environment variables of `holdfast serve`."""
     command = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
     variables = [each.envvar for each in command.params if each.envvar]
     return {flag for each in command.params for flag in each.opts}, {str(each) for each in variables}
@@ -79,7 +79,7 @@ def test_a_replica_has_time_to_drain() -> None:
 
 
 def test_workers_may_reach_what_agents_are_told() -> None:
-    """The network policy of workers leads to exactly these pods and this port."""
+    """The network policy of workers allows exactly these pods and this port."""
     policy = policies.control(Setup("blue", "image", ()))["spec"]["egress"][0]
     selected = policy["to"][0]["podSelector"]["matchLabels"]
     template = one("Deployment", objects(PLAIN))["spec"]["template"]

@@ -1,4 +1,4 @@
-"""`kubectl drain` of a node, which goes on beside the story."""
+"""Runs `kubectl drain` of a node while the demo goes on."""
 
 import asyncio
 import contextlib
@@ -8,11 +8,11 @@ from holdfast_testcluster import binaries
 from holdfast_testcluster.access import Access
 
 REFUSED = "Cannot evict pod"
-TIMEOUT = 120  # seconds: a pod that ended may keep its record for one minute of these
+TIMEOUT = 120  # seconds; a pod that has ended may stay for one minute of these, so that its record can be read
 
 
 class Drain:
-    """`async with Drain(access, kubeconfig, node) as drain`; it is ended with the block, if it has not ended before."""
+    """`async with Drain(access, kubeconfig, node) as drain` starts a drain. The end of the block kills it if it still runs."""
 
     def __init__(self, access: Access, kubeconfig: Path, node: str) -> None:
         self._env = access.kubectl_env(kubeconfig)
@@ -26,7 +26,7 @@ class Drain:
             env=self._env,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is for the story
+            start_new_session=True,  # so that Ctrl-C ends the demo and not kubectl
         )
         self._reader = asyncio.create_task(self._read())
         return self
@@ -43,11 +43,11 @@ class Drain:
             self._lines.append(line.decode(errors="replace").rstrip())
 
     def refused(self, worker: str = "") -> int:
-        """How many evictions a budget has refused so far, of this worker or of any."""
+        """Returns how many evictions of this worker, or of any worker, were refused by a disruption budget so far."""
         return sum(REFUSED in line and worker in line for line in self._lines)
 
     async def ended(self) -> str:
-        """Its last line, once it is done."""
+        """Waits until the drain is done, and returns its last line."""
         await self._reader
         code = await self._process.wait()
         assert code == 0, "\n".join(self._lines)

@@ -1,4 +1,4 @@
-"""The two pools of the demo, as somebody would declare them on a cluster."""
+"""The two pools of the demo, written as a user would declare them on a cluster."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from holdfast.kubernetes import names
 
 INSTALL = "holdfast"
 PARK_TTL = 5  # seconds
-# A program that is PID 1 hears SIGTERM only if it says so.
+# A program that is PID 1 receives SIGTERM only if it has a handler for it.
 LEAVES = f"import os, signal; signal.signal(signal.SIGTERM, lambda *_: os._exit(0)); {SERVE}"
-# A drain waits for busy pods however long they take. This is for pods that are told to end: free ones here, since PID 1 hears
-# nothing while it still starts, and would be waited for.
+# The grace period of pods that are deleted. Here these are free pods, because a drain waits for busy pods without a limit.
+# Without it, a drain would wait long for a pod that is still starting, because PID 1 ignores signals until it has a handler.
 GRACE = "5s"
-# Over the nodes as evenly as may be, so that a drain meets some wherever it comes.
+# Spreads the pods evenly over the nodes, so that there are some on every node that is drained.
 EVENLY = {**SPREAD, "labelSelector": {"matchLabels": {names.INSTALL: INSTALL}}}
 
 

@@ -1,4 +1,4 @@
-"""Where the demo plays: a control plane, nodes, an installation and its replicas, all in one temporary folder."""
+"""The environment of the demo: a control plane, nodes, an installation and its replicas, all in one temporary folder."""
 
 import contextlib
 import os
@@ -22,8 +22,9 @@ from .pools import INSTALL
 
 NAMESPACE = "holdfast"
 NODES, REPLICAS = 3, 2
-OVER = ("Succeeded", "Failed")  # a pod that ended is kept for a while, so that its output can be read
-# Of all that an installation has: the replicas' own objects are left out, since the demo runs and kills them as processes.
+OVER = ("Succeeded", "Failed")  # a pod that has ended is kept for a while, so that its output can be read
+# The kinds of objects that the demo installs. The objects of the replicas are left out, because the demo runs replicas as
+# processes, to kill them.
 INSTALLED = (
     *("CustomResourceDefinition", "PriorityClass", "ServiceAccount"),
     *("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"),
@@ -31,12 +32,12 @@ INSTALLED = (
 
 
 class ClusterStage(Stage):
-    """Everything here blocks."""
+    """All methods block."""
 
     def __init__(self) -> None:
         super().__init__()
-        tempfile.tempdir = str(self.home)  # a fleet makes its own folder, which must be below ours
-        # "python" in a container is ours, as it is in our image.
+        tempfile.tempdir = str(self.home)  # a fleet makes its own folder, which must be inside this one
+        # A container runs the same "python" as this process, as in the image of Holdfast.
         os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         self.plane = ControlPlane(self.home / "control-plane")
         self.kubelet = KubeletProcess(self.plane, self.home / "nodes", nodes=NODES)
@@ -48,14 +49,14 @@ class ClusterStage(Stage):
         self.plane.kubectl("create", "namespace", NAMESPACE)
 
     def install(self) -> list[str]:
-        """Apply what `holdfast manifests` prints; which objects those were."""
+        """Applies what `holdfast manifests` prints, and returns one line per object."""
         values = Values(namespace=NAMESPACE, install=INSTALL, dsn_secret="unused")
         found = [each for each in objects(values) if each["kind"] in INSTALLED]
         said = self.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(found))
         return said.splitlines()
 
     def start_fleet(self) -> KubeFleet:
-        """Replicas that may do what the installation's ServiceAccount may, and nothing else."""
+        """Starts replicas that have exactly the rights of the installation's ServiceAccount."""
         account = self.plane.service_account_kubeconfig(NAMESPACE, INSTALL)
         env = {"HOLDFAST_PRIORITY_CLASS": WORKERS}
         self.fleet = KubeFleet(self.plane, NAMESPACE, self.kubelet, REPLICAS, env=env, install=INSTALL, kubeconfig=account)
@@ -64,12 +65,12 @@ class ClusterStage(Stage):
         return self.fleet
 
     def stop(self) -> None:
-        """Whatever was started; a piece that fails here is ended with the folder."""
+        """Stops everything that was started. What cannot be stopped here is ended when the folder is cleared away."""
         if self.fleet is not None:
             with contextlib.suppress(Exception):
                 self.fleet.__exit__()
         if self.kubelet.process is not None:
-            self.kubelet.kill()  # nobody will see its nodes again
+            self.kubelet.kill()  # killed, because its nodes are not used again
         self.plane.stop()
 
     def clear_away(self) -> None:
@@ -77,10 +78,10 @@ class ClusterStage(Stage):
             end_postgres(self.fleet.layout.postgres)
         super().clear_away()
 
-    # Looking
+    # Reads
 
     def kubectl(self, *args: str, input: str | None = None) -> str:
-        """As an admin who works in our namespace."""
+        """Runs kubectl as an admin in the demo's namespace."""
         return self.plane.kubectl(*args, input=input, kubeconfig=self.kubeconfig)
 
     @cached_property
@@ -88,7 +89,7 @@ class ClusterStage(Stage):
         return self.plane.kubeconfig_for(self.plane.token, "person", NAMESPACE)
 
     def workers(self) -> set[str]:
-        """Each that lives by the API server's word or has a process on this machine; none of Holdfast's books are asked."""
+        """Returns the workers that have a living pod or a process on this machine. It does not use the database of Holdfast."""
         running = machine.by_folder(self.kubelet.folder / "pods")
         pods = self.pods()
         names = {pod["metadata"]["uid"]: pod["metadata"]["name"] for pod in pods}
@@ -100,7 +101,7 @@ class ClusterStage(Stage):
         return self.fleet.pods()
 
     def on(self, node: str) -> set[str]:
-        """The names of the pods there that have not ended."""
+        """Returns the names of the pods on this node that have not ended."""
         return {
             pod["metadata"]["name"]
             for pod in self.pods()
@@ -108,12 +109,12 @@ class ClusterStage(Stage):
         }
 
     def process_of(self, worker: str) -> int | None:
-        """The first process of a worker's own container."""
+        """Returns the PID of the first process in the worker's own container."""
         assert self.fleet is not None
         pod = self.fleet.pod(worker)
         return None if pod is None else self.kubelet.pid(pod["metadata"]["uid"], "work")
 
     def free(self, pool: str) -> int:
-        """As the WorkerPool's own status says it."""
+        """Returns the number of free workers from the status of the WorkerPool."""
         path = f"/apis/holdfast.dev/v1alpha1/namespaces/{NAMESPACE}/workerpools/{pool}"
         return int(self.plane.ask("GET", path).get("status", {}).get("free", 0))

@@ -1,4 +1,4 @@
-"""The guided minute on a cluster: eight steps, each a thing that happens to a real fleet of pods, with its figures."""
+"""The demo on a cluster, in eight steps. Each step does something to a real fleet of pods and prints figures."""
 
 import asyncio
 import contextlib
@@ -20,9 +20,9 @@ from .pools import PARK_TTL, POOLS
 from .stage import INSTALLED, NODES, REPLICAS, ClusterStage
 
 T = TypeVar("T")
-JOB_EVERY = 1.5  # seconds; a pod and its containers cost a core about a second
-REFUSALS = 2  # kubectl asks again every 5 s
-SCALED = 5  # free sessions, from 3
+JOB_EVERY = 1.5  # seconds; a pod and its containers cost a core about one second
+REFUSALS = 2  # kubectl retries every 5 s
+SCALED = 5  # free sessions; there are 3 at the start
 LONG_TENANT = "initech"
 
 
@@ -36,7 +36,7 @@ class ClusterStory(Guide):
         self._session_over = asyncio.Event()
 
     async def play(self) -> bool:
-        """All steps; whether nothing was lost, doubled or leaked."""
+        """Runs all steps. Returns whether nothing was lost, doubled or leaked."""
         tell = self._tell
         tell.line("Holdfast on Kubernetes in a minute: a real control plane, a replica that dies, a node that is drained.", BOLD)
         tell.line("  lost     a job that did not run to its end, a session that broke under its holder")
@@ -46,7 +46,7 @@ class ClusterStory(Guide):
         return await self.take(steps)
 
     async def close(self) -> None:
-        """Whatever the story was at: let go, stop replicas, Postgres, nodes and control plane."""
+        """Releases what is held, and stops replicas, Postgres, nodes and control plane, at whatever step the demo is."""
         await self.part()
         await asyncio.to_thread(self._stage.stop)
 
@@ -96,7 +96,7 @@ class ClusterStory(Guide):
         await aside(lambda: self._fleet.kill(n))
         killed_at = time.monotonic()
         self._tell.figure("killed", f"pid {victim.pid}, {victim.url}, duties: {', '.join(sorted(victim.duties))}")
-        self._fleet.start(n)  # as its Deployment would
+        self._fleet.start(n)  # as a Deployment would restart it
         await self.recovered(victim, killed_at)
         after = await self._long_process()
         self._tell.figure("the long job", f"is process {after} still" if before == after else f"was {before}, is {after}")
@@ -118,7 +118,7 @@ class ClusterStory(Guide):
             self._tell.figure("evictions that were refused meanwhile", f"{drain.refused()}: a budget protects who is busy")
             opened = time.monotonic()
             self._stop_long.touch()
-            if self._long_session_on in busy:  # its holder has to go as well
+            if self._long_session_on in busy:  # the holder of this session has to release it as well
                 self._session_over.set()
             self._tell.command(f"kubectl {' '.join(drain.arguments)}", await drain.ended())
         self._tell.figure("done after its last job has", seconds(time.monotonic() - opened))
@@ -162,10 +162,10 @@ class ClusterStory(Guide):
         self.figures(self._begun)
         self._tell.proves("P5", "nothing leaks")
 
-    # Looking
+    # Reads
 
     async def _kubectl(self, *args: str, input: str | None = None) -> None:
-        """Told as somebody would type it; what it reads from a file is given to it directly."""
+        """Runs kubectl and prints the command as a user would type it. `input` takes the place of the named YAML file."""
         given = ["-" if input is not None and each.endswith(".yaml") else each for each in args]
         said = await aside(lambda: self._stage.kubectl(*given, input=input))
         self._tell.command(f"kubectl {' '.join(args)}", said)
@@ -177,7 +177,7 @@ class ClusterStory(Guide):
         await self.until(free, f"{count} workers of {pool} are free")
 
     async def _until_only_busy(self, node: str) -> set[str]:
-        """Until no free worker is left there; who is."""
+        """Waits until no free worker is left on the node. Returns the busy ones."""
         busy: set[str] = set()
 
         async def only_busy() -> bool:
@@ -212,7 +212,7 @@ async def _now(value: bool) -> bool:
 
 
 async def aside(work: Callable[[], T]) -> T:
-    """Blocking work in a thread. It is waited for even when we are told to stop: nothing starts behind our back."""
+    """Runs blocking work in a thread. A cancelled caller still waits for it, so that nothing is started after the clean-up."""
     task = asyncio.create_task(asyncio.to_thread(work))
     try:
         return await asyncio.shield(task)

@@ -1,4 +1,4 @@
-"""A namespace with a node in it, for each test."""
+"""Fixtures for tests on Kubernetes: a namespace with a node in it for each test, and fleets."""
 
 from collections.abc import Callable, Iterator
 from importlib.resources import files
@@ -21,7 +21,7 @@ def stage(control_plane: Access, namespace: str, make_nodes: Callable[..., Any])
 
 @pytest.fixture
 def flaky(control_plane: Access, namespace: str, tmp_path: Path) -> Iterator[FlakyApi]:
-    """A way of our account to the API server, which the test can break."""
+    """Starts a proxy to the API server with the rights of an installation. The test can make it fail."""
     with FlakyApi(control_plane, account(control_plane, namespace, "one"), tmp_path) as flaky:
         yield flaky
 
@@ -30,7 +30,7 @@ def flaky(control_plane: Access, namespace: str, tmp_path: Path) -> Iterator[Fla
 def own_fleet(
     own_control_plane: ControlPlane, make_namespace: Callable[..., str], make_nodes: Callable[..., Any]
 ) -> Iterator[KubeFleet]:
-    """A fleet on a control plane of its own: for tests that change the cluster as a whole."""
+    """Starts a fleet on its own control plane, for tests that change the cluster as a whole."""
     namespace = make_namespace(own_control_plane)
     with KubeFleet(own_control_plane, namespace, make_nodes(own_control_plane, namespace, nodes=2)) as fleet:
         yield fleet
@@ -53,7 +53,7 @@ def fleet_of(control_plane: Access, namespace: str, make_nodes: Callable[..., An
 
 @pytest.fixture
 def fleet(fleet_of: Made) -> KubeFleet:
-    """A fleet in a cluster that knows WorkerPool objects."""
+    """Returns a fleet in a cluster that has the CRD of WorkerPool."""
     made = fleet_of()
     made.access.kubectl("apply", "--server-side", "-f", str(files("holdfast.install") / "crd.yaml"))
     made.access.kubectl("wait", "--for=condition=Established", "crd/workerpools.holdfast.dev", "--timeout=30s")

@@ -1,4 +1,4 @@
-"""A small and strict API server for tests of the informer: lists in pages, watches from a version, forgets its past when told."""
+"""A small, strict API server for tests of the informer: paged lists, watches from a version, compaction on demand."""
 
 import asyncio
 import json
@@ -24,12 +24,12 @@ class FakeApi:
     def __init__(self, folder: Path) -> None:
         self.version = 100
         self.objects: dict[str, Object] = {}
-        self.lists: list[dict[str, str]] = []  # what was asked, in order
+        self.lists: list[dict[str, str]] = []  # queries of all requests, in order
         self.watches: list[dict[str, str]] = []
         self.refused = 0  # requests with a token that is not accepted
-        self.token = "first"  # what it accepts
-        self.expires_in_stream = False  # 410 comes as an ERROR event and not as a status
-        self.lose_pages = 0  # so many continued lists find that their token has expired
+        self.token = "first"  # the token that is accepted
+        self.expires_in_stream = False  # send 410 as an ERROR event of the watch, not as a status
+        self.lose_pages = 0  # for this many requests, the token of a continued list has expired
         self.hold_lists = asyncio.Event()
         self.hold_lists.set()
         self._token_file = folder / "token"
@@ -38,10 +38,10 @@ class FakeApi:
         self._past: list[Object] = []
         self._streams: list[asyncio.Queue[Object | None]] = []
 
-    # What happens
+    # For tests
 
     def put(self, name: str, **metadata: Any) -> Object:
-        """A pod is made or changed."""
+        """Creates or changes a pod."""
         kind = "MODIFIED" if name in self.objects else "ADDED"
         self.objects[name] = self._pod(name, **metadata)
         self._tell({"type": kind, "object": self.objects[name]})
@@ -53,7 +53,7 @@ class FakeApi:
         self._tell({"type": "DELETED", "object": gone | {"metadata": gone["metadata"] | {"resourceVersion": str(self.version)}}})
 
     def elsewhere(self, changes: int) -> None:
-        """Objects of others change: versions grow, and nobody here is told."""
+        """Raises the version as if other objects had changed. No watch gets an event."""
         self.version += changes
 
     def bookmark(self) -> None:
@@ -64,12 +64,12 @@ class FakeApi:
         self._send({"type": "ERROR", "object": status(code, reason)})
 
     def compact(self) -> None:
-        """From now on nobody can watch from an older version, nor go on with an older list."""
+        """Forgets older versions: watches and continued lists from them get 410."""
         self.version += 1
         self._oldest, self._past = self.version, []
 
     def cut(self) -> None:
-        """Every watch ends, as by a restart or at its own time."""
+        """Ends every watch, as a restart or a timeout does."""
         for stream in self._streams:
             stream.put_nowait(None)
 
@@ -78,7 +78,7 @@ class FakeApi:
         return len(self._streams)
 
     def rotate(self, token: str) -> None:
-        """The old token is no longer accepted, and the new one lies in the file."""
+        """Replaces the accepted token, and writes the new token into the file."""
         self.token = token
         self._token_file.write_text(token + "\n")
 
@@ -86,7 +86,7 @@ class FakeApi:
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[Api]:
-        """And a client that reads its token from a file, as a pod does."""
+        """Starts the server. Yields a client that reads its token from a file, as a pod does."""
         app = web.Application()
         app.router.add_get(PATH, self._answer)
         runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)

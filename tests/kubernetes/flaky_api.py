@@ -1,4 +1,4 @@
-"""A way to the API server that a test can break: it passes every call on, except those that the test has something else for."""
+"""A proxy to the API server that a test can break. It forwards every call, unless the test chooses another answer."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ class Call:
     path: str
     query: dict[str, str]
     body: Body
-    port: int  # of whoever asks: it names the connection
+    port: int  # of the client; it identifies the connection
     at: float = field(default_factory=time.monotonic)
 
     @property
@@ -36,17 +36,18 @@ class Call:
         return self.method == "GET" and self.path.endswith("/pods") and "watch" in self.query
 
     def patches(self, label: str) -> bool:
-        """A pod, to say this about it."""
+        """Returns whether the call patches a pod and sets this label."""
         labels = self.body.get("metadata", {}).get("labels", {})
         return self.method == "PATCH" and "/pods/" in self.path and bool(labels.get(label))
 
 
-# What to answer instead: a status; a function of the true answer; "lost": it is done, and nobody hears of it; None: the truth.
+# Chooses the answer to a call. A status is the answer, and the call is not forwarded. A function changes the true answer. "lost"
+# forwards the call and then drops the connection. None forwards the call unchanged.
 Fault = Callable[[Call], int | Callable[[Body], Body] | Literal["lost"] | None]
 
 
 class FlakyApi:
-    """`with FlakyApi(access, kubeconfig, folder) as flaky`: who has `flaky.kubeconfig` goes through it."""
+    """`with FlakyApi(access, kubeconfig, folder) as flaky`. Clients that use `flaky.kubeconfig` go through this proxy."""
 
     def __init__(self, access: Access, kubeconfig: Path, folder: Path) -> None:
         self._access, self._original = access, kubeconfig

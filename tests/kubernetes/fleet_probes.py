@@ -1,4 +1,4 @@
-"""Questions to a fleet on Kubernetes about its workers, duties and metrics, and faults of its replicas."""
+"""Reads workers, duties and metrics of a fleet on Kubernetes, and injects faults into its replicas."""
 
 import asyncio
 import signal
@@ -19,13 +19,13 @@ def worker(fleet: KubeFleet, id_: str, replica: int | None = None) -> dict[str, 
 
 
 def nodes_of_free(fleet: KubeFleet) -> list[str]:
-    """Of all warm workers that can be given out, from the API server."""
+    """Returns the nodes of all warm workers that can be given out, as the API server shows them."""
     at = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in fleet.pods()}
     return [at[each["id"]] for each in fleet.workers("warm", replica=fleet.alive()) if each["ready"]]
 
 
 def holder_of(fleet: KubeFleet, duty: str) -> int:
-    """The replica that does this duty now."""
+    """Returns the replica that holds the term of this duty."""
     query = "SELECT r.pid FROM holdfast.term t JOIN holdfast.replica r ON r.id = t.holder WHERE t.duty = $1"
     pid = fleet.sql(query, duty)[0]["pid"]
     return next(n for n, process in fleet.replicas.items() if process.pid == pid)
@@ -33,7 +33,7 @@ def holder_of(fleet: KubeFleet, duty: str) -> int:
 
 @contextmanager
 def stopped(fleet: KubeFleet, n: int) -> Iterator[None]:
-    """A replica hangs for a moment, for less than its terms last."""
+    """Pauses a replica. Use it for less time than a term lasts."""
     fleet.signal(n, signal.SIGSTOP)
     try:
         yield
@@ -43,7 +43,7 @@ def stopped(fleet: KubeFleet, n: int) -> Iterator[None]:
 
 @contextmanager
 def nobody_looks(fleet: KubeFleet) -> Iterator[None]:
-    """Replicas, holders and agents go on, and workers are given out; but `converge` cannot read its rows."""
+    """Blocks the reads of `converge`. Replicas, holders and agents go on, and workers are still given out."""
     loop = asyncio.new_event_loop()
     connection = loop.run_until_complete(asyncpg.connect(fleet.postgres.dsn, timeout=60))
     try:
@@ -55,29 +55,29 @@ def nobody_looks(fleet: KubeFleet) -> Iterator[None]:
 
 
 def quiet(fleet: KubeFleet) -> None:
-    """No replica has said anything that a person should look at."""
+    """Fails if a replica has logged an error or a traceback."""
     errors = [line for line in fleet.log.read_text().splitlines() if '"level": "error"' in line or "Traceback" in line]
     assert not errors, errors[:5]
 
 
 def metric(fleet: KubeFleet, name: str) -> float:
-    """Of all living replicas together, whatever its labels."""
+    """Returns the sum of this metric over all living replicas and all labels."""
     alive = [n for n, process in fleet.replicas.items() if process.poll() is None]
     texts = [fleet.api("GET", "/metrics", replica=n).raw.decode() for n in alive]
     return sum(float(line.rsplit(" ", 1)[1]) for text in texts for line in text.splitlines() if line.startswith(name))
 
 
 def begins_unseen(plane: ControlPlane, fleet: KubeFleet, gate: Gate) -> dict[str, Any]:
-    """A job that runs while its node cannot say so. The API server is away afterwards."""
+    """Starts a job while its node cannot report it, and returns the claim. The API server stays stopped."""
     plane.stop_apiserver()
     claim = fleet.claim("linux", command=gate.job(), wait="30s")
     assert claim["state"] == "active", fleet.last_log()
-    eventually(lambda: gate.ran == 1, 30, "it runs, and its node cannot say so")
+    eventually(lambda: gate.ran == 1, 30, "the job runs, and its node cannot report it")
     return claim
 
 
 def judged(fleet: KubeFleet, claim: str) -> dict[str, Any]:
-    """The claim, once it has ended or is served again."""
+    """Returns the claim as soon as it has ended or has been given to another worker."""
     return eventually(lambda: (c := fleet.see(claim)) and (c["outcome"] or c["attempts"] > 1) and c, 60, "judged")
 
 
@@ -93,13 +93,13 @@ def release(fleet: KubeFleet, claim: dict[str, Any], replica: int = 0) -> None:
 
 
 def ending(fleet: KubeFleet, worker_: str) -> bool:
-    """Tells whether the worker's pod is terminating or gone."""
+    """Returns whether the worker's pod is terminating or gone."""
     pod = fleet.pod(worker_)
     return pod is None or "deletionTimestamp" in pod["metadata"]
 
 
 def parked_session(fleet: KubeFleet, warm: int = 2) -> str:
-    """Returns a session's worker that its tenant has given back, beside as many free workers as before."""
+    """Returns a parked worker of a session. The pool again has as many free workers as before."""
     fleet.warm(warm, within=90)
     held = fleet.claim("notebook", tenant="globex", wait="30s", parkTTL="10m")
     release(fleet, held)

@@ -1,4 +1,4 @@
-"""Tokens of pods as the API server itself signs them, with other words in them."""
+"""Makes tokens of pods with other contents, signed with the API server's own key."""
 
 import base64
 import json
@@ -11,12 +11,12 @@ HALF = 32  # bytes of each of an ES256 signature's two numbers
 
 
 def said(token: str) -> dict[str, Any]:
-    """What is in a token."""
+    """Returns the contents of a token."""
     return dict(json.loads(_decoded(token.split(".")[1])))
 
 
 def signed_again(access: Access, token: str, **words: Any) -> str:
-    """The same token but for these words, signed with the API server's own key: it believes every one of them."""
+    """Returns the token with these contents replaced. The API server accepts it, because it is signed with the right key."""
     head = token.split(".")[0]
     assert json.loads(_decoded(head))["alg"] == "ES256"
     body = f"{head}.{_encoded(json.dumps(said(token) | words).encode())}"
@@ -27,7 +27,7 @@ def signed_again(access: Access, token: str, **words: Any) -> str:
 
 
 def _plain(signature: bytes) -> bytes:
-    """openssl wraps the two numbers (a sequence of two integers, each after its kind and its length); a token has them bare."""
+    """Returns an ES256 signature as tokens have it: two bare numbers. openssl wraps them in a DER sequence of two integers."""
     first = 4 + signature[3]
     numbers = signature[4:first], signature[first + 2 :]
     return b"".join(number.lstrip(b"\0").rjust(HALF, b"\0") for number in numbers)

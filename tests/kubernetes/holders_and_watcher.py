@@ -1,4 +1,4 @@
-"""Holders who always want something, and a watcher who compares the API server with the database while replicas die."""
+"""Holders that always have a claim, and a watcher that compares the API server with the database while replicas are killed."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from kube_fleet import KubeFleet
 from pod_marks import busy_marks, marks
 
 UNREACHED = (OSError, http.client.HTTPException)
-# Who holds what, as the database says it. Only claims whose holders were told that they are protected.
+# Active claims whose holders were informed that their pod is protected.
 TOLD = """
 SELECT id, tenant, fence, worker_id AS worker, max_heard IS NOT NULL AS bounded FROM holdfast.claim
 WHERE state = 'active' AND protected
@@ -30,7 +30,7 @@ FROM holdfast.event e JOIN holdfast.claim c ON c.id = e.claim_id WHERE e.kind = 
 
 
 class Askers:
-    """Threads that ask replicas of which each may be dead, until one has answered."""
+    """Threads that send requests to replicas, any of which may be dead, until one of them answers."""
 
     def __init__(self, fleet: KubeFleet, pool: str) -> None:
         self.fleet, self.pool = fleet, pool
@@ -50,7 +50,7 @@ class Askers:
         thread.start()
 
     def _insist(self, body: dict[str, Any], replica: int) -> str:
-        """To the end, even when all is over: what was asked for may be there already."""
+        """Repeats the request until it succeeds, even after the end of the test's block, because the claim may exist already."""
         body = {"pool": self.pool, "wait": "2s", "deadline": "10m", **body}
         while not (id_ := str(self._api("POST", "/v1/claims", body, replica).get("id", ""))):
             replica = self._any()
@@ -64,12 +64,12 @@ class Askers:
         return self._api("GET", f"/v1/claims/{id_}?wait=2s&until={until}", None, self._any())
 
     def _api(self, method: str, path: str, body: Any, replica: int) -> dict[str, Any]:
-        """Nothing where the replica is dead, boots, or says that it cannot serve now."""
+        """Returns an empty object if the replica is dead, starting, or cannot serve now."""
         try:
             answer = self.fleet.api(method, path, body, replica=replica, timeout=15)
             if answer.status in (200, 201, 202):
                 return dict(answer.json)
-            assert answer.status in (401, 503), answer.raw  # 401 only before it has read the tokens
+            assert answer.status in (401, 503), answer.raw  # a replica answers 401 only before it has read the tokens
         except UNREACHED:
             pass
         self._over.wait(0.05)
@@ -77,7 +77,7 @@ class Askers:
 
 
 class Holders(Askers):
-    """Jobs with keys: one after another all the while, and more when told. Every run leaves its claim's id in `runs`."""
+    """Runs jobs with keys, one after another, and more on `ask`. Every run appends the id of its claim to the file `runs`."""
 
     def __init__(self, fleet: KubeFleet, pool: str, folder: Path) -> None:
         super().__init__(fleet, pool)
@@ -90,7 +90,7 @@ class Holders(Askers):
         return self
 
     def ask(self, replica: int) -> None:
-        """This one first, and at once."""
+        """Starts one more job at once, with its first request to this replica."""
         self._begin(self._want, f"told-{len(self._threads)}", replica)
 
     def ran(self) -> list[str]:
@@ -109,16 +109,16 @@ class Holders(Askers):
 
 
 class Sitters(Askers):
-    """Sessions that tenants hold for a moment and give back, so that their workers are parked and held again.
+    """Tenants that hold a session for a short time and release it, so that its worker is parked and held again.
 
-    A sitter who has been told to leave does so at the replica that is about to die.
+    `leave` makes one of them release its session at the replica that the test is about to kill.
     """
 
     def __init__(self, fleet: KubeFleet, pool: str, tenants: tuple[str, ...]) -> None:
         super().__init__(fleet, pool)
         self._tenants = tenants
         self._leave: queue.Queue[tuple[int, threading.Event]] = queue.Queue()
-        self.leaving: set[str] = set()  # claims whose release nobody has confirmed yet
+        self.leaving: set[str] = set()  # claims whose release no replica has confirmed yet
 
     def __enter__(self) -> "Sitters":
         for tenant in self._tenants:
@@ -126,10 +126,10 @@ class Sitters(Askers):
         return self
 
     def leave(self, replica: int) -> None:
-        """Whoever holds a session now, or next, gives it back there. Returns in the moment in which that is asked for."""
+        """Makes the next tenant that holds a session release it at this replica. Returns when the release is about to be sent."""
         asked = threading.Event()
         self._leave.put((replica, asked))
-        assert asked.wait(300), "nobody holds a session"
+        assert asked.wait(300), "no tenant holds a session"
 
     def _live(self, tenant: str) -> None:
         asks = 0
@@ -155,10 +155,10 @@ class Sitters(Askers):
 
 @contextmanager
 def watched(fleet: KubeFleet) -> Iterator[Callable[[], int]]:
-    """P3 and P2 all the while: the pod of each holder who was told `protected` carries it, and nobody has told it to end.
+    """Checks P3 and P2 all the time: the pod of a claim that is stored as protected has its marks and is not deleted.
 
-    What was so in the database before *and* after the API server's own list must be so in that list. Gives the number of looks
-    at a held pod so far; what was wrong fails at the end.
+    A claim is compared only if the database shows it unchanged before *and* after the list of pods. Yields a function that
+    returns how many held pods have been checked so far. The block fails at its end if any check failed.
     """
     over, wrong, looks = threading.Event(), list[str](), [0]
 
@@ -191,7 +191,7 @@ def complaint(claim: dict[str, Any], pod: dict[str, Any] | None) -> str | None:
     if marks(pod) != busy_marks(claim):
         return f"{claim} has a pod with {marks(pod)}"
     if "deletionTimestamp" in pod["metadata"]:
-        return f"{claim} has a pod that was told to end"
+        return f"{claim} has a pod that is being deleted"
     return None if claim["bounded"] else f"{claim} has no longest duration"
 
 
@@ -205,14 +205,14 @@ def ready(fleet: KubeFleet, n: int) -> bool:
 
 
 def one_at_a_time(fleet: KubeFleet) -> None:
-    """P1 as the history tells it: a worker is somebody's until that claim ended or went back, and then perhaps another's."""
+    """Checks P1 in the history: a worker gets a new claim only after its last one has ended or was requeued."""
     kinds = ("claim.assigned", "claim.active", "claim.ended", "claim.requeued", "claim.retried")
     holder: dict[str, str | None] = {}
     active = list[str]()
     for event in fleet.sql("SELECT kind, worker_id, claim_id FROM holdfast.event WHERE kind = ANY($1) ORDER BY id", kinds):
         kind, worker, claim = event["kind"], event["worker_id"], event["claim_id"]
         if worker is None:
-            continue  # it ended while it waited
+            continue  # the claim ended while it was waiting
         has = holder.get(worker)
         if kind == "claim.assigned":
             assert has is None, f"{worker} was given to {claim} while {has} had it"
@@ -229,12 +229,12 @@ def one_at_a_time(fleet: KubeFleet) -> None:
 
 
 def age(timestamp: str) -> float:
-    """Seconds since, of an API server's time."""
+    """Returns the seconds since a timestamp of the API server."""
     return time.time() - datetime.fromisoformat(timestamp).timestamp()
 
 
 def one_tenant_each(fleet: KubeFleet) -> None:
-    """P1: a worker that one tenant's holder was told about never served another's."""
+    """Checks P1: no worker was active for two tenants."""
     rows = fleet.sql(SERVED)
     assert {row["tenants"] for row in rows} == {1}, rows
     assert any(row["claims"] > 1 for row in rows), "some were parked, and held again"

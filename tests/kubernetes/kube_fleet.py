@@ -1,4 +1,4 @@
-"""A whole fleet on a real API server: replicas as processes, workers as pods that the test kubelet runs."""
+"""A whole fleet on a real API server: replicas are processes, and workers are pods that the test kubelet runs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ IMAGE, AGENT_IMAGE = "work:test", "holdfast:test"
 
 
 def job(argv: list[str] | None = None, **spec: Any) -> dict[str, Any]:
-    """A pool of jobs whose image has a shell, or runs `argv` of its own."""
+    """Returns a pool of jobs. Without `argv`, its image must have a shell."""
     container: dict[str, Any] = {"name": "work", "image": IMAGE}
     if argv is not None:
         container["command"] = argv
@@ -24,7 +24,7 @@ def job(argv: list[str] | None = None, **spec: Any) -> dict[str, Any]:
 
 
 def account(access: Access, namespace: str, install: str) -> Path:
-    """A ServiceAccount with exactly the rights of an installation, as a kubeconfig."""
+    """Creates a ServiceAccount with exactly the rights of an installation, and returns its kubeconfig."""
     rbac, name = "/apis/rbac.authorization.k8s.io/v1", f"{namespace}-{install}"
     who = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
     access.ask("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}})
@@ -50,7 +50,7 @@ class KubeFleet(Fleet):
     ) -> None:
         super().__init__(replicas, pools, env)
         self.access, self.namespace, self.kubelet, self.install = access, namespace, kubelet, install
-        # Every fleet runs with the rights that we ask for, and no other: what is missing fails its test.
+        # Every fleet runs with exactly the documented rights, so that a test fails if a right is missing.
         self.kubeconfig = kubeconfig or account(access, namespace, install)
 
     def arguments(self, n: int) -> list[str]:
@@ -64,7 +64,7 @@ class KubeFleet(Fleet):
         await store.close()
 
     def _end_workers(self) -> None:
-        """Their finalizers go with us: nobody is left to record their ends. The kubelet ends their processes."""
+        """Removes finalizers and deletes the pods, because no replica is left to record their ends. The kubelet kills them."""
         for pod in self.pods():
             path = f"{self.pods_path}/{pod['metadata']['name']}"
             self.access.request("PATCH", path, {"metadata": {"finalizers": None}}, kind="application/merge-patch+json")
@@ -75,7 +75,7 @@ class KubeFleet(Fleet):
         return f"/api/v1/namespaces/{self.namespace}/pods"
 
     def pods(self) -> list[dict[str, Any]]:
-        """The API server's own view of this installation's pods."""
+        """Returns this installation's pods from the API server."""
         return list(self.access.ask("GET", f"{self.pods_path}?labelSelector={names.INSTALL}%3D{self.install}")["items"])
 
     def pod(self, name: str) -> dict[str, Any] | None:

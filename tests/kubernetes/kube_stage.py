@@ -1,4 +1,4 @@
-"""A stage for pods of a real API server, run by the test kubelet."""
+"""A stage for pods of a real API server, which the test kubelet runs."""
 
 import asyncio
 import os
@@ -17,9 +17,9 @@ from holdfast.ports.cluster import Order
 from holdfast_testcluster.access import Access
 from holdfast_testcluster.kubelet_process import KubeletProcess
 
-IMAGE = "work:test"  # any image whose pod names a command is as good as this machine's programs
+IMAGE = "work:test"  # any name works for an image whose pod has a command, because containers run this machine's programs
 AGENT_IMAGE = "holdfast:test"
-# "python" in a container is ours, as it is in our image.
+# A container runs the same "python" as this process, as in the image of Holdfast.
 os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 
@@ -35,7 +35,7 @@ def template(argv: list[str] | None, **more: object) -> dict[str, object]:
 
 
 class FollowingCluster(KubernetesCluster):
-    """One that answers from what it knows, as a replica's does: a look waits until the watches of pods and nodes stand."""
+    """A cluster that answers from its watches, as in a replica. Reads wait until the watches of pods and nodes work."""
 
     async def pods(self) -> list[Pod]:
         await self.follows()
@@ -58,7 +58,7 @@ class KubeStage:
     def __init__(self, access: Access, namespace: str, kubelet: KubeletProcess, servers: tuple[str, ...] = ()) -> None:
         self.access, self.namespace, self.kubelet = access, namespace, kubelet
         self.kubeconfig = access.kubeconfig
-        self._servers = servers or ("http://127.0.0.1:9",)  # nobody listens: agents wait
+        self._servers = servers or ("http://127.0.0.1:9",)  # no server listens there, so agents wait
 
     def open(self, install: str = "one") -> KubernetesCluster:
         setup = Setup(install, AGENT_IMAGE, self._servers)
@@ -72,7 +72,7 @@ class KubeStage:
         return Order(worker=worker, pool=pool(PoolSpec(pod=template(FOREVER))), epoch=3)
 
     def token(self, pod: Pod) -> str:
-        """As its kubelet gets it: bound to this pod."""
+        """Returns a token that is bound to this pod, as its kubelet requests it."""
         account = self.access.ask("GET", f"/api/v1/namespaces/{self.namespace}/pods/{pod.name}")["spec"]["serviceAccountName"]
         return self.bound_token(account, pod.name, pod.uid)
 
@@ -99,7 +99,7 @@ class FollowingStage(KubeStage):
 
     @classmethod
     def through(cls, kubeconfig: Path, stage: KubeStage) -> "FollowingStage":
-        """The same place, reached in another way."""
+        """Returns the same stage, reached through another kubeconfig."""
         made = cls(stage.access, stage.namespace, stage.kubelet)
         made.kubeconfig = kubeconfig
         return made

@@ -1,4 +1,4 @@
-"""What a pod shows of its holder, and what others than Holdfast do to it: write marks, evict it, delete it by force."""
+"""Reads the marks on a pod that show its holder, and acts like other programs: writes marks, evicts, deletes by force."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ HELD = (names.BUSY, names.OWNER, names.CLAIM, names.FENCE)
 
 
 def marks(pod: dict[str, Any] | None) -> dict[str, str | None]:
-    """Everything on a pod that says whether it is held, and by whom."""
+    """Returns everything on a pod that shows whether it is held, and for which claim."""
     assert pod is not None, "the pod is gone"
     labels, annotations = pod["metadata"].get("labels", {}), pod["metadata"].get("annotations", {})
     shown = {key: labels.get(key) for key in HELD}
@@ -27,7 +27,7 @@ FREE_MARKS: dict[str, str | None] = dict.fromkeys(HELD) | {names.DO_NOT_DISRUPT:
 
 
 def write(fleet: KubeFleet, pod: str, marks: dict[str, str | None]) -> None:
-    """Onto a pod, as somebody else than a living replica does it."""
+    """Writes marks onto a pod, as another program or a replica that has died since would have written them."""
     labels = {key: value for key, value in marks.items() if key in HELD}
     annotations = {key: value for key, value in marks.items() if key not in HELD}
     body = {"metadata": {"labels": labels, "annotations": annotations}}
@@ -35,18 +35,18 @@ def write(fleet: KubeFleet, pod: str, marks: dict[str, str | None]) -> None:
 
 
 def evict(fleet: KubeFleet, pod: str) -> int:
-    """As `kubectl drain` and autoscalers do; the status of the answer."""
+    """Evicts a pod as `kubectl drain` and autoscalers do. Returns the status of the answer."""
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": fleet.namespace}}
     return fleet.access.request("POST", f"{fleet.pods_path}/{pod}/eviction", body).status
 
 
 def force_delete(fleet: KubeFleet, pod: str) -> None:
-    """What an operator does when a node is dead. It waits for nothing: a finalizer may hold the object."""
+    """Deletes a pod as an operator does when its node is dead. It does not wait, because a finalizer may keep the object."""
     fleet.access.kubectl("delete", "pod", pod, "-n", fleet.namespace, "--force", "--grace-period=0", "--wait=false")
 
 
 def pod_patches(access: Access) -> float:
-    """How often the API server was asked to patch a pod (its status apart), by its own count."""
+    """Returns how many patches of pods (without their status) the API server has counted."""
     text = access.request("GET", "/metrics").body
     mine = ('resource="pods"', 'verb="PATCH"', 'subresource=""')
     lines = [line for line in text.splitlines() if line.startswith("apiserver_request_total") and all(m in line for m in mine)]

@@ -1,4 +1,4 @@
-"""WorkerPool objects of a fleet, and a busy worker that must finish whatever happens to them."""
+"""WorkerPool objects of a fleet, and a busy worker that must finish although they change."""
 
 import json
 from typing import Any
@@ -48,11 +48,11 @@ def uid(fleet: KubeFleet, worker: str) -> str:
 
 
 def finishes(fleet: KubeFleet, held: dict[str, Any], pod_uid: str) -> None:
-    """On the very pod that it was given, with its own exit code."""
+    """Fails unless the claim completes on the same pod, with its own exit code."""
     pod = fleet.pod(held["worker"])
     assert pod is not None
     assert pod["metadata"]["uid"] == pod_uid
-    assert "deletionTimestamp" not in pod["metadata"], "nobody has asked it to end"
+    assert "deletionTimestamp" not in pod["metadata"], "the pod must not be deleted"
     (fleet.home / "stop").touch()
     ended = fleet.see(held["id"], wait="60s")
     assert (ended["outcome"], ended["exit_code"]) == ("failed", 7), fleet.last_log()

@@ -1,4 +1,4 @@
-"""Pools of jobs and of sessions for a fleet on Kubernetes, and jobs that run until the test opens their gate."""
+"""Pools of jobs and sessions for a fleet on Kubernetes, and jobs that run until the test opens their gate."""
 
 import urllib.error
 import urllib.request
@@ -11,7 +11,7 @@ from holdfast.kubernetes import names
 
 SERVE = "import http.server, os; http.server.test(http.server.SimpleHTTPRequestHandler, bind=os.environ['IP'], port=8080)"
 ADDRESS = {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-# Over the nodes as evenly as may be, so that each of a test's nodes has some.
+# Spreads the pods evenly over the nodes, so that each node of a test has some.
 SPREAD = {
     "maxSkew": 1,
     "topologyKey": "kubernetes.io/hostname",
@@ -21,20 +21,20 @@ SPREAD = {
 
 
 def jobs(**spec: Any) -> dict[str, Any]:
-    """A pool of jobs whose image has a shell."""
+    """Returns a pool of jobs whose image has a shell."""
     pod = {"containers": [{"name": "work", "image": "work:test"}], "topologySpreadConstraints": [SPREAD]}
     return {"mode": "job", "warm": 2, "max": 10, "drain": {"grace": "60s"}, "pod": {"spec": pod}, **spec}
 
 
 def sessions(**spec: Any) -> dict[str, Any]:
-    """A pool of sessions: a server that, as many images do, does not hear SIGTERM as PID 1."""
+    """Returns a pool of sessions. Their server ignores SIGTERM as PID 1, as the programs of many images do."""
     container = {"name": "work", "image": "notebook:test", "command": ["python", "-c", SERVE], "env": [ADDRESS]}
     pod = {"containers": [container], "topologySpreadConstraints": [SPREAD]}
     return {"mode": "session", "warm": 1, "max": 10, "claim": {"lease": "10m"}, "pod": {"spec": pod}, **spec}
 
 
 class Gate:
-    """A job runs until the gate is opened; each of its runs leaves a line."""
+    """A job that runs until the gate is opened. Each run appends a line to a file."""
 
     def __init__(self, folder: Path, name: str = "gate") -> None:
         self.path, self.runs = folder / name, folder / f"{name}.runs"
@@ -52,7 +52,7 @@ class Gate:
 
 
 def get(endpoint: str, credential: str) -> int:
-    """A session's holder asks its worker."""
+    """Sends a request to a session's worker, as its holder does. Returns the status."""
     request = urllib.request.Request(endpoint, headers={"Authorization": f"Bearer {credential}"})
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
@@ -62,7 +62,7 @@ def get(endpoint: str, credential: str) -> int:
 
 
 def sized(resources: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    """A pool of jobs whose container has these resources."""
+    """Returns a pool of jobs whose container has these resources."""
     pool = job(**spec)
     pool["pod"]["spec"]["containers"][0]["resources"] = resources
     return pool

@@ -1,4 +1,4 @@
-"""Load on a fleet: claims one after another while something happens to it, and what must be true of them afterwards."""
+"""Puts load on a fleet while a test breaks something, and checks the claims afterwards."""
 
 import threading
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from waiting import eventually
 
 @contextmanager
 def load(fleet: KubeFleet, pool: str, seconds: float = 0.2) -> Iterator[list[str]]:
-    """Claims with keys, one after another, each asked for until some replica has taken it."""
+    """Makes claims with keys, one after another. Each is repeated until a replica has accepted it. Yields their ids."""
     over, ids = threading.Event(), list[str]()
 
     def ask(n: int) -> str | None:
@@ -49,7 +49,7 @@ def load(fleet: KubeFleet, pool: str, seconds: float = 0.2) -> Iterator[list[str
 
 
 def all_served(fleet: KubeFleet, ids: list[str]) -> None:
-    """P8: each was served, and completed; P1: each once."""
+    """Fails unless every claim completed (P8), each of them once (P1)."""
     assert len(set(ids)) == len(ids)
     for id_ in ids:
         ended = fleet.see(id_, wait="60s")

@@ -1,4 +1,4 @@
-"""The informer on an API server that expires, lies silent and breaks off: what it knows is whole, and what went is noticed."""
+"""The informer on an API server that expires versions, hangs and disconnects: its view is complete and deletions are noticed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +19,7 @@ Pods = Informer[PodObject]
 
 
 class Scene:
-    """An API server, an informer that follows it, and what it hinted at."""
+    """An API server, an informer that follows it, and the hints that the informer gave."""
 
     def __init__(self, api: FakeApi, client: Api) -> None:
         self.api, self.hints = api, list[set[str]]()
@@ -33,7 +33,7 @@ class Scene:
         return set().union(*self.hints)
 
     async def blind(self) -> None:
-        """Its watch is gone, and so is the history that it could go on from."""
+        """Ends the watch and removes the history from which it could continue."""
         self.api.hold_lists.clear()
         self.api.compact()
         self.api.cut()
@@ -50,7 +50,7 @@ async def comes(check: Callable[[], object], what: str) -> None:
 
 @pytest.fixture
 async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    """The informer runs and knows three pods. Pauses are short, and pages too."""
+    """Starts an informer that knows three pods. Pauses and pages are short."""
     monkeypatch.setattr(informer, "PAUSES", (0.01, 0.05))
     monkeypatch.setattr(informer, "PAGE", 2)
     api = FakeApi(tmp_path)
@@ -88,7 +88,7 @@ async def test_an_expired_watch_lists_again_and_tells_of_what_went_meanwhile(sce
     scene.api.delete("w-1")
     scene.api.put("w-2")
     scene.api.put("w-4")
-    scene.api.compact()  # nobody will ever be told of these
+    scene.api.compact()  # no watch will ever report these
     scene.see()
     await comes(lambda: scene.knows("w-2", "w-3", "w-4"), "it sees again")
     assert scene.hinted == {"w-1", "w-2", "w-4"}, "what went, what changed, what came; and not what stayed as it was"
@@ -120,7 +120,7 @@ async def test_bookmarks_move_the_version_that_the_next_watch_begins_from(scene:
     scene.api.elsewhere(500)
     scene.api.bookmark()
     moved = str(scene.api.version)
-    scene.api.put("w-3")  # read after the bookmark: so that was read too
+    scene.api.put("w-3")  # read after the bookmark, so the bookmark was read too
     await comes(lambda: scene.pods.known()["w-3"].metadata.resource_version == str(scene.api.version), "a change")
     scene.api.elsewhere(500)
     scene.api.bookmark()
@@ -146,7 +146,7 @@ async def test_a_watch_that_ends_with_another_error_goes_on_from_where_it_was(sc
 async def test_a_stream_that_is_silent_for_too_long_is_dead(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(informer, "SILENT", 0.3)
     assert await sooner(lambda: not scene.pods.fresh, 5), "nobody trusts it any more, whatever TCP says"
-    scene.api.cut()  # that one had the old patience
+    scene.api.cut()  # the old watch still had the long timeout
     await comes(lambda: len(scene.api.watches) >= 4, "watches that say nothing are begun again and again")
     monkeypatch.setattr(informer, "SILENT", 90.0)
     scene.api.put("w-4")
@@ -196,7 +196,7 @@ async def test_an_answer_to_our_own_write_is_known_before_the_watch_tells_and_ol
 
 
 async def test_what_our_own_write_answered_is_no_news_when_the_watch_tells_it(scene: Scene) -> None:
-    """Whoever wrote has seen the answer: a look at each pod that we protect ourselves would be work for nothing."""
+    """The writer has already seen the answer, so a second check of each pod that we protect would be useless work."""
 
     scene.hints.clear()
     mine = scene.api._pod("w-1", annotations={"n": "mine"})
@@ -208,7 +208,7 @@ async def test_what_our_own_write_answered_is_no_news_when_the_watch_tells_it(sc
 
 
 async def test_what_a_read_showed_first_is_told_then_as_the_watch_will_not_tell_it_again(scene: Scene) -> None:
-    """Somebody followed a job's output while the watch was away, and so saw its end: nobody else would have heard of it."""
+    """A request read a job's end while the watch was away. Without this notification no other part would learn of it."""
 
     scene.hints.clear()
     theirs = scene.api._pod("w-1", annotations={"n": "theirs"})

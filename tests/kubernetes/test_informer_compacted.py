@@ -1,4 +1,4 @@
-"""The informer on a real API server that has forgotten its past: it lists again, and tells of what went meanwhile."""
+"""The informer on a real API server that has compacted its history: it lists again, and reports what was deleted meanwhile."""
 
 import asyncio
 from collections.abc import Callable
@@ -38,8 +38,8 @@ async def test_after_a_compaction_a_real_api_server_is_followed_again_and_what_w
     try:
         assert await sooner(lambda: pods.fresh and pods.known().keys() == {"w-1", "w-2"})
         hints.clear()
-        # Nothing of this loop runs meanwhile: it hangs, as a replica may.
-        plane.restart_apiserver()  # else what follows would lie in its socket when it wakes
+        # These calls block the event loop, so the informer hangs as a replica may.
+        plane.restart_apiserver()  # otherwise the informer would find the next events in its socket
         plane.ask("DELETE", f"{path}/w-1")
         make("w-3")
         plane.expire_watches()

@@ -1,4 +1,4 @@
-"""Who we are to the API server: exec plugins are asked as kubectl asks them, and one that fails never ends a watch."""
+"""Credentials for the API server: exec plugins are called as kubectl calls them, and one that fails never ends a watch."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ Config = Callable[..., Path]
 
 @pytest.fixture
 def kubeconfig(tmp_path: Path) -> Config:
-    """`kubeconfig(program)`: a user whose token a Python program prints."""
+    """`kubeconfig(program)` makes a user whose token is printed by a Python program."""
 
     def write(program: str, version: str = V1, access: Access | None = None) -> Path:
         plugin = tmp_path / "plugin"
@@ -121,7 +121,7 @@ async def test_a_plugin_that_hangs_is_ended(kubeconfig: Config, monkeypatch: pyt
 
 
 class Stubborn:
-    """An API server whose first answers are failures of any kind."""
+    """An API server whose first answers are errors of any kind."""
 
     def __init__(self, *failures: Exception) -> None:
         self.failures, self.lists = list(failures), 0
@@ -163,7 +163,7 @@ async def test_no_failure_ends_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_watch_begins_once_its_plugin_works(
     control_plane: Access, kubeconfig: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a real API server: the plugin fails until a person has logged in."""
+    """Runs on a real API server. The plugin fails until a person has logged in."""
     monkeypatch.setattr(informer, "PAUSES", (0.01, 0.05))
     credential = {"apiVersion": V1, "kind": "ExecCredential", "status": {"token": control_plane.token}}
     path = kubeconfig("import os; print(open(f\"{os.environ['HERE']}/login\").read())", access=control_plane)

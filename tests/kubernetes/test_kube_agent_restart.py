@@ -1,4 +1,4 @@
-"""A session outlives its agent: restarted alone, it takes the claim up again with the same fence and credential."""
+"""A session survives a restart of its agent: the agent continues the claim with the same fence and credential."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from waiting import eventually
 
 
 def test_a_session_goes_on_when_its_agent_alone_is_killed(fleet_of: Made) -> None:
-    """As for its memory limit: the worker's container lives, and its holder notices a moment's silence at most."""
+    """The agent is killed as if for its memory limit. The worker's container lives, and its holder notices little."""
     fleet = fleet_of(pools={"notebook": sessions()})
     uid = fleet.warm(1, within=90)[0]["uid"]
     held = fleet.claim("notebook", tenant="acme", wait="30s")
@@ -38,7 +38,7 @@ def test_a_session_goes_on_when_its_agent_alone_is_killed(fleet_of: Made) -> Non
 
 
 def test_an_agent_that_is_restarted_after_its_claim_knows_that_it_has_served(fleet_of: Made) -> None:
-    """Else a database that lost this claim would take its worker for new, and give it to somebody else."""
+    """Otherwise a database that lost this claim would treat the worker as new, and give it to another tenant."""
     fleet = fleet_of(pools={"notebook": sessions()})
     uid = fleet.warm(1, within=90)[0]["uid"]
     held = fleet.claim("notebook", tenant="acme", wait="30s")
@@ -58,7 +58,7 @@ def test_a_claim_that_ended_while_its_agent_was_away_lets_nobody_in(fleet_of: Ma
     held = fleet.claim("notebook", tenant="acme", wait="30s")
     agent = fleet.kubelet.pid(uid, names.AGENT)
     assert agent is not None
-    fleet.kubelet.pause()  # what is killed now is not started again yet
+    fleet.kubelet.pause()  # so that a killed container is not restarted yet
     try:
         os.kill(agent, signal.SIGKILL)
         assert fleet.api("POST", f"/v1/claims/{held['id']}/release", {"fence": held["fence"]}).status == 200
@@ -74,7 +74,7 @@ def shut_out(held: dict[str, Any]) -> bool:
     try:
         return get(held["endpoint"], held["credential"]) == 401
     except urllib.error.URLError:
-        return True  # nobody is there any more
+        return True  # no process is left
 
 
 def kill_agent(fleet: KubeFleet, worker: str, uid: str) -> None:

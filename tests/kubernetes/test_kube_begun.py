@@ -1,4 +1,4 @@
-"""P8 where a node's last word is all that there is: what provably never began is served again, and nothing else runs twice."""
+"""P8 if only the last status of a node is known: a job that provably never started is served again, and no other runs twice."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ Make = Callable[..., Any]
 
 
 def start_blocked(**spec: Any) -> dict[str, Any]:
-    """Jobs whose container cannot be started before a ConfigMap is there: acknowledged, and yet not begun."""
+    """Returns a pool whose container cannot start before a ConfigMap exists. Its jobs are acknowledged but not started."""
     pool = jobs(**spec)
     needs = {"name": "GO", "valueFrom": {"configMapKeyRef": {"name": "later", "key": "go"}}}
     pool["pod"]["spec"]["containers"][0]["env"] = [needs]
@@ -31,7 +31,7 @@ def let_go(access: Access, namespace: str) -> None:
 
 
 def take_away(fleet: KubeFleet, worker: str) -> None:
-    """As a drain does: a pod that is not running yet passes every budget."""
+    """Deletes a pod as a drain does. A pod that is not running yet passes every budget."""
     fleet.access.kubectl("delete", "pod", worker, "-n", fleet.namespace, "--wait=false")
 
 
@@ -42,7 +42,7 @@ def container_status(fleet: KubeFleet, worker: str, container: str) -> dict[str,
 
 
 def test_a_claim_whose_container_provably_never_started_is_served_again(fleet_of: Made, tmp_path: Path) -> None:
-    """Deleted before the API server knew that its agent had left: then a kubelet's last word says that nothing began."""
+    """The pod is deleted before the API server knew that the agent had left. Then the last status proves that nothing started."""
     fleet, gate = fleet_of(pools={"linux": start_blocked(warm=1)}), Gate(tmp_path)
     fleet.warm(1, within=90)
     fleet.kubelet.pause()
@@ -62,7 +62,7 @@ def test_a_claim_whose_container_provably_never_started_is_served_again(fleet_of
 def test_a_claim_whose_container_cannot_be_proved_unstarted_is_lost_or_retried_if_it_asked_for_it(
     fleet_of: Made, tmp_path: Path
 ) -> None:
-    """Deleted after its agent had left: a kubelet then says of its container what it also says of one that it has forgotten."""
+    """The pod is deleted after its agent had left. Then its status is that of a container that the kubelet forgot."""
     fleet = fleet_of(pools={"linux": start_blocked(warm=2)})
     once, again = Gate(tmp_path, "once"), Gate(tmp_path, "again")
     fleet.warm(2, within=90)
@@ -87,7 +87,7 @@ def test_a_claim_whose_container_cannot_be_proved_unstarted_is_lost_or_retried_i
 def test_a_job_that_began_unseen_is_not_run_again_when_its_node_comes_back(
     own_control_plane: ControlPlane, make_namespace: Make, make_nodes: Make, tmp_path: Path
 ) -> None:
-    """Its node could not say that its container started, and crashed. Rebooted, it knows that it did, and not how it ended."""
+    """The node could not report that the container started, and crashed. After a reboot it knows the start, not the end."""
     plane, namespace = own_control_plane, make_namespace(own_control_plane)
     kubelet, gate = make_nodes(plane, namespace), Gate(tmp_path)
     with KubeFleet(plane, namespace, kubelet, pools={"linux": jobs(warm=1)}) as fleet:

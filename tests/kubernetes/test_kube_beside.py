@@ -1,4 +1,4 @@
-"""What stands beside the pods: a bad rule is refused at the door, no pool holds up another, and what a pool takes back goes."""
+"""The objects beside the pods: a bad rule is refused early, no pool blocks another, and what a pool drops is deleted."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -25,7 +25,7 @@ TYPO: list[dict[str, Any]] = [{"too": [{"ipBlock": {"cidr": "10.1.0.0/16"}}]}]
 
 @pytest.fixture
 def open_cluster(control_plane: Access, namespace: str) -> Open:
-    """As a replica has it: with the rights of an installation, and no other."""
+    """Returns a cluster as a replica has it, with exactly the rights of an installation."""
     config = account(control_plane, namespace, "one")
     token = control_plane.service_account_token(namespace, f"{namespace}-one")
     path = f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"
@@ -44,7 +44,7 @@ async def cluster(open_cluster: Open) -> AsyncIterator[KubernetesCluster]:
 
 
 async def ensure_in_turn(open_cluster: Open, *pools: list[Pool]) -> None:
-    """Each over a connection of its own, one after another, as other replicas would."""
+    """Calls `ensure` for each list of pools over its own connection, one after another, as other replicas would."""
     for wanted in pools:
         cluster = open_cluster()
         try:
@@ -63,7 +63,7 @@ def out_of(name: str = "linux", generation: int = 1, egress: list[dict[str, Any]
 
 
 def rules(access: Access, namespace: str) -> dict[str, Any]:
-    """The egress rules that pools added, by the pool."""
+    """Returns the egress rules that pools added, per pool."""
     found = access.ask("GET", f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies")["items"]
     mine = [each for each in found if each["metadata"]["name"].endswith("-egress")]
     return {each["metadata"]["labels"]["holdfast.dev/pool"]: each["spec"].get("egress") for each in mine}
@@ -74,7 +74,7 @@ def placeholders(access: Access, namespace: str) -> dict[str, dict[str, Any]]:
     return {each["metadata"]["name"]: each for each in found}
 
 
-# The door
+# Refusals
 
 WRONG = [
     (NetworkSpec(egress=TYPO), "job", "network.egress[0].too", "unknown field"),
@@ -136,7 +136,7 @@ async def test_what_is_refused_of_one_pool_holds_up_no_other_and_is_said(
     assert "pool 'bad': a placeholder" in str(told.value)
     assert "2 refused" in str(told.value), "a word for each kind, not for each slot"
     with pytest.raises(ClusterUnavailable):
-        await cluster.ensure(all_of_them)  # not done: said again
+        await cluster.ensure(all_of_them)  # the error is raised again, because the problem still exists
     assert list(rules(control_plane, namespace)) == ["good"], "the good one's are there, what another took back is swept"
     kept = placeholders(control_plane, namespace).values()
     assert [each["metadata"]["labels"]["holdfast.dev/pool"] for each in kept] == ["good", "good"]
@@ -158,8 +158,8 @@ async def test_a_replica_with_an_older_view_takes_nothing_from_a_pool(
         open_cluster,
         [out_of(generation=1, egress=TO_THE_DATABASE)],
         [out_of(generation=3, egress=TO_THE_DATABASE)],
-        [out_of(generation=2)],  # it had been taken back, and was given again
-        [],  # before there was such a pool
+        [out_of(generation=2)],  # it was removed before, and is added again
+        [],  # before the pool existed
     )
     assert list(rules(control_plane, namespace)) == ["linux"]
 

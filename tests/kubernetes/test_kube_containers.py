@@ -1,4 +1,4 @@
-"""A worker is the first container of its pod: its end is the end, whatever runs beside it, and it gets its claim and no token."""
+"""A worker is the first container of its pod: its end counts, whatever else runs there. It gets its claim and no token."""
 
 import json
 import os
@@ -18,7 +18,8 @@ from waiting import eventually
 
 BESIDE = {"name": "beside", "image": "db:test", "command": ["sh", "-c", STAY]}
 TOKENS = (
-    "grep -rlE 'eyJ[A-Za-z0-9_-]{8}' /run /proc/self/environ; echo looked"  # every file with a token of Kubernetes' or of ours
+    # finds every file with a token of Kubernetes or of Holdfast
+    "grep -rlE 'eyJ[A-Za-z0-9_-]{8}' /run /proc/self/environ; echo looked"
 )
 
 
@@ -56,7 +57,7 @@ def test_a_job_ends_with_its_container_though_another_one_lives_on(fleet_of: Mad
 
 
 def test_a_session_ends_with_its_container_though_its_agent_would_serve_on(fleet_of: Made, tmp_path: Path) -> None:
-    """Its agent lets no holder down on SIGTERM, so it would outlive what it stands in front of by an hour."""
+    """The agent waits for its holder after SIGTERM, so it could run for an hour longer than the container that it serves."""
     end = tmp_path / "end"
     tmp_path.chmod(0o755)
     dies = f"import os, threading, time\ndef watch():\n  while not os.path.exists('{end}'): time.sleep(0.05)\n  os._exit(4)\n"

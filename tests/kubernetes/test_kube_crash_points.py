@@ -1,4 +1,4 @@
-"""A replica is killed between two steps of a hand-over, an end or a spawn; the claim is served, and nothing leaks (seed 000)."""
+"""A replica is killed between two steps of a hand-over, an end or a spawn. The claim is served, and nothing leaks (seed 000)."""
 
 import contextlib
 import http.client
@@ -29,12 +29,12 @@ def test_a_replica_killed_in_the_middle_of_a_hand_over_costs_the_claim_nothing(
             fleet.warm(WARM, within=90)
             _restart(fleet, 0, HOLDFAST_CRASH_AT=point)
             request = {"pool": "linux", "tenant": "acme", "key": point, "command": gate.job(6), "wait": "20s"}
-            with stopped(fleet, 1):  # nobody else does anything in between
+            with stopped(fleet, 1):  # so that the other replica does nothing in between
                 with contextlib.suppress(OSError, http.client.HTTPException):
                     fleet.api("POST", "/v1/claims", request)
                 assert fleet.replicas[0].wait(300) == -signal.SIGKILL
                 row = fleet.sql("SELECT * FROM holdfast.claim WHERE key = $1", point)[0]
-                # P3: the pod carries everything, and neither agent nor holder has heard anything.
+                # P3: the pod has all marks, before the agent or the holder gets anything.
                 assert marks(fleet.pod(row["worker_id"])) == busy_marks(row)
                 assert (row["state"], row["offered"], gate.ran) == ("assigned", point == "handover.offered", 0)
             told = fleet.api("POST", "/v1/claims", {**request, "wait": "40s"}, replica=1).json
@@ -56,15 +56,15 @@ def test_a_replica_killed_while_it_ends_or_makes_a_worker_leaks_nothing(
         for point in ("condemn.stored", "delete.sent", "spawn.rows", "spawn.created"):
             free = fleet.warm(WARM, within=90)[0]["id"]
             crashed = tmp_path / point
-            # Whichever has the duty dies, and the other lives.
+            # The replica that holds the duty dies, and the other lives.
             _restart(fleet, 0, 1, HOLDFAST_CRASH_AT=point, HOLDFAST_CRASH_AT_ONCE=str(crashed))
             if point == "condemn.stored":
                 control_plane.kubectl("delete", "pod", free, "-n", namespace, "--wait=false")
             elif point == "delete.sent":
-                kubelet.pause()  # else its agent, told to exit, would have ended it by then
+                kubelet.pause()  # otherwise its agent would have exited by then
                 assert fleet.api("POST", f"/v1/workers/{free}/retire", {"reason": "test"}).status == 200
             else:
-                fleet.claim("linux", command=["true"], wait="0s")  # takes a worker, so that another is made
+                fleet.claim("linux", command=["true"], wait="0s")  # takes a worker, so that another is spawned
             eventually(crashed.exists, 40, f"a replica dies at {point}")
             kubelet.resume()
             dead = eventually(lambda: [n for n, each in fleet.replicas.items() if each.poll() is not None], 20, "it is dead")
@@ -84,7 +84,7 @@ def _restart(fleet: KubeFleet, *which: int, **env: str) -> None:
 
 
 def _settled(fleet: KubeFleet) -> bool:
-    """What lives has a row, what has a row lives and is warm, nobody is held, and no free pod carries a mark of a holder."""
+    """Returns whether pods and rows match, all workers are warm, none is held, and no free pod has the marks of a holder."""
     rows = fleet.sql("SELECT id, state, ready, pod_uid FROM holdfast.worker WHERE state <> 'gone'")
     assert [(row["state"], row["ready"]) for row in rows] == [("warm", True)] * WARM, rows
     assert not fleet.sql("SELECT id FROM holdfast.claim WHERE state <> 'ended'")

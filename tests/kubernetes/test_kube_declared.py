@@ -1,4 +1,4 @@
-"""WorkerPool objects on a real API server, one pass of the duty `pools` at a time: what they are told, and when they are gone."""
+"""WorkerPool objects on a real API server, one pass of the duty `pools` at a time: their status, and their deletion."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,7 +29,7 @@ MERGE = "application/merge-patch+json"
 
 
 class Place:
-    """WorkerPools of one namespace, as their owner has them, and our installation `one` there."""
+    """WorkerPools of one namespace as their owner sees them, and the installation `one` there."""
 
     def __init__(self, access: Access, namespace: str) -> None:
         self.access, self.namespace = access, namespace
@@ -48,7 +48,7 @@ class Place:
         self.access.ask("PATCH", f"{self.path}/{name}", change, kind=MERGE)
 
     def status(self, name: str = "linux") -> dict[str, Any]:
-        """With its conditions by type."""
+        """Returns the status, with its conditions by type."""
         said = self.access.ask("GET", f"{self.path}/{name}")["status"]
         return {**said, "conditions": {each["type"]: each for each in said["conditions"]}}
 
@@ -77,7 +77,7 @@ async def cluster(place: Place) -> AsyncIterator[KubernetesCluster]:
 
 @pytest.fixture
 def pass_(store: PostgresStore, cluster: KubernetesCluster) -> Pass:
-    """One pass of the duty."""
+    """Returns a function that runs one pass of the duty."""
 
     async def run() -> list[Outcome]:
         return [outcome for _, outcome in await passed(Pools(), store, cluster)]
@@ -132,7 +132,7 @@ async def test_a_refused_edit_of_a_live_pool_leaves_its_counts_revision_and_free
         degraded = now["conditions"]["Degraded"]
         assert (degraded["status"], degraded["reason"]) == ("True", "Refused")
         assert "pod.spec.containers[0].image" in degraded["message"]
-        # Looked at and judged: whoever waits for this generation sees the judgement, not the last one's.
+        # A client that waits for this generation gets its own result, not that of the last generation.
         assert now["observedGeneration"] == degraded["observedGeneration"] == 2
     stored = await store.pools.get("linux")
     assert stored is not None
@@ -211,7 +211,7 @@ async def test_another_trouble_is_an_event_and_the_same_on_other_workers_is_not(
     assert place.events()[3:] == ["Refused", "Refused"]
 
 
-# Gone
+# Deletion
 
 
 async def test_an_object_that_became_another_installations_is_gone_for_us(

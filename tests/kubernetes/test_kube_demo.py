@@ -1,4 +1,4 @@
-"""The guided minute on a cluster: it counts nothing wrong, and leaves neither a process nor a file."""
+"""The demo on a cluster counts nothing lost, doubled or leaked, and leaves neither a process nor a file behind."""
 
 import subprocess
 from collections.abc import Iterator

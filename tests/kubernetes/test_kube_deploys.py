@@ -57,7 +57,7 @@ def test_a_rolling_restart_touches_no_worker_and_fails_no_claim(fleet_of: Made, 
 
 
 def test_a_replica_that_is_told_to_stop_takes_its_leave(fleet_of: Made) -> None:
-    """So that its duties are another's at once, and not when its terms run out."""
+    """So another replica takes its duties at once, and not when its terms expire."""
     fleet = fleet_of()
     leaves = eventually(lambda: [holder_of(fleet, "converge")], 30, "somebody does it")[0]
     pid = fleet.replicas[leaves].pid

@@ -1,4 +1,4 @@
-"""`doctor` on Kubernetes names what is missing and what bounds a claim; headroom and policies stand beside the pods."""
+"""`doctor` on Kubernetes names what is missing and what limits a claim. Headroom and policies exist beside the pods."""
 
 import asyncio
 from typing import Any
@@ -61,7 +61,7 @@ def test_doctor_finds_node_pools_that_never_end_a_claim_or_too_soon(own_fleet: K
 
 
 def test_doctor_names_each_right_that_is_missing(own_fleet: KubeFleet) -> None:
-    """As an account that may read pods and nothing else: not even the nodes, without which pods cannot be listed either."""
+    """Runs with an account that can only read pods. It cannot read nodes, without which pods cannot be listed reliably."""
     fleet, name = own_fleet, RIGHTS
     assert checks(fleet)[name]["ok"], "an installation's own account has all of them"
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
@@ -76,7 +76,7 @@ def test_doctor_names_each_right_that_is_missing(own_fleet: KubeFleet) -> None:
     fleet.kill(0)
     fleet.start(0)
     eventually(lambda: fleet.api("GET", "/healthz").status == 200, 30, "it listens")
-    # Without nodes it cannot list pods with confidence; what is missing for that is named all the same, and nothing else.
+    # Without nodes it cannot list pods reliably. `doctor` still names exactly the rights that are missing for that.
     found = eventually(lambda: may_read_pods(checks(fleet)), 30, "doctor complains")
     missing = [each.partition(" (")[0] for each in found[name]["detail"].removeprefix("not allowed: ").split("; ")]
     assert {"list nodes", "watch nodes", "create pods", "delete pods", "create tokenreviews.authentication.k8s.io"} <= set(
@@ -88,13 +88,13 @@ def test_doctor_names_each_right_that_is_missing(own_fleet: KubeFleet) -> None:
 
 
 def may_read_pods(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]] | None:
-    """The role is known to the API server a moment after it was made."""
+    """Waits, because the API server knows the role a moment after its creation."""
     detail = found[RIGHTS]["detail"]
     return found if not any(f"{verb} pods (" in detail for verb in ("get", "list", "watch")) else None
 
 
 class Deaf:
-    """An API server that answers nothing about one of the two."""
+    """An API server that does not answer about one of the two."""
 
     def __init__(self, about: str) -> None:
         self.about = about

@@ -1,4 +1,4 @@
-"""A duty that failed is taken up again, and its last success moves only with good reads (seed 003)."""
+"""A duty that failed is tried again, and its last success changes only after successful reads (seed 003)."""
 
 import time
 from typing import Any
@@ -28,7 +28,7 @@ def test_a_duty_that_failed_is_taken_up_again_and_its_last_success_moves_only_wi
     release(fleet, claim)
     eventually(lambda: term(fleet)["skips"] > failed["skips"], 40, "another one is skipped, and counted")
     assert term(fleet)["success_at"] == failed["success_at"], "that was no success"
-    # What every replica exports is the database's word, and an alert is made of it.
+    # Every replica exports the value from the database, and an alert uses it.
     eventually(lambda: abs(metric(fleet, LAST_SUCCESS) / 2 - failed["success_at"].timestamp()) < 0.01, 20, "the gauge stands")
     assert term(fleet)["holder"] == failed["holder"], "nobody can do better, so nobody takes it over"
     back = time.time()

@@ -1,4 +1,4 @@
-"""Busy pods are protected from eviction and free ones are not, as the pod itself shows it (seed 004)."""
+"""Busy pods are protected from eviction and free pods are not, as the pod itself shows (seed 004)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from holdfast_testcluster.access import Access
 from waiting import eventually
 
 Make = Callable[..., Any]
-REPAIRED = 15  # seconds: P3's bound after the death of a replica
+REPAIRED = 15  # seconds, the limit of P3 after the death of a replica
 
 
 def test_busy_pods_are_protected_free_ones_are_not_and_the_eviction_api_tells_them_apart(
@@ -56,7 +56,7 @@ def _said_both_ways(fleet: KubeFleet, busy: list[dict[str, Any]], free: list[str
 
 
 def _restored_on_busy_pods(fleet: KubeFleet, busy: list[dict[str, Any]]) -> None:
-    """All of it removed by hand, then each part alone."""
+    """Removes all marks by hand, and then each mark alone. They must be restored."""
     everything = [names.BUSY, names.OWNER, names.CLAIM, names.FENCE, names.DO_NOT_DISRUPT, names.SAFE_TO_EVICT]
     for lacking in (everything, [names.BUSY], [names.DO_NOT_DISRUPT], [names.SAFE_TO_EVICT]):
         for claim in busy:
@@ -67,7 +67,7 @@ def _restored_on_busy_pods(fleet: KubeFleet, busy: list[dict[str, Any]]) -> None
 
 
 def _removed_from_free_pods(fleet: KubeFleet, free: list[str], past: dict[str, Any]) -> None:
-    """All of it left by a replica that died, then each part alone, whoever put it there."""
+    """Writes all marks of a dead replica, and then each mark alone. They must be removed."""
     left = busy_marks({**past, "id": "c-long-gone"})
     for parts in (list(left), [names.BUSY], [names.DO_NOT_DISRUPT], [names.SAFE_TO_EVICT]):
         for each in free:

@@ -1,4 +1,4 @@
-"""Rows of the failure table on a real API server: agents that fall silent, and creations of which nobody knows the outcome."""
+"""Rows of the failure table on a real API server: silent agents, and creations with an unknown outcome."""
 
 import os
 import signal
@@ -17,13 +17,13 @@ from holdfast.kubernetes import names
 from holdfast_testcluster.access import Access
 from waiting import always, eventually
 
-SLACK = 25.0  # seconds on top of the failure table's bounds: a pod starts or ends by its kubelet, on a loaded machine
-POLL = 20.0  # an agent's last word may be so old when it falls silent
+SLACK = 25.0  # seconds in addition to the limits of the failure table, because kubelets are slow on a busy machine
+POLL = 20.0  # seconds; an agent's last report may be this old when it becomes silent
 Instead = int | Callable[[Body], Body] | Literal["lost"] | None
 SUSPECTS = "holdfast_workers_suspect"
 
 
-# Agents that fall silent
+# Silent agents
 
 
 def test_a_silent_worker_is_suspect_gets_no_claim_and_keeps_its_own_until_it_speaks_again(fleet_of: Made, tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_silent_worker_is_suspect_gets_no_claim_and_keeps_its_own_until_it_spe
     assert time.monotonic() - stopped > 60 - POLL, "not before it was silent for so long"
     eventually(lambda: all(worker(fleet, each)["suspect"] for each in silent), POLL + SLACK, "both are")
     for each in silent:
-        assert reasons(fleet, "worker.suspect", each) == ["no word from its agent for 60 s"]
+        assert reasons(fleet, "worker.suspect", each) == ["its agent has not reported for 60 s"]
     assert metric(fleet, SUSPECTS) == 2 * len(fleet.replicas), "each replica exports both"
     _no_claim_goes_to_it(fleet, free, gate)
     pod = fleet.pod(held["worker"])
@@ -61,7 +61,7 @@ def test_a_silent_worker_is_suspect_gets_no_claim_and_keeps_its_own_until_it_spe
 
 
 def _no_claim_goes_to_it(fleet: KubeFleet, silent: str, gate: Gate) -> None:
-    """What cannot be given out is no capacity: another is made for the claim. Then the pool is full."""
+    """A suspect worker is not capacity, so another is made for the claim. Then the pool is full."""
     other = fleet.claim("linux", command=gate.job(), wait="60s")
     assert (other["state"], other["worker"] != silent) == ("active", True), fleet.last_log()
 
@@ -73,10 +73,10 @@ def test_an_activation_that_hangs_retires_its_worker_and_another_gets_the_claim(
     fleet = fleet_of(pools={"hangs": sessions(warm=2, worker={"activate": hook})})
     fleet.warm(2, within=90)
     claim = fleet.claim("hangs", tenant="acme", wait="0s")
-    row = "SELECT worker_id FROM holdfast.claim WHERE id = $1"  # a holder is not told before it is active
+    row = "SELECT worker_id FROM holdfast.claim WHERE id = $1"  # the API does not show the worker before the claim is active
     eventually(flag.exists, 20, "activation hangs")
     hung = str(fleet.sql(row, claim["id"])[0]["worker_id"])
-    send([agent_of(fleet, hung)], signal.SIGSTOP)  # no progress reports any more
+    send([agent_of(fleet, hung)], signal.SIGSTOP)  # so that it sends no progress reports any more
     active = fleet.see(claim["id"], wait=f"{15 + SLACK:.0f}s", until="active")
     assert (active["state"], active["attempts"], active["worker"] != hung) == ("active", 2, True), fleet.last_log()
     assert active["fence"] > claim_fence(marks(fleet.pod(hung))), "what it was stamped with is worth nothing now"
@@ -107,13 +107,13 @@ def reasons(fleet: KubeFleet, kind: str, worker_: str) -> list[str]:
     return [row["reason"] for row in rows]
 
 
-# Creations of which nobody knows
+# Creations with an unknown outcome
 
 
 def test_a_creation_whose_outcome_nobody_knows_is_looked_up_by_its_name_and_makes_one_pod(
     control_plane: Access, namespace: str, fleet_of: Made, tmp_path: Path
 ) -> None:
-    """The first try of each pod fails: once nothing was stored, twice it was. No watch tells, and no agent: they have to look."""
+    """The first try of each pod fails: once before it was stored, twice after. No watch and no agent reports the pods."""
     with FlakyApi(control_plane, account(control_plane, namespace, "one"), tmp_path) as flaky:
         first = First([503, fails, "lost"])
         flaky.fault = first
@@ -137,7 +137,7 @@ def test_a_creation_whose_outcome_nobody_knows_is_looked_up_by_its_name_and_make
 
 
 class First:
-    """The first try of each of the first pods meets one of these. And nobody can follow pods."""
+    """Makes the first try of each of the first pods fail in one of these ways. Pods cannot be watched."""
 
     def __init__(self, faults: list[Instead]) -> None:
         self.met: dict[str, Instead] = {}
@@ -154,7 +154,7 @@ class First:
 
 
 def fails(_: Body) -> Body:
-    raise RuntimeError("to whoever asked this is a 500, and the pod is stored")
+    raise RuntimeError("the caller gets a 500, and the pod is stored")
 
 
 def created(call: Call) -> str | None:
@@ -171,7 +171,7 @@ def about(flaky: FlakyApi, name: str) -> list[Call]:
 
 
 def all_known(fleet: KubeFleet) -> dict[str, str]:
-    """The UID of each worker that there ever was; nothing while one is missing."""
+    """Returns the UID of each worker that ever existed, or nothing while one is missing."""
     rows = fleet.sql("SELECT id, pod_uid FROM holdfast.worker")
     known = {row["id"]: row["pod_uid"] for row in rows if row["pod_uid"] is not None}
     return known if len(known) == len(rows) >= 3 else {}

@@ -1,4 +1,4 @@
-"""Faults of the parts around: the API server or Postgres away under load, an expired watch, a rollout."""
+"""Faults around the fleet: the API server or Postgres is away under load, a watch expires, a pool is rolled out."""
 
 import signal
 import time
@@ -14,11 +14,11 @@ from holdfast_testcluster.access import MERGE
 from holdfast_testcluster.control_plane import ControlPlane
 from waiting import eventually
 
-AWAY = 30.0  # seconds, as the failure table has it
+AWAY = 30.0  # seconds, as in the failure table
 
 
 def nothing_leaks(fleet: KubeFleet, *pools: str) -> None:
-    """P5, from the API server's and the database's own view."""
+    """Checks P5 on the API server and in the database."""
     for pool in pools:
         assert fleet.api("DELETE", f"/v1/pools/{pool}").status == 200
     eventually(lambda: not fleet.workers(), 120, "all rows are closed")
@@ -70,7 +70,7 @@ def test_postgres_away_for_30_s_under_load_ends_nothing(fleet_of: Made, tmp_path
     fleet.warm(3, within=60)
     long = fleet.claim("linux", command=["sh", "-c", f"sleep {AWAY + 15}; exit 5"], wait="30s")
     uid = (fleet.pod(long["worker"]) or {})["metadata"]["uid"]
-    # A lease and a longest duration that would both be over, had the time counted in which nobody could be heard.
+    # The lease and the longest duration would both have expired if the outage counted.
     leased = fleet.claim("linux", command=gate.job(), lease="20s", maxDuration="29s", wait="30s")
     assert leased["state"] == "active"
     with load(fleet, "linux") as ids:
@@ -104,11 +104,11 @@ def test_a_watch_that_expired_is_begun_again_and_what_went_meanwhile_is_noticed(
     fleet, plane = own_fleet, own_control_plane
     assert fleet.api("PUT", "/v1/pools/linux", job(warm=2, max=8)).status == 201
     gone, stays = (worker["id"] for worker in fleet.warm(2, within=60))
-    everybody = 3  # each replica, and the kubelet
+    everybody = 3  # both replicas and the kubelet
     eventually(lambda: pod_watches(plane) == everybody, 30, "they follow the namespace's pods")
     for n in range(2):
-        fleet.signal(n, signal.SIGSTOP)  # nobody looks
-    plane.restart_apiserver()  # else what follows would lie in their sockets when they wake
+        fleet.signal(n, signal.SIGSTOP)  # so that the replicas do not read
+    plane.restart_apiserver()  # otherwise these events would wait in their sockets until they continue
     plane.kubectl("delete", "pod", gone, "-n", fleet.namespace, "--wait=false")
     plane.request("PATCH", f"{fleet.pods_path}/{gone}", {"metadata": {"finalizers": None}}, MERGE)
     eventually(lambda: fleet.pod(gone) is None, 30, "a pod goes")
@@ -127,7 +127,7 @@ def test_a_watch_that_expired_is_begun_again_and_what_went_meanwhile_is_noticed(
 
 
 def pod_watches(plane: ControlPlane) -> float:
-    """Of one namespace alone: scheduler and controllers watch all of them."""
+    """Returns the watches of one namespace, without those of scheduler and controllers, which watch all namespaces."""
     mine = ('resource="pods"', 'scope="namespace"', 'verb="WATCH"')
     lines = [line for line in plane.request("GET", "/metrics").body.splitlines() if all(each in line for each in mine)]
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("apiserver_longrunning_requests"))

@@ -1,4 +1,4 @@
-"""Rows of the failure table on a real API server: pods of which the database does not know, or does not know any more."""
+"""Rows of the failure table on a real API server: pods that the database does not know, or does not know any more."""
 
 from datetime import datetime
 from pathlib import Path
@@ -14,12 +14,12 @@ from holdfast.kubernetes import names
 from holdfast.model.claim import epoch_of
 from waiting import eventually
 
-SLACK = 25.0  # seconds on top of the failure table's bounds: a pod starts or ends by its kubelet, on a loaded machine
-GRACE = 45.0  # a pod that is younger may have its row yet
+SLACK = 25.0  # seconds in addition to the limits of the failure table, because kubelets are slow on a busy machine
+GRACE = 45.0  # seconds; the row of a younger pod may not be stored yet
 QUARANTINED = "holdfast_quarantined_total"
 SUSPECTS = "holdfast_workers_suspect"
 NOBODY = "http://127.0.0.1:9"
-AHEAD = 32  # what a sequence may be ahead of what it gave, after a crash
+AHEAD = 32  # how far a sequence may be ahead of its last value after a crash
 
 
 def test_a_pod_without_a_row_is_deleted_after_its_grace_but_not_if_it_is_busy_or_of_another_epoch(fleet_of: Made) -> None:
@@ -31,7 +31,7 @@ def test_a_pod_without_a_row_is_deleted_after_its_grace_but_not_if_it_is_busy_or
     known = next(each["id"] for each in fleet.workers("warm") if each["pool"] == "linux")
     copy(fleet, known, "w-linux-idle")
     copy(fleet, known, "w-linux-stamped", busy_marks(past))
-    copy(fleet, known, "w-linux-old", {names.EPOCH: "0"}, servers=NOBODY)  # its agent cannot say that it is free
+    copy(fleet, known, "w-linux-old", {names.EPOCH: "0"}, servers=NOBODY)  # so that its agent cannot report that it is free
     _forget_session(fleet, held)
     fleet.sql("DELETE FROM holdfast.worker WHERE id = $1", known)
     idle, stay = ("w-linux-idle", known), ("w-linux-stamped", "w-linux-old", held["worker"])
@@ -40,7 +40,7 @@ def test_a_pod_without_a_row_is_deleted_after_its_grace_but_not_if_it_is_busy_or
         lambda: all("running" in container_status(shown(fleet, name), names.AGENT)["state"] for name in copies), 40, "they run"
     )
     uids = {name: shown(fleet, name)["metadata"]["uid"] for name in stay}
-    fleet.kubelet.pause()  # so that what is told to end can be looked at
+    fleet.kubelet.pause()  # so that pods that are being deleted can be read
     eventually(lambda: all_told_to_end(fleet, idle), 60 + SLACK, "those that are idle are told to end")
     assert GRACE - 2 <= lived(fleet, "w-linux-idle") <= 60 + SLACK, "its row might have been on its way"
     eventually(lambda: all(quarantined(fleet, name) for name in stay), 60 + SLACK, "the others are said aloud")
@@ -59,7 +59,7 @@ def test_a_pod_without_a_row_is_deleted_after_its_grace_but_not_if_it_is_busy_or
 
 
 def copy(fleet: KubeFleet, of: str, name: str, more: dict[str, str | None] | None = None, servers: str | None = None) -> None:
-    """A pod of ours, made by somebody who died before its row was durable, or whose row was lost."""
+    """Makes a pod as of a replica that died before its row was durable, or whose row was lost."""
     pod = shown(fleet, of)
     keep = {key: pod["metadata"][key] for key in ("labels", "annotations", "finalizers", "ownerReferences")}
     spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
@@ -74,7 +74,7 @@ def copy(fleet: KubeFleet, of: str, name: str, more: dict[str, str | None] | Non
 
 
 def _forget_session(fleet: KubeFleet, held: dict[str, Any]) -> None:
-    """Neither a row nor a stamp: what its agent says is all that is left of it."""
+    """Removes the row and the stamp, so that only the agent's report is left."""
     says = "SELECT 1 FROM holdfast.pulse WHERE worker_id = $1 AND claim_id IS NOT NULL"
     eventually(lambda: fleet.sql(says, held["worker"]), 20, "its agent's word is stored")
     fleet.sql("DELETE FROM holdfast.worker WHERE id = $1", held["worker"])
@@ -105,7 +105,7 @@ def all_told_to_end(fleet: KubeFleet, pods: tuple[str, ...]) -> bool:
 
 
 def lived(fleet: KubeFleet, name: str) -> float:
-    """For how many seconds, until it was told to end."""
+    """Returns for how many seconds the pod lived until it was deleted."""
     meta = shown(fleet, name)["metadata"]
     born, over = (datetime.fromisoformat(meta[key]).timestamp() for key in ("creationTimestamp", "deletionTimestamp"))
     return over - float(meta["deletionGracePeriodSeconds"]) - born
@@ -118,7 +118,7 @@ def quarantined(fleet: KubeFleet, pod: str) -> bool:
 def test_a_restored_database_is_noticed_by_the_mark_alone_and_a_pod_that_it_does_not_know_is_adopted(
     fleet_of: Made, tmp_path: Path
 ) -> None:
-    """No replica remembers it, no fence is above those that it gave, and the job's agent has left: a ConfigMap knows better."""
+    """No replica remembers lost commits, no fence is ahead, and the agent has left. Only the mark in a ConfigMap shows it."""
     fleet, gate = fleet_of(pools={"linux": jobs(warm=0), "idle": jobs(warm=1)}), Gate(tmp_path)
     free = fleet.warm(1, within=90)[0]
     backup = fleet.home / "backup"
@@ -142,7 +142,7 @@ def test_a_restored_database_is_noticed_by_the_mark_alone_and_a_pod_that_it_does
     pod = shown(fleet, job["worker"])
     assert (pod["metadata"]["uid"], marks(pod), ending(fleet, job["worker"])) == (uid, busy_marks(job), False), "and not reaped"
     assert worker(fleet, free["id"])["uid"] == free["uid"]
-    # Decision 0015: its agent has left with its job, and nobody should be called for its silence.
+    # Decision 0015: the agent has left its job, so its silence must not alert a person.
     eventually(lambda: metric(fleet, SUSPECTS) == 0, 15 + SLACK, "nobody is suspect")
     gate.open()
     ended = fleet.see(job["id"], wait="60s")
@@ -154,7 +154,7 @@ def test_a_restored_database_is_noticed_by_the_mark_alone_and_a_pod_that_it_does
 
 
 def _restore(fleet: KubeFleet, backup: Path, job: dict[str, Any]) -> None:
-    """A plain copy of older files keeps the server's identity and timeline. Nobody is left who saw what was lost."""
+    """Restores older files, which keep the server's identity and timeline. No replica is left that saw the lost commits."""
     identity = "SELECT system_identifier, left(pg_walfile_name(pg_current_wal_lsn()), 8) AS timeline FROM pg_control_system()"
     before = fleet.sql(identity)
     for n in range(2):
@@ -170,7 +170,7 @@ def _restore(fleet: KubeFleet, backup: Path, job: dict[str, Any]) -> None:
 
 
 def mark(fleet: KubeFleet) -> dict[str, int]:
-    """What is kept outside of the database."""
+    """Returns the mark that is stored outside of the database."""
     path = f"/api/v1/namespaces/{fleet.namespace}/configmaps/holdfast-{fleet.install}-mark"
     data = fleet.access.ask("GET", path)["data"]
     return {key: int(data[key]) for key in ("mark", "epoch")}

@@ -1,4 +1,4 @@
-"""Headroom keeps room for workers, and nothing else (seed 003)."""
+"""Headroom keeps capacity for workers, and for nothing else (seed 003)."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def test_headroom_keeps_room_and_goes_when_it_is_switched_off(fleet_of: Made) ->
 
 
 def test_a_worker_gets_the_room_that_a_placeholder_kept_for_it(fleet_of: Made) -> None:
-    """Two nodes of 32 CPUs, workers that say only what they may use at most: a node has room for one of them."""
+    """There are two nodes with 32 CPUs. The workers only have limits, and a node has room for one of them."""
     fleet = with_headroom(fleet_of)
     large, room = {"limits": {"cpu": "20"}}, {"mode": "constant", "slots": 1}
     assert fleet.api("PUT", "/v1/pools/linux", sized(large, warm=1, headroom=room)).status == 201

@@ -1,4 +1,4 @@
-"""Replicas killed fifty times between claim, stamp, hand-over and release: P1 to P5 as API server and database show them."""
+"""Replicas are killed fifty times between claim, stamp, hand-over and release. P1 to P5 hold on API server and database."""
 
 import random
 import time
@@ -18,10 +18,10 @@ from holdfast.kubernetes.cluster import KEEP_OUTPUT
 from waiting import eventually
 
 ROUNDS, KILLS = 5, 10
-A_ROUND = 8  # claims that must have ended in each
+A_ROUND = 8  # claims that must have ended in each round
 WARM, SEATS = 5, 2
-HAND_OVER = 0.3  # seconds: claim, stamp, hand-over and acknowledgement take less on an idle machine
-RELEASE = 0.02  # likewise, of a release
+HAND_OVER = 0.3  # seconds; claim, stamp, hand-over and acknowledgement take less on an idle machine
+RELEASE = 0.02  # seconds, for a release
 OF_POOL = "SELECT c.* FROM holdfast.claim c JOIN holdfast.pool p ON p.id = c.pool_id WHERE p.name = $1"
 OVER = ("Succeeded", "Failed")
 
@@ -51,8 +51,9 @@ def test_replicas_killed_fifty_times_at_random_moments_lose_double_and_leak_noth
 
 
 def kill_again_and_again(fleet: KubeFleet, holders: Holders, sitters: Sitters) -> Counter[str]:
-    """One replica at a time, of those that serve, and never the last: in the moments after it was asked for a worker, or given
-    one back. What it was in the middle of, by the states of claims."""
+    """Kills one serving replica at a time, never the last one, just after it received a claim or a release. Returns how often it
+    was in which step, by the states of claims.
+    """
     dice, hit = random.Random(4), Counter[str]()
     for _ in range(ROUNDS):
         before = ended(fleet)
@@ -61,11 +62,11 @@ def kill_again_and_again(fleet: KubeFleet, holders: Holders, sitters: Sitters) -
             victim = dice.choice(able)
             if n % 3 == 2:
                 sitters.leave(victim)
-                time.sleep(dice.uniform(0, RELEASE))  # the moment is the fault
+                time.sleep(dice.uniform(0, RELEASE))  # a random delay chooses the moment of the fault
                 hit["release"] += bool(sitters.leaving)
             else:
                 holders.ask(victim)
-                time.sleep(dice.uniform(0, HAND_OVER))  # the moment is the fault
+                time.sleep(dice.uniform(0, HAND_OVER))  # a random delay chooses the moment of the fault
             fleet.kill(victim)
             hit.update(row["state"] for row in fleet.sql("SELECT state FROM holdfast.claim WHERE state <> 'ended'"))
             fleet.start(victim)
@@ -87,7 +88,7 @@ def ended(fleet: KubeFleet) -> int:
 
 
 def each_ran_once(fleet: KubeFleet, holders: Holders) -> None:
-    """P8: each was served. P1 and P2: none was run twice, and none was ended by us."""
+    """P8: each job was served. P1 and P2: none ran twice, and Holdfast ended none."""
     assert len(set(holders.ids)) == len(holders.ids), "a key names one claim"
     for id_ in holders.ids:
         done = fleet.see(id_, wait="60s", replica=fleet.alive())
@@ -100,7 +101,7 @@ def each_ran_once(fleet: KubeFleet, holders: Holders) -> None:
 
 
 def each_was_given_back(fleet: KubeFleet, sitters: Sitters) -> None:
-    """P2 and P8: each session was its holder's until the holder released it."""
+    """P2 and P8: each session belonged to its holder until the holder released it."""
     rows = fleet.sql(OF_POOL, "notebook")
     assert {row["id"] for row in rows} == set(sitters.ids)
     assert len(set(sitters.ids)) == len(sitters.ids), "a key names one claim"
@@ -108,7 +109,7 @@ def each_was_given_back(fleet: KubeFleet, sitters: Sitters) -> None:
 
 
 def nothing_leaks(fleet: KubeFleet) -> bool:
-    """P5 while the pool lives: pods and rows are the same, nobody is held, and no free pod carries a mark of a holder."""
+    """P5 while the pool lives: pods and rows are the same, no worker is held, and no free pod has the marks of a holder."""
     rows = {row["id"]: row for row in fleet.sql("SELECT id, state, ready, pod_uid FROM holdfast.worker")}
     present = {id_: row for id_, row in rows.items() if row["state"] != "gone"}
     assert [(row["state"], row["ready"]) for row in present.values()] == [("warm", True)] * (WARM + SEATS), present
@@ -116,7 +117,7 @@ def nothing_leaks(fleet: KubeFleet) -> bool:
     living = {name: pod for name, pod in pods.items() if pod["status"].get("phase") not in OVER}
     assert {n: pod["metadata"]["uid"] for n, pod in living.items()} == {n: row["pod_uid"] for n, row in present.items()}
     assert [marks(pod) for pod in living.values()] == [FREE_MARKS] * (WARM + SEATS)
-    # Those that have ended are kept for a while, so that their output can be read, and are known.
+    # Ended pods are kept for a while for their output, and are known.
     for name in pods.keys() - living.keys():
         assert rows[name]["pod_uid"] == pods[name]["metadata"]["uid"]
         assert age(pods[name]["metadata"]["creationTimestamp"]) < KEEP_OUTPUT + 150, f"{name} should have gone"
@@ -125,7 +126,7 @@ def nothing_leaks(fleet: KubeFleet) -> bool:
 
 
 def namespace_pods(fleet: KubeFleet) -> dict[str, Any]:
-    """All of the namespace, whatever their labels."""
+    """Returns all pods of the namespace, with any labels."""
     pods = fleet.access.ask("GET", fleet.pods_path)["items"]
     assert all(names.INSTALL in pod["metadata"]["labels"] for pod in pods)
     return {pod["metadata"]["name"]: pod for pod in pods}

@@ -1,4 +1,4 @@
-"""Workers that leave: the busy drain, the free go at once, and no claim is given to one (seed 004)."""
+"""Workers that are ending: busy ones drain, free ones end at once, and none of them gets a claim (seed 004)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ from holdfast_testcluster.access import Access
 from waiting import always, eventually
 
 Make = Callable[..., Any]
-REPAIRED = 15  # seconds: P3's bound after the death of a replica
+REPAIRED = 15  # seconds, the limit of P3 after the death of a replica
 
 
 def test_a_busy_worker_on_a_terminating_pod_drains_and_a_free_one_leaves_at_once(
@@ -53,14 +53,14 @@ def test_a_busy_worker_on_a_terminating_pod_drains_and_a_free_one_leaves_at_once
 
 
 def _still_serves(fleet: KubeFleet, held: dict[str, Any]) -> None:
-    """A session's holder may use it and renew it for as long as its pod's grace lasts."""
+    """Checks that a holder can use and renew its session during the grace period of its pod."""
     always(lambda: get(held["endpoint"], held["credential"]) == 200, 3, "its endpoint answers")
     renewed = fleet.api("POST", f"/v1/claims/{held['id']}/renew", {"fence": held["fence"]})
     assert (renewed.status, renewed.json["state"]) == (200, "active"), fleet.last_log()
 
 
 def _next(free: list[dict[str, Any]]) -> dict[str, Any]:
-    """Who has been warm for the longest is given out first."""
+    """Returns the worker that has been warm for the longest time, because it is given out first."""
     return min(free, key=lambda each: (each["state_since"], each["id"]))
 
 
@@ -68,7 +68,7 @@ def _next(free: list[dict[str, Any]]) -> dict[str, Any]:
 def test_no_claim_lands_on_a_leaving_worker_though_nobody_has_noted_that_it_leaves(
     leaving: str, control_plane: Access, namespace: str, make_nodes: Make
 ) -> None:
-    """Whichever path it takes, however it is protected: whoever hands over looks as well, for it may be the first to know."""
+    """The replica that hands over checks the worker in every path and protection mode. It may be the first to know."""
     kubelet = make_nodes(control_plane, namespace, nodes=2)
     pools = {mode: _on_both_nodes(mode, jobs(protection={"mode": mode})) for mode in ("claim", "always", "off")}
     pools["notebook"] = _on_both_nodes("notebook", sessions(warm=2))
@@ -79,7 +79,7 @@ def test_no_claim_lands_on_a_leaving_worker_though_nobody_has_noted_that_it_leav
         there = {each["id"] for each in fleet.workers() if each["node"] == node and each["state"] in ("warm", "parked")}
         assert {worker(fleet, each)["pool"] for each in there} == set(pools), "each pool has some on both nodes"
         fleet.sql("UPDATE holdfast.worker SET state_since = state_since - interval '1 hour' WHERE id = ANY($1)", list(there))
-        kubelet.pause()  # what is told to end goes on for a while, and would take a claim
+        kubelet.pause()  # so that a deleted pod goes on for a while and could take a claim
         try:
             with nobody_looks(fleet):
                 if leaving == "terminating":
@@ -99,13 +99,13 @@ def test_no_claim_lands_on_a_leaving_worker_though_nobody_has_noted_that_it_leav
 
 
 def _on_both_nodes(pool: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """Its own workers are spread, not all of them together."""
+    """Spreads the workers of this pool, not those of all pools together."""
     spread = {**SPREAD, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {names.POOL: pool}}}
     return {**spec, "pod": {"spec": {**spec["pod"]["spec"], "topologySpreadConstraints": [spread]}}}
 
 
 def _cordon_and_see(access: Access, node: str) -> None:
-    """Returns when whoever watches nodes has had a second to hear of it."""
+    """Cordons a node, and waits a second so that watchers of nodes receive it."""
     before = access.ask("GET", "/api/v1/nodes")["metadata"]["resourceVersion"]
     access.kubectl("cordon", node)
     heard = access.ask("GET", f"/api/v1/nodes?watch=1&timeoutSeconds=1&resourceVersion={before}")
@@ -115,7 +115,7 @@ def _cordon_and_see(access: Access, node: str) -> None:
 def test_a_free_session_worker_is_gone_soon_though_its_server_does_not_hear_sigterm(
     control_plane: Access, namespace: str, make_nodes: Make
 ) -> None:
-    """An hour of grace is for whoever holds it: a free worker must not hold its node or its pool's slot for it."""
+    """An hour of grace is for holders. A free worker must not use its node or its pool's slot for that long."""
     pool = sessions(warm=2, drain={"grace": "1h"})
     with KubeFleet(control_plane, namespace, make_nodes(control_plane, namespace), pools={"notebook": pool}) as fleet:
         by_us, by_others = (each["id"] for each in fleet.warm(2, within=90))

@@ -1,4 +1,4 @@
-"""The whole way on a real API server: a warm pod, a claim, its command in an unmodified image, its result, its end."""
+"""Normal operation on a real API server: a warm pod, a claim, its command in an unmodified image, its result, its end."""
 
 import urllib.error
 import urllib.request

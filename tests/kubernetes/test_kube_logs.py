@@ -1,4 +1,4 @@
-"""Logs in pieces: what was read is not asked for again, what grew is, and what is kept is bounded."""
+"""Logs are read in pieces: what was read is not requested again, new output is, and the cache is bounded."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from holdfast.kubernetes.shapes import PodObject
 
 
 class Server:
-    """The log of each pod, and how often it was asked for."""
+    """The log of each pod, and how often it was requested."""
 
     def __init__(self) -> None:
         self.logs: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""A stamp whose answer is lost is written again, or taken off at once where nothing was delivered (seed 000)."""
+"""A stamp whose answer is lost is written again, or removed at once if nothing was delivered (seed 000)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ from waiting import eventually
 
 ERRORS = "holdfast_protect_errors_total"
 TRIES = 3
-AT_ONCE = 5  # seconds: two calls to the API server, on a loaded machine; and nobody else could do it
+AT_ONCE = 5  # seconds for two calls to the API server on a busy machine; no other replica could do it
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def _written_again_it_is_the_same(fleet: KubeFleet, flaky: FlakyApi, gate: Gate)
 
 
 def _told_that_it_may_be_missing_though_it_is_there(fleet: KubeFleet, flaky: FlakyApi, gate: Gate) -> None:
-    """All that the replica knows: it tried three times. The pod's marks are its claim's own all the same, and stay."""
+    """The replica only knows that it tried three times. The pod still has the marks of its claim, and keeps them."""
     fleet.warm(3, within=90)
     lose(flaky, first=TRIES)
     claim = fleet.claim("linux", tenant="acme", command=gate.job(), wait="30s")
@@ -65,7 +65,7 @@ def _told_that_it_may_be_missing_though_it_is_there(fleet: KubeFleet, flaky: Fla
 
 
 def _taken_off_where_protection_is_required(fleet: KubeFleet, flaky: FlakyApi) -> None:
-    """Its holder is refused, though the pod is stamped: who gave up takes the stamp off again."""
+    """The holder is refused although the pod is stamped, so the replica that gave up removes the stamp again."""
     free, uid = strict(fleet)
     lose(flaky, first=TRIES)
     with nobody_looks(fleet):
@@ -77,7 +77,7 @@ def _taken_off_where_protection_is_required(fleet: KubeFleet, flaky: FlakyApi) -
 
 
 def _taken_off_where_the_claim_was_cancelled_meanwhile(fleet: KubeFleet, flaky: FlakyApi) -> None:
-    """Its holder gave up during the second try: that one and the third stamp a worker that is free again."""
+    """The holder cancels during the second try. The second and third try stamp a worker that is free again."""
     free, uid = strict(fleet)
     flaky.calls.clear()
 
@@ -98,11 +98,11 @@ def _taken_off_where_the_claim_was_cancelled_meanwhile(fleet: KubeFleet, flaky: 
     as_good_as_new(fleet, free)
 
 
-# What they share
+# Helpers
 
 
 def lose(flaky: FlakyApi, first: int) -> None:
-    """The answers of so many stamps; what they ask for is done."""
+    """Loses the answers of the first stamps. The stamps themselves are written."""
     flaky.calls.clear()
     flaky.fault = lambda call: "lost" if call.patches(names.BUSY) and len(stamps(flaky)) <= first else None
 
@@ -112,7 +112,7 @@ def stamps(flaky: FlakyApi) -> list[Call]:
 
 
 def stamped(call: Call) -> tuple[str, str]:
-    """Which pod, and for which claim."""
+    """Returns the pod and the claim of a stamp."""
     return call.path.rsplit("/", 1)[1], call.body["metadata"]["labels"][names.CLAIM]
 
 
@@ -121,7 +121,7 @@ def stamped_as(claim: dict[str, Any]) -> tuple[str, str]:
 
 
 def strict(fleet: KubeFleet) -> tuple[str, str]:
-    """The free worker of the pool that requires protection."""
+    """Returns the free worker of the pool that requires protection."""
     found = lambda: [each for each in fleet.workers("warm") if each["pool"] == "strict" and each["ready"]]  # noqa: E731
     (free,) = eventually(found, 90, "a warm worker")
     return free["id"], free["uid"]

@@ -1,4 +1,4 @@
-"""Others in the same namespace: another installation, pods with our labels, tokens of other pods. None is touched or believed."""
+"""Other users of the namespace: another installation, pods with our labels, tokens of other pods. None is touched or trusted."""
 
 import json
 import time
@@ -20,7 +20,7 @@ def test_two_installations_in_one_namespace_never_touch_each_other(fleet_of: Mad
     one.warm(2, within=90)
     two.warm(1, within=90)
     held = one.claim("linux", command=["sh", "-c", "sleep 5; exit 4"], wait="30s")
-    # Everything that ends workers, in the neighbour: a drained pool and a rollout.
+    # The neighbour does everything that ends workers: it drains a pool and rolls one out.
     changed = job(warm=1)
     changed["pod"]["spec"]["containers"][0]["env"] = [{"name": "NEW", "value": "1"}]
     assert two.api("PUT", "/v1/pools/linux", changed).status == 200
@@ -91,7 +91,7 @@ def test_only_the_workers_own_pod_can_register_as_it(fleet_of: Made) -> None:
 
 
 def _nor_with_a_token_that_has_expired(fleet: KubeFleet, worker: str, uid: str, mine: str) -> None:
-    """The API server's own word: it signed both, and only the times differ."""
+    """The API server signed both tokens, and only the times differ."""
     hour, then = 3600, said(mine)
     times = {key: then[key] - hour for key in ("iat", "nbf", "exp")}
     assert times["exp"] < time.time() - 60, "more than what clocks may differ by"

@@ -1,4 +1,4 @@
-"""Network policies of workers: a constant base, and a control channel that a seal closes (seed 001)."""
+"""The network policies of workers: a constant base, and a control channel that a seal closes (seed 001)."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def test_workers_have_a_constant_base_policy_and_a_control_channel_that_a_seal_c
     assert anywhere == {"namespaceSelector": {}}
     assert (four["ipBlock"]["except"], six["ipBlock"]["except"]) == (["169.254.169.254/32"], ["fd00:ec2::254/128"])
     four, six = (to["ipBlock"] for to in public["to"])
-    # Not to other pods and hosts of a cluster (100.64/10 is some clouds' for them), nor to the metadata address (169.254/16).
+    # Not to other pods and hosts of a cluster (some clouds use 100.64/10 for them), nor to the metadata address (169.254/16).
     private = ["10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"]
     assert (four["cidr"], sorted(four["except"])) == ("0.0.0.0/0", private)
     assert (six["cidr"], sorted(six["except"])) == ("::/0", ["fc00::/7", "fe80::/10"])

@@ -1,4 +1,4 @@
-"""Nodes are cordoned, tainted, drained and die under a fleet at work (seed 004)."""
+"""Nodes are cordoned, tainted, drained and die while a fleet works on them (seed 004)."""
 
 import subprocess
 from collections.abc import Callable
@@ -60,7 +60,7 @@ def _finishes(fleet: KubeFleet, busy: dict[str, Any], code: int) -> None:
 
 
 def _emptied(fleet: KubeFleet, node: str) -> None:
-    """Its free workers are replaced elsewhere, and no new claim lands there."""
+    """Checks that its free workers are replaced on other nodes, and that it gets no new claim."""
     eventually(lambda: len(free := nodes_of_free(fleet)) >= 4 and node not in free, 60, f"no free worker on {node}, 4 elsewhere")
     for n in range(3):
         claim = fleet.claim("linux", command=["true"], wait="60s", replica=n % 2)
@@ -101,11 +101,11 @@ def test_what_a_node_kills_is_lost_or_with_retry_served_again(
         lost = fleet.claim("linux", command=once.job(), wait="30s")
         retried = fleet.claim("linux", command=again.job(3), retry="lost", wait="30s")
         eventually(lambda: once.ran == again.ran == 1, 30, "both run")
-        kubelet.pause()  # acknowledged, and yet its container is never started
+        kubelet.pause()  # the job is acknowledged, but its container never starts
         begun = fleet.claim("linux", command=never.job(2), wait="30s")
         assert begun["state"] == "active", fleet.last_log()
         kubelet.kill()
-        kubelet.start()  # the nodes come back, and say what became of their containers
+        kubelet.start()  # the nodes return and report how their containers ended
         ended = fleet.see(lost["id"], wait="60s")
         assert (ended["outcome"], ended["exit_code"]) == ("lost", None), fleet.last_log()
         eventually(lambda: again.ran == 2 and never.ran == 1, 60, "served again")
@@ -122,7 +122,7 @@ def test_what_a_node_kills_is_lost_or_with_retry_served_again(
 def test_what_the_scheduler_preempts_is_lost_and_not_a_result(
     control_plane: Access, namespace: str, make_nodes: Make, tmp_path: Path
 ) -> None:
-    """A pod of a higher priority takes its place: no protection stops that, and the exit code is the killer's, not the job's."""
+    """A pod with a higher priority takes its place. No protection prevents that, and the exit code is not the job's own."""
     kubelet, gate = make_nodes(control_plane, namespace, options=("--capacity", "pods=1")), Gate(tmp_path)
     urgent = f"urgent-{namespace}"
     control_plane.kubectl("create", "priorityclass", urgent, "--value=1000")
@@ -144,7 +144,7 @@ def test_what_the_scheduler_preempts_is_lost_and_not_a_result(
 def test_a_job_that_began_unseen_is_not_run_again_after_a_forced_deletion(
     own_control_plane: ControlPlane, make_namespace: Make, make_nodes: Make, tmp_path: Path
 ) -> None:
-    """P8: its node could not say that its container started, and then was cut off. Nobody's word proves that it did not run."""
+    """P8: the node could not report that the container started, and was then cut off. Nothing proves that it did not run."""
     plane, namespace = own_control_plane, make_namespace(own_control_plane)
     kubelet, gate = make_nodes(plane, namespace), Gate(tmp_path)
     with KubeFleet(plane, namespace, kubelet, pools={"linux": jobs(warm=2)}) as fleet:

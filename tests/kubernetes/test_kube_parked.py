@@ -1,4 +1,4 @@
-"""Parked workers go when their time is over, whatever failed meanwhile, and are no demand (seed 003)."""
+"""Parked workers end after their TTL, even after failures, and do not count as demand (seed 003)."""
 
 from typing import Any
 
@@ -8,10 +8,10 @@ from pool_specs import sessions
 
 from waiting import always, eventually
 
-TTL = 15  # seconds: an agent's beat fits in, also on a loaded machine
-BOUND = 10  # the failure table's, past the TTL
-TAKE_OVER = 15  # if the replica that should have done it died
-SLACK = 30  # a pod ends by its kubelet, on a loaded machine
+TTL = 15  # seconds; an agent's heartbeat fits in, also on a busy machine
+BOUND = 10  # seconds after the TTL, from the failure table
+TAKE_OVER = 15  # seconds, if the replica that should have ended it died
+SLACK = 30  # seconds, because kubelets are slow on a busy machine
 PARKED = """
 SELECT w.parked_since, u.beat_heard > w.parked_heard AS heard_since FROM holdfast.worker w
 LEFT JOIN holdfast.pulse u ON u.worker_id = w.id WHERE w.id = $1 AND w.state = 'parked'
@@ -29,7 +29,7 @@ def test_a_parked_worker_goes_by_its_ttl_since_it_was_parked_though_its_replica_
 
 
 def _not_renewed_by_polls(fleet: KubeFleet) -> None:
-    """The clock is `parked_since`; its agent's beats, looks at it and a late renewal do not touch it."""
+    """The TTL counts from `parked_since`. Heartbeats, reads and a late renewal do not change it."""
     claim = park(fleet, "notebook", "acme")
     seen = list[dict[str, Any]]()
 
@@ -51,13 +51,13 @@ def _not_renewed_by_polls(fleet: KubeFleet) -> None:
 
 
 def _slow_activation_is_left_alone(fleet: KubeFleet, claim: str) -> None:
-    """Its agent says that it goes on: so nobody takes it for stuck, though it lasts longer than a hand-over may stand still."""
+    """The agent reports progress, so it is not treated as stuck, although it takes longer than a hand-over may stall."""
     active = fleet.see(claim, wait="60s", until="active")
     assert (active["state"], active["attempts"]) == ("active", 1), fleet.last_log()
 
 
 def _ended_though_its_replica_died(fleet: KubeFleet) -> None:
-    """Which replica parked it and which one should end it does not matter: both are this one, and it dies."""
+    """The same replica parked the worker and should end it, and dies. Another replica ends the worker."""
     fleet.warm(1, within=90)
     dies = holder_of(fleet, "scale")
     claim = park(fleet, "notebook", "globex", replica=dies)
@@ -111,7 +111,7 @@ def _from_the_claim_its_tenant_or_the_pool(fleet: KubeFleet) -> None:
 
 
 def _the_parked_are_no_demand(fleet: KubeFleet) -> None:
-    """Two stay parked for long: neither a warm worker nor a placeholder more than the pool says."""
+    """Two workers stay parked for long. The pool gets no additional warm worker or placeholder for them."""
     assert len(states(fleet, "chain", "parked")) == 2
     fleet.warm(3, within=90)
     eventually(lambda: placeholders(fleet) == 1, 60, "a placeholder")
@@ -137,7 +137,7 @@ def park(fleet: KubeFleet, pool: str, tenant: str, replica: int = 0) -> dict[str
 
 
 def retired(fleet: KubeFleet, worker_: str) -> dict[str, Any]:
-    """Why, and how many seconds after it was parked; empty while it is not."""
+    """Returns the reason, and the seconds since it was parked; empty while it is not retired."""
     query = """
     SELECT e.reason, extract(epoch FROM e.at - p.at)::float8 AS after FROM holdfast.event e
     JOIN holdfast.event p ON p.worker_id = e.worker_id AND p.also = 'worker.parked'
@@ -147,7 +147,7 @@ def retired(fleet: KubeFleet, worker_: str) -> dict[str, Any]:
 
 
 def ttl_of(fleet: KubeFleet, tenant: str, **asked: Any) -> float:
-    """In minutes, of the worker that this claim leaves parked."""
+    """Returns the TTL in minutes of the worker that this claim leaves parked."""
     claim = fleet.claim("chain", tenant=tenant, wait="60s", **asked)
     assert claim["state"] == "active", fleet.last_log()
     release(fleet, claim)

@@ -1,4 +1,4 @@
-"""A pool that is deleted, renamed or refused lets its busy workers finish, and its object says why (seed 001)."""
+"""A pool that is deleted, renamed or refused lets its busy workers finish, and its object shows the reason (seed 001)."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ def test_a_pool_deleted_in_any_cascade_mode_lets_the_busy_finish(fleet: KubeFlee
     pod, old = uid(fleet, held["worker"]), declared(fleet, "linux")
     fleet.access.kubectl("-n", fleet.namespace, "delete", "wp", "linux", f"--cascade={cascade}", "--wait=true", "--timeout=60s")
     eventually(lambda: len(fleet.workers()) == 1, 60, "the free workers go")
-    # The name is another pool's at once, while the old one still has a busy worker.
+    # A new pool can use the name at once, while the old pool still has a busy worker.
     declare(fleet, "linux", job(warm=1))
     new = ready(fleet, "linux")
     assert old is not None
@@ -38,7 +38,7 @@ def test_a_pool_whose_object_vanished_without_us_drains_all_the_same(fleet: Kube
     held = busy(fleet, "linux")
     pod, path = uid(fleet, held["worker"]), f"{GROUP}/namespaces/{fleet.namespace}/workerpools/linux"
     for n in range(2):
-        fleet.kill(n)  # nobody sees it go
+        fleet.kill(n)  # no replica sees the deletion
     fleet.access.ask("PATCH", path, {"metadata": {"finalizers": None}}, kind="application/merge-patch+json")
     fleet.access.ask("DELETE", path)
     for n in range(2):
@@ -70,7 +70,7 @@ def test_a_template_that_the_api_server_refuses_is_told_by_its_object(fleet: Kub
     bad = job(warm=1)
     bad["pod"]["spec"]["containers"][0]["image"] = ""
     declare(fleet, "linux", bad)
-    # Without its field the rule would allow everything.
+    # Without its misspelled field the rule would allow everything.
     declare(fleet, "leaky", job(warm=1, network={"egress": [{"too": [{"ipBlock": {"cidr": "10.1.0.0/16"}}]}]}))
 
     def refused(name: str) -> Any:
@@ -109,6 +109,6 @@ def test_a_renamed_pool_lets_free_workers_go_and_busy_ones_finish(fleet_of: Made
 
 
 def over(fleet: KubeFleet, id_: str) -> bool:
-    """Its row is closed, and what is left of its pod, which may have ended by itself, does nothing any more."""
+    """Returns whether the row is closed and the rest of its pod has ended."""
     pod = fleet.pod(id_)
     return worker(fleet, id_)["state"] == "gone" and (pod is None or pod["status"]["phase"] in ("Succeeded", "Failed"))

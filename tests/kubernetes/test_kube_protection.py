@@ -1,4 +1,4 @@
-"""One write stamps and protects a worker, and an API server that does not answer holds no claim up (seed 002)."""
+"""One write stamps and protects a worker, and an API server that does not answer delays no claim (seed 002)."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from holdfast_testcluster.control_plane import ControlPlane
 from waiting import Deadline, eventually
 
 Make = Callable[..., Any]
-A_FEW_SECONDS = 10  # three tries of a second each, and a noisy machine
+A_FEW_SECONDS = 10  # three tries of one second each, on a busy machine
 
 
 def test_one_write_protects_and_an_api_server_that_does_not_answer_holds_nobody_up(
@@ -34,7 +34,7 @@ def test_one_write_protects_and_an_api_server_that_does_not_answer_holds_nobody_
 
 
 def _one_write_for_each_claim(plane: ControlPlane, fleet: KubeFleet, gate: Gate) -> None:
-    """Seed 000: labels and annotations in one patch, on the pod when its holder is told."""
+    """Seed 000: labels and annotations are in one patch, and are on the pod when its holder is informed."""
     before = pod_patches(plane)
     held = [fleet.claim("linux", tenant="acme", command=gate.job(), wait="30s", replica=n % 2) for n in range(3)]
     for claim in held:
@@ -49,7 +49,7 @@ def _one_write_for_each_claim(plane: ControlPlane, fleet: KubeFleet, gate: Gate)
 
 
 def _told_when_it_could_not_be_protected(plane: ControlPlane, fleet: KubeFleet, gate: Gate) -> None:
-    """Seed 002: three tries, then the job runs, unprotected, and everybody who should know does."""
+    """Seed 002: after three tries the job runs unprotected, and its holder, the event log and the metrics show it."""
     unprotected = metric(fleet, 'holdfast_handover_unprotected_total{pool="linux"}')
     plane.pause_apiserver()
     try:

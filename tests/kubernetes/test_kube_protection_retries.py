@@ -1,4 +1,4 @@
-"""A protection is tried three times, then its holder is informed and the pod is repaired (seed 002)."""
+"""A protection is tried three times. Then its holder is informed and the pod is repaired (seed 002)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A pod whose end is recorded: kept for its output for a while, and in nobody's way."""
+"""A pod whose end is recorded is kept for a while for its output, and blocks nothing."""
 
 from kube_stage import AGENT_IMAGE, KubeStage
 

@@ -1,4 +1,4 @@
-"""A spawn that is refused or cannot start gives its slot back, and the pool says why (seed 003)."""
+"""A spawn that is refused or cannot start frees its slot, and the pool shows the reason (seed 003)."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from pool_specs import sized
 from waiting import eventually
 
 BACKOFF = 2.0  # seconds after the first refusal; it doubles
-LOOKED_AT = 5.0  # a row without a pod for so long is looked at by a duty
+LOOKED_AT = 5.0  # seconds after which a duty checks a row without a pod
 
 
 def trouble(fleet: KubeFleet, pool: str, word: str) -> str:
@@ -32,7 +32,7 @@ def test_a_spawn_beyond_the_quota_gives_its_slot_back_and_the_pool_says_why(flee
     assert fleet.api("PUT", "/v1/pools/linux", job(warm=4, max=6)).status == 201
     assert "quota" in trouble(fleet, "linux", "exceeded quota")
     fleet.warm(2, within=60)
-    # Rows without pods would be slots that nobody can use.
+    # Rows without pods would be slots that cannot be used.
     eventually(lambda: len(fleet.workers()) == len(fleet.pods()) == 2, 60, "no slot is taken without a pod")
     held = fleet.claim("linux", command=["true"], wait="30s")
     assert fleet.see(held["id"], wait="60s")["outcome"] == "completed", "those that are there serve"
@@ -47,7 +47,7 @@ def test_a_limit_range_and_a_bad_template_are_refused_with_their_reason(fleet_of
     fleet.access.ask("POST", f"/api/v1/namespaces/{fleet.namespace}/limitranges", {"metadata": {"name": "small"}, "spec": limits})
     large = {"requests": {"memory": "2Gi"}, "limits": {"memory": "2Gi"}}
 
-    def refused() -> Any:  # the API server's admission learns of the range a moment later
+    def refused() -> Any:  # the API server applies the range a moment later
         answer = fleet.api("PUT", "/v1/pools/large", sized(large))
         return answer.status == 422 and answer.json["detail"]
 
@@ -61,7 +61,7 @@ def test_a_limit_range_and_a_bad_template_are_refused_with_their_reason(fleet_of
 
 
 def test_a_limit_range_that_came_later_refuses_a_spawn_and_the_pool_recovers_when_it_goes(fleet_of: Made) -> None:
-    """The pool was accepted; what takes the place of its worker is refused."""
+    """The pool was accepted, but the replacement of its worker is refused."""
     large = {"requests": {"memory": "2Gi"}, "limits": {"memory": "2Gi"}}
     fleet = fleet_of(pools={"linux": sized(large, warm=1, max=2)})
     fleet.warm(1, within=60)
@@ -80,7 +80,7 @@ def test_a_limit_range_that_came_later_refuses_a_spawn_and_the_pool_recovers_whe
 
 @contextlib.contextmanager
 def limited(fleet: KubeFleet, pod: dict[str, Any], **most: str) -> Iterator[None]:
-    """No container of the namespace may have more; in force once the API server's admission knows it."""
+    """Limits the containers of the namespace. Returns when the API server applies it."""
     path = f"/api/v1/namespaces/{fleet.namespace}/limitranges"
     fleet.access.ask("POST", path, {"metadata": {"name": "small"}, "spec": {"limits": [{"type": "Container", "max": most}]}})
     probe = {"metadata": {"name": "probe"}, **pod}
@@ -92,7 +92,7 @@ def limited(fleet: KubeFleet, pod: dict[str, Any], **most: str) -> Iterator[None
 
 
 def _slots_come_back_at_once_and_tries_get_rarer(fleet: KubeFleet) -> None:
-    """By the store's own history: a slot was taken for as long as a call takes, and the second pause is twice the first."""
+    """By the store's history, a slot was taken only for the duration of a call, and the second pause is twice the first."""
     lives = """
     SELECT extract(epoch FROM created_at)::float8 AS since, extract(epoch FROM state_since)::float8 AS until
     FROM holdfast.worker WHERE pod_uid IS NULL AND state = 'gone' ORDER BY created_at

@@ -1,4 +1,4 @@
-"""A sealed job: its control channel is closed after the acknowledgement, never before; then its pod's status is the report."""
+"""A sealed job: its control channel is closed only after the acknowledgement. From then on its pod's status is its report."""
 
 import os
 import signal
@@ -16,12 +16,12 @@ from holdfast.kubernetes import names
 from waiting import always, eventually
 
 SEALED = {"network": {"seal": True}}
-AGES = 3.0  # seconds: whoever looks at pods looks at every change of them, so ten times over
+AGES = 3.0  # seconds, about ten times the time in which a replica reads a changed pod
 
 
 @contextmanager
 def unacknowledged(fleet: KubeFleet, uid: str) -> Iterator[None]:
-    """Its agent hangs: it is given a claim, and cannot say that it takes it."""
+    """Pauses the agent, so that it is given a claim and cannot acknowledge it."""
     agent = fleet.kubelet.pid(uid, names.AGENT)
     assert agent is not None
     os.kill(agent, signal.SIGSTOP)
@@ -38,7 +38,7 @@ def sealed(fleet: KubeFleet, worker: str) -> bool:
 
 
 class Observer(threading.Thread):
-    """Sees every version of one pod."""
+    """Records every version of one pod."""
 
     def __init__(self, fleet: KubeFleet, worker: str, seconds: int) -> None:
         super().__init__()
@@ -71,12 +71,12 @@ def test_a_seal_is_put_only_after_the_acknowledgement(fleet_of: Made, tmp_path: 
     closed = [pod for pod in observer.seen if names.SEALED in pod["metadata"]["labels"]]
     assert closed, "the observer saw the seal"
     assert len(closed) < len(observer.seen)
-    for pod in closed:  # an agent ends with 0 when its acknowledgement was accepted, and only then
+    for pod in closed:  # an agent exits with 0 only if its acknowledgement was accepted
         assert state(pod, names.AGENT)["terminated"]["exitCode"] == 0
 
 
 def test_a_sealed_jobs_result_waits_on_its_pod_for_replicas_that_are_away(fleet_of: Made, tmp_path: Path) -> None:
-    """P8: nobody is there to hear it, and somebody deletes the pod. Its finalizer keeps the record."""
+    """P8: no replica runs to receive the result, and the pod is deleted. Its finalizer keeps the record."""
     fleet, gate = fleet_of(pools={"linux": jobs(warm=1, **SEALED)}), Gate(tmp_path)
     fleet.warm(1, within=90)
     claim = fleet.claim("linux", command=gate.job(9), wait="30s")
@@ -89,7 +89,7 @@ def test_a_sealed_jobs_result_waits_on_its_pod_for_replicas_that_are_away(fleet_
     fleet.access.kubectl("delete", "pod", worker, "-n", fleet.namespace, "--wait=false")
 
     def kept() -> bool:
-        """By our finalizer alone: its kubelet has let go of it."""
+        """Returns whether only our finalizer keeps the pod, after its kubelet has finished with it."""
         meta = (fleet.pod(worker) or {})["metadata"]
         return bool(meta["deletionGracePeriodSeconds"] == 0 and meta["finalizers"] == [names.FINALIZER])
 

@@ -1,4 +1,4 @@
-"""A stamp without a claim is taken off, caps are counted in the database, and an unknown holder is not ended (seed 000)."""
+"""A stamp without a claim is removed, caps are counted in the database, and an unknown holder is not ended (seed 000)."""
 
 import time
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def test_a_stamp_without_a_claim_is_taken_off_caps_come_from_the_database_and_no
 
 
 def _unstamped_and_warm_again(fleet: KubeFleet) -> None:
-    """A replica stamped it and died; its claim was served by another and has ended."""
+    """A replica stamped the pod and died. Another worker served the claim, which has ended."""
     past = fleet.see(fleet.claim("one", tenant="acme", command=["true"])["id"], wait="60s")
     assert past["outcome"] == "completed", fleet.last_log()
     fleet.warm(4, within=90)
@@ -48,7 +48,7 @@ def _unstamped_and_warm_again(fleet: KubeFleet) -> None:
 
 
 def _labels_do_not_count(fleet: KubeFleet, gate: Gate) -> None:
-    """Seed 002: a tenant's cap is counted in Postgres, whoever writes labels."""
+    """Seed 002: the cap of a tenant is counted in Postgres, whatever labels others write."""
     assert fleet.api("PUT", "/v1/tenants/acme", {"maxClaims": 1}).status == 200
     for each in fleet.warm(4, within=90):
         write(fleet, each["id"], {names.OWNER: "acme"})
@@ -63,7 +63,7 @@ def _labels_do_not_count(fleet: KubeFleet, gate: Gate) -> None:
 
 
 def _nothing_beside_the_pods(fleet: KubeFleet) -> None:
-    """Seed 000: no account, secret or other object for a claim or a pod."""
+    """Seed 000: there is no account, secret or other object per claim or pod."""
     before = _beside(fleet)
     for n in range(6):
         ended = fleet.see(fleet.claim("linux", tenant=f"t{n}", command=["true"], replica=n % 2)["id"], wait="60s")
@@ -77,8 +77,8 @@ def _beside(fleet: KubeFleet) -> set[str]:
 
 
 def _a_pod_that_is_gone_is_deleted(fleet: KubeFleet) -> None:
-    """Seed 000: 404 is success. Whoever ends pods is held up, and meanwhile somebody deletes this one by force."""
-    fleet.kubelet.pause()  # else its agent, told to exit, would end it
+    """Seed 000: 404 is success. The duty that ends pods is blocked, and meanwhile the pod is deleted by force."""
+    fleet.kubelet.pause()  # otherwise its agent would exit and end the pod
     ender = holder_of(fleet, "converge")
     try:
         with stopped(fleet, ender):
@@ -102,7 +102,7 @@ def test_a_stamped_worker_whose_agent_holds_what_we_do_not_know_is_not_ended(
         assert held["state"] == "active", fleet.last_log()
         says = "SELECT 1 FROM holdfast.pulse WHERE worker_id = $1 AND claim_id IS NOT NULL"
         eventually(lambda: fleet.sql(says, held["worker"]), 20, "its agent's word is stored")
-        # The claim is closed under the working session, as production saw it: row and claim say free, stamp and agent do not.
+        # The claim is deleted while the session works. Row and claim look free, but stamp and agent do not.
         fleet.sql("DELETE FROM holdfast.claim WHERE id = $1", held["id"])
         forget = "UPDATE holdfast.worker SET state = 'warm', claim_id = NULL, held_from = NULL, tenant = NULL, delivered = false,"
         fleet.sql(f"{forget} state_heard = state_heard - interval '2 min' WHERE id = $1", held["worker"])

@@ -1,4 +1,4 @@
-"""Agents' tokens: the cluster's is reviewed once, then a short one of ours is used, at any replica, however often they ask."""
+"""Tokens of agents: the cluster's token is reviewed once, then a short-lived token of Holdfast is valid at any replica."""
 
 from fleet_probes import metric, worker
 from kube_fleet import KubeFleet
@@ -19,7 +19,7 @@ def test_an_agents_token_is_reviewed_once_however_often_it_asks_and_whichever_re
         assert fleet.api("PUT", f"/v1/pools/{name}", spec).status == 201
     one_review_each(fleet, plane, agents=3)
     _a_job_and_many_sessions(fleet)
-    one_review_each(fleet, plane, agents=3 + 2)  # in the place of a job's worker, and of a session's that is kept
+    one_review_each(fleet, plane, agents=3 + 2)  # the replacements of a job's worker and of a kept session's worker
     _every_replica_in_turn(fleet)
     one_review_each(fleet, plane, agents=3 + 2)
 
@@ -40,7 +40,7 @@ def _a_job_and_many_sessions(fleet: KubeFleet) -> None:
 
 
 def _every_replica_in_turn(fleet: KubeFleet) -> None:
-    """Each is killed, and its agents go to the other: that one believes what the first has signed."""
+    """Each replica is killed in turn. Its agents go to the other replica, which accepts the tokens that the first has signed."""
     for n in range(2):
         asked = fleet.sql("SELECT holdfast.heard() AS now")[0]["now"]
         fleet.kill(n)
@@ -53,11 +53,11 @@ def _every_replica_in_turn(fleet: KubeFleet) -> None:
     eventually(lambda: not fleet.sql(unheard, asked), 60, "every agent has asked the one that was left")
 
 
-# What they share
+# Helpers
 
 
 def one_review_each(fleet: KubeFleet, access: Access, agents: int) -> None:
-    """Of all agents that ever were, once those that should be warm are."""
+    """Checks that there was one review per agent that ever ran, once the warm workers are there."""
     fleet.warm(3, within=90)
     eventually(lambda: not fleet.workers("spawning"), 60, "nobody starts")
     assert fleet.sql("SELECT count(*) AS n FROM holdfast.worker")[0]["n"] == agents
@@ -65,7 +65,7 @@ def one_review_each(fleet: KubeFleet, access: Access, agents: int) -> None:
 
 
 def reviews(access: Access) -> float:
-    """How many tokens the API server was asked about, by its own count."""
+    """Returns how many token reviews the API server has counted."""
     lines = [line for line in access.request("GET", "/metrics").body.splitlines() if 'resource="tokenreviews"' in line]
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("apiserver_request_total"))
 

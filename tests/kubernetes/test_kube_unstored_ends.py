@@ -1,4 +1,4 @@
-"""A park or release that could not be stored is told to its holder, changes nothing, and succeeds when asked again (seed 003)."""
+"""A park or release that could not be stored is reported to its holder, changes nothing, and can be repeated (seed 003)."""
 
 import asyncio
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from fleet import Answer
 from waiting import always, eventually
 
 TTL = 10  # seconds
-SLACK = 30  # the table's bound past a TTL, and a loaded machine
+SLACK = 30  # seconds, the limit after a TTL in the failure table, on a busy machine
 
 
 def test_a_park_or_release_that_could_not_be_stored_is_told_and_nothing_is_lost(fleet_of: Made) -> None:
@@ -31,7 +31,7 @@ def test_a_park_or_release_that_could_not_be_stored_is_told_and_nothing_is_lost(
 
 
 def _its_write_waits_in_vain(fleet: KubeFleet, claim: dict[str, Any], pod: Any) -> None:
-    """Reads succeed, and the one write does not: a worker that looked parked here and held there was found by nobody."""
+    """Reads succeed, but the one write does not. A worker that looks parked in one place and held in another must not result."""
     with kept_from_writing(fleet, claim["worker"]):
         told(release(fleet, claim))
         untouched(fleet, claim, pod)
@@ -67,7 +67,7 @@ def _postgres_is_away(fleet: KubeFleet, claim: dict[str, Any], pod: Any) -> None
     )
 
 
-# What they share
+# Helpers
 
 
 def release(fleet: KubeFleet, claim: dict[str, Any], replica: int = 0) -> Answer:
@@ -81,7 +81,7 @@ def told(answer: Answer) -> None:
 
 
 def untouched(fleet: KubeFleet, claim: dict[str, Any], before: Any) -> bool:
-    """The API server's and the holder's own view."""
+    """Returns whether nothing has changed for the API server and for the holder."""
     pod = fleet.pod(claim["worker"]) or {}
     assert pod["metadata"]["uid"] == before["metadata"]["uid"]
     assert "deletionTimestamp" not in pod["metadata"]
@@ -106,7 +106,7 @@ def now(fleet: KubeFleet) -> datetime:
 
 @contextmanager
 def kept_from_writing(fleet: KubeFleet, worker: str) -> Iterator[None]:
-    """Somebody else has this worker's row for longer than a replica waits for it."""
+    """Locks this worker's row for longer than a replica waits for it."""
     loop = asyncio.new_event_loop()
     connection = loop.run_until_complete(asyncpg.connect(fleet.postgres.dsn, timeout=60))
     try:

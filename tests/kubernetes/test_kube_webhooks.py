@@ -1,4 +1,4 @@
-"""Webhooks that deny a pod, or that must be asked and cannot be: the slot comes back at once, and the pool names the webhook."""
+"""Webhooks that deny a pod or cannot be reached: the slot is freed at once, and the pool names the webhook."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ def test_a_pod_that_a_webhook_stops_gives_its_slot_back_and_the_pool_names_the_w
     fleet.warm(1, within=60)
     keys.make_authority(tmp_path)
     with webhook(tmp_path) as port, hooked(fleet.access, fleet.namespace, tmp_path, port):
-        done = fleet.claim("linux", command=["true"], wait="30s")  # takes the warm one; another is wanted in its place
+        done = fleet.claim("linux", command=["true"], wait="30s")  # takes the warm worker, so that another must be spawned
 
         def trouble() -> Any:
             said = fleet.api("GET", "/v1/pools/linux").json["status"]["trouble"]
@@ -36,7 +36,7 @@ def test_a_pod_that_a_webhook_stops_gives_its_slot_back_and_the_pool_names_the_w
         assert said.startswith("webhook: ")
         assert word in said
         assert fleet.see(done["id"], wait="60s")["outcome"] == "completed", "what runs is not touched by it"
-        # With its start timeout of ten minutes a slot that is not given back would still be there.
+        # The start timeout is ten minutes, so a slot that is not freed would still be there.
         eventually(lambda: not fleet.workers(), 60, "no slot is taken without a pod")
         gone = [each for each in fleet.api("GET", "/v1/events?pool=linux").json["items"] if each["kind"] == "worker.gone"]
         assert any(NAME in (each["reason"] or "") for each in gone), "and why is kept"
@@ -44,7 +44,7 @@ def test_a_pod_that_a_webhook_stops_gives_its_slot_back_and_the_pool_names_the_w
     eventually(lambda: fleet.api("GET", "/v1/pools/linux").json["status"]["trouble"] is None, 30, "it no longer complains")
 
 
-# Which 5xx is a refusal
+# Which 5xx answers are refusals
 
 CALL = 'Internal error occurred: failed calling webhook "x": failed to call webhook: connection refused'
 UNKNOWN = [
@@ -64,7 +64,7 @@ UNKNOWN = [
 
 
 class Fixed:
-    """An API server at an address, asked without credentials."""
+    """An API server at an address, used without credentials."""
 
     def __init__(self, port: int) -> None:
         self.server, self.tls = f"http://127.0.0.1:{port}", False

@@ -1,4 +1,4 @@
-"""Lists that are empty by mistake end nothing, and deletions that are refused are reported (seed 000)."""
+"""Lists that are wrongly empty end nothing, and refused deletions are reported (seed 000)."""
 
 import contextlib
 from pathlib import Path
@@ -33,11 +33,11 @@ def test_an_empty_list_skips_the_pass_and_a_refused_deletion_surfaces(fleet: Kub
 
 
 def _an_empty_list_skips_the_pass(fleet: KubeFleet, flaky: FlakyApi) -> None:
-    """Nobody is taken for gone, and the pass that saw nothing is no success."""
+    """No worker is treated as gone, and the pass that saw nothing does not count as a success."""
     uids = {each["id"]: each["uid"] for each in fleet.workers()}
 
     flaky.fault = lambda call: 503 if call.watches_pods else empty(call)
-    for n in range(2):  # their watches would tell the truth: they begin anew
+    for n in range(2):  # restarted, because their watches would still show the truth
         fleet.kill(n)
         fleet.start(n)
     before = skips(fleet)
@@ -56,11 +56,11 @@ def _an_empty_list_skips_the_pass(fleet: KubeFleet, flaky: FlakyApi) -> None:
 
 
 def _a_deletion_that_is_refused_is_said(fleet: KubeFleet, flaky: FlakyApi) -> None:
-    """404 is success; a 403 is not, and is no reason to forget the worker."""
+    """404 is success, but 403 is not, and the worker must not be forgotten."""
     failed = metric(fleet, 'holdfast_actions_total{action="DeletePod",outcome="failed"}')
     free = fleet.warm(WARM, within=90)[0]["id"]
     flaky.fault = lambda call: 403 if call.method == "DELETE" else None
-    fleet.kubelet.pause()  # else its agent, told to exit, would end it by itself
+    fleet.kubelet.pause()  # otherwise its agent would exit and end the pod
     try:
         assert fleet.api("POST", f"/v1/workers/{free}/retire", {"reason": "test"}).status == 200
         eventually(lambda: "Forbidden" in (term(fleet)["failure"] or ""), 40, "the duty says why")
@@ -96,7 +96,7 @@ async def test_a_list_that_was_empty_by_mistake_is_not_believed_for_ever(
 
 
 def empty(call: Call) -> Any:
-    """Lists show nothing, as those of an API server that has lost its way."""
+    """Makes lists empty, as from an API server with a fault."""
     return (lambda true: {**true, "items": []}) if call.lists_pods else None
 
 

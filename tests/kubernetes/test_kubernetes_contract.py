@@ -1,4 +1,4 @@
-"""Pods of a real API server keep to the contract of every cluster, listed at each look or known from a watch."""
+"""Pods of a real API server keep the contract of every cluster, with a list per read and with a watch."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class TestKubernetesCluster(ClusterContract):
 
 
 class TestKubernetesClusterThatFollows(ClusterContract):
-    """Everything again with the watches running: what is known from them is as good as a list."""
+    """Runs the contract again with watches, because a view from watches must be as good as a list."""
 
     @pytest.fixture
     def stage(self, control_plane: Access, namespace: str, make_nodes: Callable[..., Any]) -> FollowingStage:

@@ -1,4 +1,4 @@
-"""A placeholder asks for exactly what a worker asks for, container by container, and has nothing in it."""
+"""A placeholder requests exactly the resources of a worker, container by container, and runs nothing."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def named(name: str, resources: dict[str, Any] | None = None, **more: Any) -> di
 
 
 def asked(pod: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """What Kubernetes counts by: the resources of each container in their order, and whether it stays."""
+    """Returns what Kubernetes counts: the resources of each container in order, and whether it keeps running."""
     init = [("init", each.get("restartPolicy"), each.get("resources") or {}) for each in pod["spec"].get("initContainers") or []]
     return [*init, *(("beside", None, each.get("resources") or {}) for each in pod["spec"]["containers"])]
 

@@ -1,4 +1,4 @@
-"""What a pod's status proves: whether its worker has ended, how, and that it never began."""
+"""What a pod's status proves: whether its worker has ended, how it ended, and that it never started."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from holdfast.model.pod import Pod
 AT = "2026-01-01T00:00:00Z"
 WAITS = {"waiting": {"reason": "PodInitializing"}}
 RUNS = {"running": {"startedAt": AT}}
-# What a kubelet writes for a container that it cannot find when its pod is terminated (TerminatePod in its status_manager.go).
+# A kubelet writes this for a container that it cannot find when its pod is terminated (TerminatePod in status_manager.go).
 MISSED = {
     "terminated": {
         "exitCode": 137,
@@ -22,7 +22,8 @@ MISSED = {
         "finishedAt": None,
     }
 }
-UNSEEN = {"terminated": {"exitCode": 255, "reason": "Unknown", "startedAt": AT, "finishedAt": AT}}  # containerd's, after a reboot
+# what containerd reports after a reboot
+UNSEEN = {"terminated": {"exitCode": 255, "reason": "Unknown", "startedAt": AT, "finishedAt": AT}}
 
 
 def ended(code: int, reason: str = "Completed", message: str = "") -> dict[str, Any]:
@@ -84,7 +85,7 @@ def test_a_worker_has_ended_with_its_container_whatever_runs_beside_it(kind: str
 
 
 def test_a_worker_alone_in_its_pod_ends_with_it() -> None:
-    """Which follows at once; and then its pod can be forgotten at once, too."""
+    """The end of the pod follows at once, and then the pod can be forgotten at once."""
     assert pod(ended(3)).phase == "running"
     assert (pod(ended(3), phase="Failed").phase, pod(ended(3), phase="Failed").exit_code) == ("ended", 3)
 
@@ -110,12 +111,12 @@ def test_what_others_killed_is_no_result_though_containers_beside_it_still_end()
     assert (found.phase, found.exit_code) == ("ended", None)
 
 
-# Never begun
+# Never started
 
 
 @pytest.mark.parametrize("agent", [LEFT, ended(3, "Error"), UNSEEN])
 def test_a_kubelets_last_word_proves_that_nothing_began_where_its_runtime_remembers_the_agent(agent: dict[str, Any]) -> None:
-    """Also where nobody saw how the agent ended: the worker's container, created after it, would be remembered as well."""
+    """Also if the agent's end is unknown, because the runtime would remember the worker's container, which comes later."""
     assert pod(WAITS, agent, phase="Failed").untouched
 
 

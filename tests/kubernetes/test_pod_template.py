@@ -1,4 +1,4 @@
-"""What a worker's pod is made of: which images are pulled before it is warm, who gets a token, what no template may ask for."""
+"""How a worker's pod is built: images that are pulled before it is warm, which containers get a token, forbidden fields."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def user(name: str, image: str, **more: Any) -> dict[str, Any]:
 
 
 def pulled(pod: dict[str, Any]) -> list[str]:
-    """Images that the kubelet has run before the agent: by then they are on the node."""
+    """Returns the images of containers that run before the agent, so that these images are on the node by then."""
     inits = [each["name"] for each in pod["initContainers"]]
     before = pod["initContainers"][: inits.index(names.AGENT)]
     assert len(set(inits)) == len(inits)
@@ -122,7 +122,7 @@ def test_containers_beside_the_worker_may_be_restarted() -> None:
 
 @pytest.mark.parametrize(("mode", "fields"), [("session", ["pod.spec.shareProcessNamespace"]), ("job", [])])
 def test_a_session_may_not_see_its_agents_process(mode: str, fields: list[str]) -> None:
-    """A job's agent has ended before the job begins."""
+    """The agent of a job has ended before the job starts."""
     pod = {"containers": [user("work", "w:1")], "shareProcessNamespace": True}
     assert [problem.field for problem in problems(spec_of(pod, mode))] == fields
 

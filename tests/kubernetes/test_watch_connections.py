@@ -1,4 +1,4 @@
-"""Watches have connections of their own: whatever they wait for, no other call waits behind them."""
+"""Watches have their own connections, so that no other call waits behind them."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from holdfast_testcluster.access import Access
 from waiting import sooner
 
 NODES = "/api/v1/nodes"
-AT_ONCE = 64  # connections that one kind of call may have open
+AT_ONCE = 64  # connections that one kind of call may open
 
 
 @pytest.fixture

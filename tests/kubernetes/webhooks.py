@@ -1,4 +1,4 @@
-"""Webhooks that every new pod of a namespace must be shown to: one that denies, one that cannot be reached."""
+"""Admission webhooks for every new pod of a namespace: one denies, one cannot be reached."""
 
 import base64
 import contextlib
@@ -36,7 +36,7 @@ class Denies(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def denying(folder: Path) -> Iterator[int]:
-    """A webhook that says no; its port."""
+    """Starts a webhook that denies everything, and yields its port."""
     keys.make_server(folder, "hook")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Denies)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -54,7 +54,7 @@ def denying(folder: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def unreachable(_: Path) -> Iterator[int]:
-    """A port that nobody listens at, and that nobody else can take."""
+    """Yields a port on which no process listens. It is kept reserved, so that no other process can use it."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
@@ -62,7 +62,7 @@ def unreachable(_: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def hooked(access: Access, namespace: str, folder: Path, port: int) -> Iterator[None]:
-    """Every new pod of this namespace, and of no other, must be shown to the webhook at this port."""
+    """Registers the webhook at this port for every new pod of this namespace only."""
     authority = base64.b64encode((folder / "ca.crt").read_bytes()).decode()
     hook = {
         "name": NAME,

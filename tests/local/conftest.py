@@ -1,4 +1,4 @@
-"""What a test leaves running is ended here, each process by its identity."""
+"""Ends the processes that a test left running, each by its identity."""
 
 import tempfile
 from collections.abc import Iterator

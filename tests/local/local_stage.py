@@ -1,4 +1,4 @@
-"""A stage for pods that are real processes: what it needs around it, and how all of them are ended."""
+"""A stage for pods that are real processes, and the way to end all of them."""
 
 import json
 import os
@@ -70,11 +70,11 @@ class LocalStage:
             os.utime(self.output / name, (time.time() - 300, time.time() - 300))
 
     def end_everything(self) -> None:
-        """Until two looks in a row find nothing."""
+        """Ends processes until two reads in a row find none."""
         deadline = Deadline(20)
         quiet = 0
         while quiet < 2:
-            assert not deadline.over(), "some process of a test will not end"
+            assert not deadline.over(), "a process of this test does not end"
             left = self.left()
             quiet = 0 if left else quiet + 1
             for process in left:
@@ -82,7 +82,7 @@ class LocalStage:
             time.sleep(0.01)
 
     def left(self) -> list[Process]:
-        """Every process that a pod of this stage has left."""
+        """Returns every running process of the pods of this stage."""
         table = Table()
         found: list[Process] = []
         for path in self.root.iterdir() if self.root.exists() else ():
@@ -118,7 +118,7 @@ async def written(path: Path) -> str:
 
 
 async def noted(path: Path) -> Process:
-    """The process whose pid a worker wrote into a file."""
+    """Returns the process whose PID a worker wrote into a file."""
     seen = look(int(await written(path)))
     assert seen is not None
     return seen.process

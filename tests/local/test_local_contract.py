@@ -1,4 +1,4 @@
-"""Processes of one machine keep the contract of every cluster."""
+"""Processes on one machine keep the contract of every cluster."""
 
 from contracts.cluster import ClusterContract, OutputContract
 

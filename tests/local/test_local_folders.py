@@ -1,4 +1,4 @@
-"""Folders and lists: what cannot be read is never taken for absence; a thousand pods are quick to list."""
+"""Folders and lists: a pod that cannot be read is never treated as absent, and a thousand pods are listed quickly."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ async def test_a_root_that_cannot_be_listed_is_not_an_empty_one(cluster: Cluster
     for call in (cluster.pods(), cluster.read("w-1"), cluster.create(stage.order("w-1"))):
         with pytest.raises(ClusterUnavailable):
             await call
-    stage.root.mkdir()  # as an unmounted disk leaves its mount point
+    stage.root.mkdir()  # the empty mount point of an unmounted disk
     with pytest.raises(ClusterUnavailable, match="another folder"):
         await cluster.pods()
     with pytest.raises(ClusterUnavailable, match="another folder"):
@@ -39,7 +39,7 @@ async def test_a_root_without_its_marker_proves_nothing_though_a_worker_of_ours_
     cluster: Cluster, stage: LocalStage
 ) -> None:
     pod = await running(cluster, stage.order("w-1"))
-    await cluster.remember(Remembered("one", 1, 1))  # at work since long: nobody marks the root anew
+    await cluster.remember(Remembered("one", 1, 1))  # it has worked for long, so the root is not marked again
     (stage.root / MARKER).unlink()
     for view in (cluster, stage.open()):
         for call in (view.pods(), view.read("w-1"), view.read("w-2"), view.delete("w-1", pod.uid, 0)):
@@ -150,7 +150,7 @@ async def test_what_one_machine_cannot_do_is_said(cluster: Cluster, stage: Local
 
 
 async def test_a_change_is_seen_however_coarse_the_clock_of_the_disk(cluster: Cluster, stage: LocalStage) -> None:
-    """A folder's time is trusted only once settled: a second change in the same tick leaves it as it was."""
+    """The time of a folder is trusted only after a while, because a second change within the same tick does not change it."""
 
     pod = await running(cluster, stage.order("w-1"))
     await cluster.pods()
@@ -175,7 +175,7 @@ async def test_a_settled_pod_is_listed_without_opening_its_files(
 
 
 async def test_a_thousand_pods_are_quick_to_list(cluster: Cluster, stage: LocalStage) -> None:
-    """A bound against accidents of complexity, several times what it takes."""
+    """This limit is several times the normal duration. It catches accidental quadratic costs."""
     stand_in = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     seen = look(stand_in.pid)
     assert seen is not None
@@ -209,7 +209,7 @@ async def test_a_thousand_pods_are_quick_to_list(cluster: Cluster, stage: LocalS
         assert len(await cluster.pods()) == 1000
         times = []
         for _ in range(4):
-            begun = time.process_time()  # of this process alone: what others do on the machine does not count
+            begun = time.process_time()  # CPU time of this process only, so that other load does not count
             assert len(await cluster.pods()) == 1000
             times.append(time.process_time() - begun)
         assert min(times) < 0.5, times

@@ -1,4 +1,4 @@
-"""Without its shim a pod still runs, can still be ended, and is never mistaken for somebody else's process."""
+"""A pod whose shim is gone still runs and can still be ended. It is never confused with a foreign process."""
 
 import json
 import signal
@@ -62,7 +62,7 @@ async def test_a_grandchild_that_survives_shim_and_child_keeps_the_pod_running(c
 async def test_a_command_of_a_killed_agent_is_found_by_what_the_agent_left(
     cluster: Cluster, stage: LocalStage, trace: str
 ) -> None:
-    """As an agent starts it: a session and an environment of its own."""
+    """The command is started as an agent starts it, with its own session and environment."""
     env = 'HOLDFAST_PAYLOAD="$HOLDFAST_WORKER_DIR/payload.json"' if trace == "payload" else ""
     script = f"env -i PATH=\"$PATH\" {env} setsid sh -c 'echo $$ > pid; cd /; exec sleep 1000' & wait"
 
@@ -128,7 +128,7 @@ async def test_a_reused_pid_is_never_signalled(cluster: Cluster, stage: LocalSta
         shim, child = shim_of(stage, "w-1"), agent_of(stage, "w-1")
         await kill(shim)
         await kill(child)
-        for name in {"pod.json", which}:  # the stranger has the pid now, but not the start time
+        for name in {"pod.json", which}:  # the foreign process has the PID now, but another start time
             path = stage.root / "w-1" / name
             path.write_text(json.dumps({"pid": stranger.pid, "started": shim.started}))
         fresh = stage.open()
@@ -149,7 +149,7 @@ async def test_a_pod_of_an_earlier_boot_has_ended_and_its_pids_are_left_alone(cl
     path = stage.root / "w-1" / "order.json"
     order = json.loads(path.read_text())
     path.write_text(json.dumps(order | {"boot": "another"}))
-    (stage.root / "w-1" / "stamp.json").write_text("")  # what a power cut leaves
+    (stage.root / "w-1" / "stamp.json").write_text("")  # the file that a power cut leaves
     fresh = stage.open()
     [seen] = await fresh.pods()
     assert seen.phase == "ended"

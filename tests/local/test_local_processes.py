@@ -1,4 +1,4 @@
-"""A pod's processes: they outlive the replica that started them, and end as a whole, in time."""
+"""The processes of a pod survive the replica that started them. They end together, and in time."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ asyncio.run(main())
         assert replica.stdout is not None
         uid = replica.stdout.readline().strip()
     finally:
-        os.killpg(replica.pid, signal.SIGKILL)  # its whole group, as a terminal would
+        os.killpg(replica.pid, signal.SIGKILL)  # the whole process group, as a terminal would
         replica.wait()
         assert replica.stdout is not None
         replica.stdout.close()

@@ -1,4 +1,4 @@
-"""Durations: what people write is what we count, and what we show can be written again."""
+"""Durations: they are parsed as people write them, and can be parsed again after they were formatted."""
 
 import msgspec
 import pytest
@@ -45,7 +45,7 @@ def test_longer_than_a_year_is_a_mistake_however_long_it_is(written: str) -> Non
 @settings(deadline=None, max_examples=200)
 @given(st.one_of(st.integers(0, 999).map(lambda n: n / 1000), st.integers(0, 3 * 86400).map(float)))
 def test_what_is_shown_can_be_written_again_and_is_near(value: float) -> None:
-    """Two units are shown, so that a person reads 1h1m and not 1h1m1s: at most one part in sixty is lost."""
+    """Two units are shown, so that a person reads 1h1m and not 1h1m1s. At most one part in sixty is lost."""
     assert seconds(text(value)) == pytest.approx(value, rel=1 / 60, abs=0.0006)
 
 

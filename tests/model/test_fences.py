@@ -1,4 +1,4 @@
-"""Fences: one integer, the epoch above the number, whole in JSON."""
+"""A fence is one integer with the epoch in its high part, and JSON keeps it exactly."""
 
 import msgspec
 import pytest

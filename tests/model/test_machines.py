@@ -1,4 +1,4 @@
-"""The tables of claim and worker: every state has a way in and a way out, and nothing leaves the table."""
+"""The state tables of claim and worker: every state can be reached and left, and no change leads outside of the table."""
 
 import pytest
 from hypothesis import given, settings
@@ -39,7 +39,7 @@ def test_the_end_can_be_reached_from_every_state(machine: Machine) -> None:
 
 @MACHINES
 def test_final_is_final(machine: Machine) -> None:
-    """But for lost commits: a pod that still holds a claim is believed, even if its worker's row was closed."""
+    """Lost commits are the exception: a pod that still holds a claim counts, even if its worker's row was closed."""
     leaving = [t for t in machine.transitions if machine.final in t.sources]
     assert {t.event for t in leaving} <= {f"{machine.noun}.adopted"}
     assert {t.target for t in leaving} <= {"held"}
@@ -53,7 +53,7 @@ def test_transitions_name_only_states_of_the_table_and_each_has_its_own_name(mac
     assert len(set(names)) == len(names)
     for t in machine.transitions:
         assert {t.target, *t.sources} <= set(machine.states), t.name
-        # Held and held again, by another claim: what a pod says after lost commits.
+        # `rehold` goes from held to held, for another claim that a pod shows after lost commits.
         assert t.target not in t.sources or t.name == "rehold", f"{t.name} changes nothing"
         assert t.event.startswith(f"{machine.noun}."), t.name
         assert t.why, t.name
@@ -108,7 +108,7 @@ def test_a_random_walk_never_leaves_the_table_and_stops_only_at_the_end(machine:
 
 
 def test_a_busy_worker_has_no_way_out_that_its_claim_does_not_take() -> None:
-    """P2: `condemn` does not start from `held`; only the end or return of its claim moves a held worker."""
+    """P2: `condemn` does not start from `held`. Only the end or return of its claim changes a held worker."""
     assert "held" not in WORKER.sources("condemn")
     leaving = {t.name for t in WORKER.transitions if "held" in t.sources}
     assert leaving == {"return_warm", "return_parked", "park", "spend", "rehold"}

@@ -1,4 +1,4 @@
-"""Pool specs: defaults that make sense, refusals with the field and the reason, and what a revision is."""
+"""Pool specs: sensible defaults, refusals with the field and the reason, and what makes a new revision."""
 
 from typing import Any
 
@@ -107,7 +107,7 @@ def test_what_makes_sense_is_taken(written: dict[str, Any]) -> None:
 
 
 def test_a_short_job_needs_no_word_about_leases() -> None:
-    """Jobs have no lease, so the lease that nobody wrote must not refuse a job pool whose claims may last only 30 s."""
+    """Jobs have no lease, so the default lease must not refuse a pool of jobs with a longest duration of 30 s."""
     pool = spec(mode="job", claim={"maxDuration": "30s"})
     assert pool.lease is None
     assert problems(pool) == []

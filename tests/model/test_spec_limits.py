@@ -1,4 +1,4 @@
-"""Each limit of what users write, from both sides, and each default."""
+"""Each limit of a spec from both sides, and each default."""
 
 from typing import Any
 
@@ -101,7 +101,7 @@ def test_a_tenant_that_nobody_described_has_these_defaults() -> None:
 
 
 def test_a_row_and_a_pod_that_say_nothing_more_claim_nothing_more() -> None:
-    """Defaults on the safe side: nothing is ready, protected, delivered, ended or spent unless somebody reported it."""
+    """Defaults are safe: nothing is ready, protected, delivered, ended or spent unless it was reported."""
     worker = Worker(id="w", pool_id="p", pool="etl", state="warm", version=1, revision="r", created_at=0.0, state_since=0.0)
     assert (worker.ready, worker.terminating, worker.schedulable, worker.delivered) == (False, False, True, False)
     pod = Pod(

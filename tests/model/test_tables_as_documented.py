@@ -1,4 +1,4 @@
-"""The state machines are the ones that the docs draw, row by row: a change of a table is a change for whoever reads events."""
+"""The state machines are those in the docs, row by row, because a change of a table is a change for every reader of events."""
 
 import re
 from pathlib import Path

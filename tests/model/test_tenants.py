@@ -1,4 +1,4 @@
-"""A tenant's limits come back from the store as they were written: what is shown can be applied again."""
+"""The store returns a tenant's limits as they were written, so that what is shown can be applied again."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What exists is a value: nothing of the model can be changed after it was made."""
+"""The model consists of values: no object can be changed after it was made."""
 
 import dataclasses
 import inspect
@@ -36,13 +36,13 @@ def test_a_value_is_frozen(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", ROWS, ids=lambda kind: kind.__name__)
 def test_a_row_with_many_fields_is_made_by_their_names(kind: Any) -> None:
-    """Two fields of one type that are swapped by position would not be noticed."""
+    """Two fields of the same type that are swapped by position would not be noticed."""
     with pytest.raises(TypeError, match="positional"):
         kind(None)
 
 
 @pytest.mark.parametrize("kind", WRITTEN, ids=lambda kind: kind.__name__)
 def test_a_field_that_does_not_exist_is_refused_in_what_users_write(kind: Any) -> None:
-    """A misspelled limit that is ignored would be no limit."""
+    """A misspelled limit that is ignored would not limit anything."""
     with pytest.raises(msgspec.ValidationError, match="unknown field"):
         msgspec.convert({"colour": "red"}, kind)

@@ -1,4 +1,4 @@
-"""The mutants of Python code: each kind of bug is made, keys survive moves of lines, and what is for people is left alone."""
+"""The mutants of Python code: each kind of bug is made, keys survive moves of lines, and texts for people are left alone."""
 
 import pytest
 from cosmic_ray.mutating import mutate_code

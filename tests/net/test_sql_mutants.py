@@ -1,4 +1,4 @@
-"""The mutator of the SQL finds each kind of small bug, and names it so that the name survives a move."""
+"""The mutator of the SQL makes each kind of small bug, and gives it a name that survives a move."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def mutants(text: str, plpgsql: bool = True) -> dict[str, set[str]]:
-    """What a piece of SQL may become, by operator, with single spaces."""
+    """Returns the mutants of a piece of SQL by operator, with single spaces."""
     piece = Piece(Path("a.sql"), "f", 0, len(text), plpgsql)
     found: dict[str, set[str]] = {}
     for mutation in mutations(piece, text):

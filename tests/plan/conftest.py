@@ -1,4 +1,4 @@
-"""A simulation's Postgres for all tests of plans, processes to run fleets in, and the command line."""
+"""Fixtures for tests of plans: a Postgres for simulations, processes in which fleets run, and the command line."""
 
 import multiprocessing
 import sys
@@ -33,7 +33,7 @@ def simulated() -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture(scope="session")
 def run(simulated: EmbeddedPostgres) -> Iterator[Run]:
-    """One fleet in a process of its own: it sets logging and garbage collection for the whole of it."""
+    """Runs one fleet in its own process, because a run changes logging and garbage collection of the whole process."""
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
 
         def start(setting: Setting, trace: Trace, exact: bool = False) -> Future[Figures]:

@@ -1,4 +1,4 @@
-"""What processes that tests start can import: one fleet's run, and short names for settings and traces."""
+"""Functions that processes of tests import: the run of one fleet, and short names for settings and traces."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The trace's clock: entries come at their moments, and only rest is left out, in whole steps."""
+"""The clock of a trace: entries come at their times, and only idle time is skipped, in whole steps."""
 
 import asyncio
 import random
@@ -12,14 +12,14 @@ from holdfast.sim.loop import WORLD, VirtualLoop
 
 
 def on_virtual_time(scenario: Coroutine[None, None, None]) -> float:
-    """Virtual seconds that it took."""
+    """Runs a scenario, and returns the virtual seconds that it took."""
     loop = VirtualLoop(random.Random(1), 1000.0)
     try:
         loop.run_until_complete(scenario)
         return loop.time() - 1000.0
     finally:
         loop.close()
-        WORLD.ready.clear()  # it is everybody's, and nothing of this loop may speak up in the next
+        WORLD.ready.clear()  # it is global, and tasks of this loop must not appear in the next
 
 
 @asynccontextmanager
@@ -41,7 +41,7 @@ def test_rest_is_left_out_in_whole_steps_and_what_was_before_is_older_by_it() ->
             await agenda.at(1001.5)
             assert agenda.now() == pytest.approx(1001.5, abs=0.01)
             assert agenda.leapt == sum(aged)
-            await agenda.after(1.9)  # too near for a leap
+            await agenda.after(1.9)  # too near to skip time
 
     took = on_virtual_time(scenario())
     assert aged == [1000.0]
@@ -68,7 +68,7 @@ def test_nothing_is_left_out_while_the_fleet_moves() -> None:
 
 
 def test_an_entry_is_given_time_to_show_before_the_next_leap() -> None:
-    """Who has just come is not yet seen by whoever looks for rest."""
+    """A new entry is not yet visible to the code that looks for idle time."""
 
     async def scenario() -> None:
         agenda = Agenda(lambda: asyncio.sleep(0, True), lambda by: None)

@@ -1,4 +1,4 @@
-"""The command: what it refuses, what it writes, and traces from a running fleet."""
+"""The command `plan`: what it refuses, what it writes, and traces from a running fleet."""
 
 import asyncio
 import contextlib
@@ -72,12 +72,12 @@ def test_a_synthetic_trace_is_written_and_can_be_read(cli: Cli, tmp_path: Path) 
 def test_a_running_fleets_claims_become_a_trace(
     stage: Stage, cli: Cli, simulated: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through the real doors: ended, held and refused claims; then written and read back, and planned by the pool's own spec."""
+    """Uses the real API: ended, held and refused claims are written, read back, and planned with the pool's own spec."""
     ended = stage.claim("acme")
     held = stage.claim("rival")
     for _ in range(4):
         stage.claim("acme")
-    never = stage.claim("acme")  # nobody is free any more
+    never = stage.claim("acme")  # no worker is free any more
     assert never["state"] == "waiting"
     time.sleep(0.2)
     assert stage.ask("POST", f"/v1/claims/{ended['id']}/release", {}, token="acme").status == 200
@@ -113,6 +113,7 @@ def test_a_running_fleets_claims_become_a_trace(
     planned = cli(*plan)
     assert planned.code == 0, planned.err
     found = json.loads(planned.out)
-    assert (found["trace"]["claims"], found["pool"]["max"], found["settings"][0]["claims"]) == (6, 50, 6)  # its own spec's max
+    # the max of the pool's own spec
+    assert (found["trace"]["claims"], found["pool"]["max"], found["settings"][0]["claims"]) == (6, 50, 6)
     none = cli("--url", stage.url, "--token", "operator", "plan", "--pool", "agents", "--export", "-")
     assert (none.code, "no claim of pool 'agents' was held in the last 24h" in none.err) == (1, True)

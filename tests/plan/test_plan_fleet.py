@@ -1,4 +1,4 @@
-"""Whole plans over a real Postgres: what more warm workers buy and cost, and that what is left out changes nothing."""
+"""Whole plans on a real Postgres: the benefit and cost of more warm workers, and that skipped time changes nothing."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from holdfast.plan.figures import Figures
 from holdfast.postgres.embedded import EmbeddedPostgres
 
 Run = Callable[..., Future[Figures]]
-# Three at once, a long pause, three at once, one alone.
+# Three at the same time, a long pause, three at the same time, one alone.
 BURSTS = trace((0, 20), (0.1, 20), (0.2, 25), (200, 20), (200.1, 3), (200.2, 20), (260.5, 30))
 SESSION = {"mode": "session", "worker": {"serve": ["serve"]}, "claim": {"lease": "15s"}, "park": {"ttl": "20s"}}
 
@@ -41,7 +41,7 @@ def test_more_warm_workers_wait_less_and_cost_more(
 
 
 def test_what_is_left_out_changes_nothing_and_the_same_run_gives_the_same_figures(run: Run) -> None:
-    """The whole time at production's periods, against leaps over rest and seldom backstops: alike to some milliseconds."""
+    """A run of the whole time with production's periods, and a run that skips idle time, differ by some milliseconds only."""
     first, exact = run(setting(1), BURSTS), run(setting(1), BURSTS, exact=True)
     leaping, whole, again = first.result(), exact.result(), run(setting(1), BURSTS).result()
     assert leaping == again
@@ -49,13 +49,14 @@ def test_what_is_left_out_changes_nothing_and_the_same_run_gives_the_same_figure
     assert whole.leapt == 0
     assert whole.statements > 2 * leaping.statements
     for name in ("p50", "p95", "longest"):
-        assert leaping.wait(name) == pytest.approx(whole.wait(name), abs=2.1)  # where in its 2 s period `scale` was
+        # depends on the point in its 2 s period at which `scale` was
+        assert leaping.wait(name) == pytest.approx(whole.wait(name), abs=2.1)
     assert leaping.worker_hours == pytest.approx(whole.worker_hours, rel=0.02)
     assert leaping.utilisation == pytest.approx(whole.utilisation, rel=0.02)
 
 
 def test_worker_hours_are_those_of_a_warm_worker_and_of_the_claims(run: Run) -> None:
-    """One claim of 100 s at the end of 1000 s: one warm worker all the time, and its replacement beside the claim."""
+    """One claim of 100 s at the end of 1000 s: one warm worker all the time, and its replacement during the claim."""
     found = run(setting(1), trace((0, 1), (900, 100))).result()
     assert found.worker_hours * 3600 == pytest.approx(1000 + 100 + 2, abs=6)
     assert found.utilisation == pytest.approx(101 / 1102, abs=0.002)
@@ -66,7 +67,7 @@ def test_a_session_is_renewed_parked_and_taken_again_by_its_tenant(run: Run) -> 
     found = run(setting(0, **SESSION), again).result()
     assert found.claims == 4
     assert found.refused == 0
-    assert found.most_workers == 2  # a's parked worker served a again, and nobody else; b's waited for a start
+    assert found.most_workers == 2  # a's parked worker served a again and no other tenant; b waited for a start
     assert found.p50 > 5
     assert found.longest < 12
 
@@ -74,7 +75,7 @@ def test_a_session_is_renewed_parked_and_taken_again_by_its_tenant(run: Run) -> 
 def test_max_is_a_limit_and_who_waits_is_served_in_turn(run: Run) -> None:
     claims_at_once = trace((0, 30), (0.1, 30), (0.2, 30))
     found = run(setting(1, max=1), claims_at_once).result()
-    assert found.most_workers <= 2  # one that ends, and the next
+    assert found.most_workers <= 2  # a worker that ends, and the next one
     assert found.longest > 60
 
 

@@ -1,4 +1,4 @@
-"""Synthetic traces: the same every time, as many as asked for, in the shape asked for."""
+"""Synthetic traces are always the same, and have the requested size and shape."""
 
 import pytest
 
@@ -38,5 +38,5 @@ def test_a_day_has_a_night_and_bursts_come_together() -> None:
 
 
 def test_a_trace_in_which_nobody_comes_is_refused() -> None:
-    with pytest.raises(ValueError, match="nobody comes"):
+    with pytest.raises(ValueError, match="would be empty"):
         synthesize("steady", 1e-9, 90.0, 60.0)

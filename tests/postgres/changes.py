@@ -1,4 +1,4 @@
-"""See everything that a statement wrote: which columns of which rows, which events, which notifications."""
+"""Shows everything that a statement wrote: columns of rows, events and notifications."""
 
 import json
 from datetime import datetime
@@ -25,11 +25,11 @@ KEYS = {
     "fair": "pool_id || ' ' || priority || ' ' || tenant",
     "ending": "kind || ' ' || id",
 }
-NOON = "2030-01-01 12:00:00+00:00"  # where the test's clock begins
+NOON = "2030-01-01 12:00:00+00:00"  # the start of the test's clock
 
 
 class Changes:
-    """Compares all tables before and after. Times are seconds since the test's clock began, or as Postgres writes them."""
+    """Compares all tables before and after a statement. Times are seconds since the start of the test's clock."""
 
     def __init__(self, store: PostgresStore, listener: asyncpg.Connection) -> None:
         self._store, self._listener = store, listener
@@ -55,7 +55,7 @@ class Changes:
         await self._listener.close()
 
     async def seen(self) -> dict[str, Any]:
-        """What changed since the last call: new values per row (None for a deleted row), events and notifications."""
+        """Returns the changes since the last call: new values per row (None for a deleted row), events and notifications."""
         after = await self._tables()
         found: dict[str, Any] = {}
         for row in sorted(self._before.keys() | after.keys()):
@@ -67,7 +67,7 @@ class Changes:
         self._before = after
         if events := await self._events():
             found["events"] = events
-        await self._listener.fetchval("SELECT 1")  # what was sent before this has come when this returns
+        await self._listener.fetchval("SELECT 1")  # when this returns, all earlier notifications have arrived
         if self._notices:
             found["notices"] = sorted(self._notices)
             self._notices.clear()
@@ -98,7 +98,7 @@ def _plain(value: Any) -> Any:
 
 
 async def apart(store: PostgresStore) -> Clock:
-    """A clock whose heard time is 100 s behind: a column that holds the wrong one of the two shows."""
+    """Returns a clock whose heard time is 100 s behind, so that a test notices a column that stores the wrong time of the two."""
     clock = await Clock.of(store)
     await clock.outage(100)
     return clock

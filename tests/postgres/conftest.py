@@ -1,4 +1,4 @@
-"""A PgBouncer before the shared Postgres, and that Postgres with fsync on."""
+"""Fixtures: a PgBouncer in front of the shared Postgres, and the shared Postgres with fsync on."""
 
 import asyncio
 import shutil
@@ -16,7 +16,7 @@ from waiting import eventually
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder that every account can reach, which pytest's own is not."""
+    """Returns a folder that every account can read. Only the owner can read the folders of pytest."""
     folder = Path(tempfile.mkdtemp(prefix="hf-")).resolve()
     folder.chmod(0o755)
     yield folder
@@ -31,7 +31,7 @@ def bouncer(shared_postgres: EmbeddedPostgres, place: Path) -> Iterator[PgBounce
 
 @pytest.fixture
 def durable(shared_postgres: EmbeddedPostgres) -> Iterator[None]:
-    """The shared server with fsync on, as `doctor` wants it."""
+    """Turns fsync on in the shared server, because `doctor` requires it."""
     _set_fsync(shared_postgres.dsn, "on")
     yield
     _set_fsync(shared_postgres.dsn, "off")
@@ -43,7 +43,7 @@ def _set_fsync(dsn: str, value: str) -> None:
 
 
 async def _admin(dsn: str, *statements: str) -> object:
-    """Returns the value of the last statement."""
+    """Runs the statements and returns the value of the last one."""
     connection = await asyncpg.connect(dsn, timeout=60)
     try:
         for statement in statements[:-1]:

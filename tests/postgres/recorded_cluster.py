@@ -1,4 +1,4 @@
-"""A cluster whose pods are only written down, as an API server keeps them; and passes of the real duties over it."""
+"""A cluster whose pods are only records in memory, with versions like those of an API server. Also runs real duties on it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -38,7 +38,7 @@ def pod_of(worker: str, pool: Pool) -> Pod:
 
 
 class RecordedCluster:
-    """Every write is a new version, and a clear must carry the one it has seen."""
+    """Every write creates a new version of a pod. A clear must name the version that the caller has read."""
 
     install = "i-test"
 
@@ -47,7 +47,7 @@ class RecordedCluster:
         self.outputs: set[str] = set()
         self.mark: Remembered | None = None
         self.clearing, self.may_clear = asyncio.Event(), asyncio.Event()
-        self.reading, self.may_read = asyncio.Event(), asyncio.Event()  # of the mark
+        self.reading, self.may_read = asyncio.Event(), asyncio.Event()  # these two are for reads of the mark
         self.may_clear.set()
         self.may_read.set()
         self.down = self.blind = self.answers_lost = False
@@ -118,16 +118,16 @@ def applier(store: PostgresStore, cluster: RecordedCluster) -> Apply:
 
 
 async def planned(duty: Duty, store: PostgresStore, cluster: RecordedCluster) -> list[Action]:
-    """What a duty would do now."""
+    """Returns the actions that a duty would take now."""
     return duty.plan(await duty.observe(Ports(store, cluster)))
 
 
 async def passed(duty: Duty, store: PostgresStore, cluster: RecordedCluster) -> list[tuple[Action, Outcome]]:
-    """One pass of a duty: what it decided, and what came of it."""
+    """Runs one pass of a duty. Returns each action with its outcome."""
     apply = applier(store, cluster)
     return [(action, await apply(action)) for action in await planned(duty, store, cluster)]
 
 
 def replica_on(store: PostgresStore, cluster: object) -> Replica:
-    """A replica that beats when the test says so. It keeps the mark of its own store, as a process of its own does."""
+    """Returns a replica that beats only when the test calls it. It keeps its own copy of the mark, as a separate process does."""
     return wire(store, cluster, key=b"key", url="http://127.0.0.1:1").replica

@@ -1,4 +1,4 @@
-"""The database's clock, moved by the test alone."""
+"""Replaces the clock of the database by one that only the test moves."""
 
 from holdfast.postgres.store import PostgresStore
 
@@ -6,7 +6,7 @@ DAY = 86_400.0
 
 
 class Clock:
-    """The database's clock, moved by the test alone."""
+    """The clock of the database, which only the test moves."""
 
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
@@ -23,20 +23,20 @@ class Clock:
         return cls(store)
 
     async def jump(self, seconds: float) -> None:
-        """Forward or back, without anybody being heard."""
+        """Moves the clock forward or back. No beat arrives in this time, so it does not count as heard time."""
         await self._store.db.rows("UPDATE holdfast.test_clock SET t = t + make_interval(secs => $1)", float(seconds))
 
     async def beat(self, elapsed: float | None) -> None:
         await self._store.fleet.beat("r-1", elapsed, 10.0, [])
 
     async def live(self, seconds: int) -> None:
-        """Ordinary time: a beat a second."""
+        """Lets time pass as in normal operation, with one beat per second."""
         for _ in range(seconds):
             await self.jump(1)
             await self.beat(1.0)
 
     async def outage(self, seconds: float) -> None:
-        """Nobody could be heard for so long; then a replica's first beat that arrives."""
+        """Lets time pass without any beat. Then the first beat of a replica arrives."""
         await self.jump(seconds)
         await self.beat(seconds)
 

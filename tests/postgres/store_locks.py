@@ -1,4 +1,4 @@
-"""Statements in a chosen order: other replicas on the same database, open transactions, and queues behind a lock."""
+"""Runs statements in a chosen order: other replicas on the same database, open transactions, and queues behind a lock."""
 
 import asyncio
 import contextlib
@@ -11,12 +11,12 @@ from holdfast.postgres.database import Database
 from holdfast.postgres.store import PostgresStore
 from waiting import Deadline
 
-PATIENCE = 20.0  # seconds until a condition that never comes fails its test
+PATIENCE = 20.0  # seconds after which a test fails whose condition does not come true
 
 
 @contextlib.asynccontextmanager
 async def replicas(store: PostgresStore, count: int, label: str = "replica") -> AsyncIterator[list[PostgresStore]]:
-    """Other replicas on the same database, each with connections of its own."""
+    """Opens stores of other replicas on the same database, each with its own connections."""
     dsn = f"{store.db.dsn}&application_name={label}"
     made = [PostgresStore(await Database.connect(dsn, size=8, pooled=store.db.pooled)) for _ in range(count)]
     try:
@@ -28,7 +28,7 @@ async def replicas(store: PostgresStore, count: int, label: str = "replica") -> 
 
 @contextlib.asynccontextmanager
 async def another(store: PostgresStore) -> AsyncIterator[asyncpg.Connection]:
-    """A connection that may keep a transaction open."""
+    """Opens a connection that can keep a transaction open."""
     connection = await asyncpg.connect(store.db.dsn, timeout=60, statement_cache_size=0)
     try:
         yield connection
@@ -37,7 +37,7 @@ async def another(store: PostgresStore) -> AsyncIterator[asyncpg.Connection]:
 
 
 async def queued(store: PostgresStore, lock: str, *calls: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Let calls line up, in this order, behind a lock; then let go of it. What each answered or raised."""
+    """Lets calls queue behind a lock in this order, then releases the lock. Returns the result or exception of each call."""
     async with another(store) as holder:
         transaction = holder.transaction()
         await transaction.start()
@@ -51,21 +51,21 @@ async def queued(store: PostgresStore, lock: str, *calls: Coroutine[Any, Any, An
 
 
 async def in_order(store: PostgresStore, claim: str, first: bool, *calls: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Two changes of one claim, in this order or in the other."""
+    """Runs two changes of one claim, in this order or in the reverse order."""
     return await queued(store, row_lock("claim", claim), *(calls if first else reversed(calls)))
 
 
 async def waiting(store: PostgresStore, count: int, task: asyncio.Task[Any]) -> None:
-    """Until so many statements wait for locks. A call that did not wait tells no story about order."""
+    """Waits until `count` statements wait for locks. Fails if the task did not wait, because its order is then not known."""
     await until_waiting_or_done(store, count, task)
-    assert not task.done(), f"it did not wait: {task}"
+    assert not task.done(), f"the call did not wait for the lock: {task}"
 
 
 async def until_waiting_or_done(store: PostgresStore, count: int, task: asyncio.Task[Any]) -> None:
     deadline = Deadline(PATIENCE)
     sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     while not task.done() and await store.db.value(sql) < count:
-        assert not deadline.over(), "it never came to wait"
+        assert not deadline.over(), "the call never waited for a lock"
         await asyncio.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""The steps of pools, workers and claims through the real store: made, warm, assigned, handed over, active, ended."""
+"""Takes pools, workers and claims through the real store, step by step: made, warm, assigned, handed over, active, ended."""
 
 import itertools
 from typing import Any
@@ -8,9 +8,9 @@ from holdfast.model.tenant import TenantSpec
 from holdfast.ports.store import AgentReport, Assignment, NewClaim, Pair
 from holdfast.postgres.store import PostgresStore
 
-# Neither an agent nor a protection: `match` below offers its claims at once, so that they are active.
+# A pool without agents and without protection. `match` below offers its claims at once, so they become active at once.
 DIRECT = PoolSpec(max=1000, worker=WorkerSpec(run=["true"], agent=False), protection=ProtectionSpec(mode="off"))
-# No agent, but a protection: active once it was offered.
+# A pool without agents but with protection. Its claims become active when they have been offered.
 BARE = PoolSpec(max=1000, worker=WorkerSpec(run=["true"], agent=False))
 JOB = PoolSpec(max=1000)
 SESSION = PoolSpec(mode="session", max=1000, worker=WorkerSpec(serve=["true"]))
@@ -32,7 +32,7 @@ async def make_tenant(store: PostgresStore, tenant: str, **spec: Any) -> None:
 
 
 def ask(tenant: str = "acme", **asked: Any) -> NewClaim:
-    """A request as the doors would make it; anything may be asked differently."""
+    """Returns a claim request as the API would make it. Every field can be replaced."""
     usual: dict[str, Any] = {
         "id": name("c"),
         "tenant": tenant,
@@ -55,7 +55,7 @@ def agent_report(worker: str, **reported: Any) -> AgentReport:
 
 
 async def make_warm(store: PostgresStore, pool: Pool, count: int = 1) -> list[str]:
-    """Workers that went the whole way: row, pod, ready."""
+    """Creates workers with all their steps: the row, the pod, ready."""
     ids = [name("w") for _ in range(count)]
     made = await store.workers.spawn(pool.id, ids, 1000, 1000)
     assert len(made) == count, "the pool would not spawn"
@@ -76,13 +76,13 @@ async def match(store: PostgresStore, pool: Pool, *new: NewClaim) -> list[Pair]:
 
 
 async def assigned(store: PostgresStore, pool: Pool, new: NewClaim | None = None) -> Pair:
-    """A claim on its way to its worker (or there already, where nothing is to be handed over)."""
+    """Returns a claim that has been assigned to a worker. It is already active if the pool needs no hand-over."""
     new = new or ask()
     return next(pair for pair in await match(store, pool, new) if pair.claim == new.id)
 
 
 async def active(store: PostgresStore, pool: Pool, new: NewClaim | None = None) -> Pair:
-    """A claim that its worker serves."""
+    """Returns a claim that is active on its worker."""
     pair = await assigned(store, pool, new)
     if await store.claims.state(pair.claim) != "active":
         await hand_over(store, pool, pair)
@@ -90,14 +90,14 @@ async def active(store: PostgresStore, pool: Pool, new: NewClaim | None = None) 
 
 
 async def lone_assigned(store: PostgresStore, spec: PoolSpec, new: NewClaim | None = None) -> Pair:
-    """A new pool's only worker, which is being handed over."""
+    """Makes a pool with one worker, and assigns a claim to this worker."""
     pool = await make_pool(store, spec)
     await make_warm(store, pool)
     return await assigned(store, pool, new)
 
 
 async def lone_active(store: PostgresStore, spec: PoolSpec, new: NewClaim | None = None) -> Pair:
-    """A new pool's only worker, which serves a claim."""
+    """Makes a pool with one worker, and makes a claim active on this worker."""
     pool = await make_pool(store, spec)
     await make_warm(store, pool)
     return await active(store, pool, new)
@@ -112,7 +112,7 @@ async def hand_over(store: PostgresStore, pool: Pool, pair: Pair) -> None:
 
 
 async def deliver(store: PostgresStore, pair: Pair) -> Assignment:
-    """The worker is offered the claim, and its agent fetches it; it has not acknowledged."""
+    """Offers the claim to the worker and lets the agent fetch it. The agent has not acknowledged it yet."""
     assert [claim.id for claim in await store.claims.offer([(pair.claim, pair.fence, True)])] == [pair.claim]
     assert pair.uid is not None
     assignment = await store.claims.deliver(pair.worker, pair.uid)
@@ -121,7 +121,7 @@ async def deliver(store: PostgresStore, pair: Pair) -> Assignment:
 
 
 async def end(store: PostgresStore, claim: str, how: str = "release", **other: Any) -> Any:
-    """End a claim in one of P2's ways."""
+    """Ends a claim in one of the ways that P2 allows."""
     outcome = {
         "release": "released",
         "cancel": "cancelled",
@@ -138,6 +138,6 @@ async def end(store: PostgresStore, claim: str, how: str = "release", **other: A
 
 
 async def acknowledge(store: PostgresStore, worker: str, fence: int, endpoint: str | None) -> str | None:
-    """Returns the id of the claim for which the acknowledgement was accepted."""
+    """Stores an agent's acknowledgement. Returns the id of the claim for which it was accepted."""
     acknowledged = await store.claims.acknowledge(worker, fence, endpoint)
     return None if acknowledged is None else acknowledged.claim.id

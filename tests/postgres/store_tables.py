@@ -1,4 +1,4 @@
-"""What the store's tables show: states, events, what is due, and whether P1 and P2 hold."""
+"""Reads the tables of the store: states, events, what is due, and whether P1 and P2 hold."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from holdfast.postgres.store import PostgresStore
 
 
 async def clear_away(store: PostgresStore) -> None:
-    """Every claim ends, every worker goes: a new round may begin."""
+    """Ends every claim and every worker, so that a new round can start."""
     await store.db.rows("UPDATE holdfast.claim SET state = 'ended', outcome = 'cancelled' WHERE state <> 'ended'")
     await store.db.rows("UPDATE holdfast.worker SET state = 'gone', claim_id = NULL WHERE state <> 'gone'")
 
@@ -23,7 +23,7 @@ async def column(store: PostgresStore, sql: str, *args: object) -> list[Any]:
 
 
 async def kinds(store: PostgresStore, *, claim: str | None = None, worker: str | None = None) -> list[str]:
-    """What the history says of a claim or a worker, `also` included, oldest first."""
+    """Returns the kinds of the events of a claim or a worker, oldest first, including the second kind in `also`."""
     rows = await store.db.rows(
         "SELECT kind, also FROM holdfast.event WHERE ($1::text IS NULL OR claim_id = $1) AND ($2::text IS NULL OR worker_id = $2)"
         " ORDER BY id",
@@ -34,7 +34,7 @@ async def kinds(store: PostgresStore, *, claim: str | None = None, worker: str |
 
 
 async def broken(store: PostgresStore) -> list[str]:
-    """P1 and P2 asked of the tables, not of the code under test: what is wrong."""
+    """Returns the violations of P1 and P2. It reads the tables directly, without the code under test."""
     return await column(
         store,
         """SELECT format('claim %s: %s on %s, which is %s for %s', c.id, c.state, c.worker_id, w.state, w.claim_id)

@@ -1,4 +1,4 @@
-"""What a new connection costs: types of the system itself are asked for once, not once a connection."""
+"""The cost of a new connection: the types of Postgres itself are read once, not once per connection."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ async def test_a_second_connection_knows_the_types_that_the_first_one_asked_for(
 
 
 async def test_types_of_somebody_else_are_asked_for_on_every_connection(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their numbers differ from server to server, and may be given anew."""
+    """The numbers of these types differ between servers, and may change."""
     monkeypatch.setattr(database, "_KNOWN_TYPES", {})
 
     for number in range(2):

@@ -1,4 +1,4 @@
-"""A private Postgres starts whole, keeps what it was told, and leaves nothing half made."""
+"""A private Postgres starts completely, keeps its data, and leaves nothing half made."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ only_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that every account can reach, which pytest's own is not; no server outlives it."""
+    """Returns a folder that every account can read, unlike pytest's own. All servers in it are ended."""
     folder = Path(tempfile.mkdtemp(prefix="hf-")).resolve()
     folder.chmod(0o755)
     monkeypatch.setattr(binaries, "SHARED", folder / "shared")
@@ -43,7 +43,7 @@ def pg(place: Path) -> EmbeddedPostgres:
 
 
 def ask(dsn: str, *statements: str) -> object:
-    """The first value of the last statement."""
+    """Returns the first value of the last statement."""
 
     async def talk() -> object:
         connection = await asyncpg.connect(dsn, timeout=60)
@@ -203,7 +203,7 @@ def test_a_socket_folder_that_another_made_is_refused(place: Path) -> None:
         pg.socket_dir.rmdir()
 
 
-# What goes wrong
+# Faults
 
 
 def test_a_first_start_that_was_cut_off_leaves_no_half_cluster(pg: EmbeddedPostgres, place: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_first_start_that_was_cut_off_leaves_no_half_cluster(pg: EmbeddedPostg
     with pytest.raises(PostgresFailed, match="full"):
         EmbeddedPostgres(pg.data_dir, dying).start()
     assert not pg.data_dir.exists()
-    left = pg.data_dir.with_name("postgres.new") / "cluster"  # as kill -9 leaves it
+    left = pg.data_dir.with_name("postgres.new") / "cluster"  # the state after kill -9
     left.mkdir(parents=True)
     (left / "PG_VERSION").write_text("18\n")
     pg.start()
@@ -257,7 +257,7 @@ def test_a_server_on_its_way_down_has_not_crashed_and_one_that_was_killed_has(pg
         backend = await connection.fetchval("SELECT pg_backend_pid()")
         postmaster = pg.pid
         assert postmaster is not None
-        os.kill(backend, signal.SIGSTOP)  # it keeps the server on its way down for as long as we look
+        os.kill(backend, signal.SIGSTOP)  # it keeps the server shutting down during this test
         try:
             os.kill(postmaster, signal.SIGINT)
             await asyncio.to_thread(until, lambda: not pg.running())
@@ -304,7 +304,7 @@ def test_it_does_not_start_beside_a_backend_of_a_dead_server(pg: EmbeddedPostgre
     async def orphan() -> int:
         connection = await asyncpg.connect(pg.dsn)
         backend = int(await connection.fetchval("SELECT pg_backend_pid()"))
-        os.kill(backend, signal.SIGSTOP)  # else it would leave when the server dies
+        os.kill(backend, signal.SIGSTOP)  # otherwise it would end when the server dies
         os.kill(pg.pid or 0, signal.SIGKILL)
         connection.terminate()
         return backend
@@ -379,7 +379,7 @@ def test_behind_roots_private_folder_the_cluster_lives_in_a_shared_place(place: 
     assert pg.data_dir.readlink().parent == place / "shared"
     pg.stop()
     pg.data_dir.unlink()
-    pg.start()  # the pointer is gone: a new cluster, never the old one back
+    pg.start()  # the pointer is gone, so a new cluster is made and the old one is never used
     assert len(list((place / "shared").glob("postgres-*"))) == 2
 
 
@@ -431,6 +431,6 @@ def test_a_plain_user_runs_it_as_himself(place: Path) -> None:
     pg = EmbeddedPostgres(home / "postgres", find_binaries())
     assert Path(f"/proc/{pg.pid}").stat().st_uid == nobody.pw_uid
     assert ask(told.stdout.strip(), "SELECT 1") == 1
-    pg.stop()  # and root, later, goes on as the one who owns it
+    pg.stop()  # and later root continues as the account that owns it
     pg.start()
     assert Path(f"/proc/{pg.pid}").stat().st_uid == nobody.pw_uid

@@ -1,4 +1,4 @@
-"""Notices come back after whatever Postgres says to their connection: nobody would notice that they had ended."""
+"""The listener for notifications is restored after any error of its connection, because nothing else would show its loss."""
 
 import asyncio
 from typing import Any

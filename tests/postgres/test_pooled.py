@@ -1,4 +1,4 @@
-"""Behind a real PgBouncer in transaction mode: what differs there, and what breaks when it goes away."""
+"""Behind a real PgBouncer in transaction mode: what is different there, and what breaks when PgBouncer goes away."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ from waiting import Deadline, becomes
 
 pytestmark = needs_pgbouncer
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
-# What PgBouncer itself keeps the same for each client.
+# Settings that PgBouncer itself keeps per client.
 ITS_OWN = {"client_encoding", "DateStyle", "TimeZone", "standard_conforming_strings", "application_name"}
 
 
@@ -40,7 +40,7 @@ async def store_on(dsn: str, size: int = 12) -> AsyncIterator[PostgresStore]:
 
 @contextlib.asynccontextmanager
 async def direct(dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection of the test's own, around PgBouncer."""
+    """Opens a connection for the test that does not use PgBouncer."""
     connection = await asyncpg.connect(dsn, timeout=60)
     try:
         yield connection
@@ -53,7 +53,7 @@ async def none_left(connection: asyncpg.Connection, counting: str) -> bool:
 
 
 async def heals(store: PostgresStore, within: float = 15) -> None:
-    """Until a statement is answered again. Before that, nothing but StoreUnavailable may be heard."""
+    """Waits until a statement is answered again. Before that, only StoreUnavailable may be raised."""
     deadline = Deadline(within)
     while True:
         try:
@@ -98,7 +98,7 @@ async def test_thirty_claims_at_once_share_three_connections_and_ten_workers(bou
 async def test_four_of_an_ordinary_role_migrate_at_once_and_then_beat(
     bouncer: PgBouncer, shared_postgres: EmbeddedPostgres
 ) -> None:
-    """The role owns its database and nothing else: no statement of ours needs a superuser."""
+    """The role owns its database and nothing else, because no statement of Holdfast needs a superuser."""
 
     bouncer.knows("ordinary", "plain")
     async with direct(shared_postgres.dsn) as admin:
@@ -118,9 +118,7 @@ async def test_four_of_an_ordinary_role_migrate_at_once_and_then_beat(
             await make_warm(store, pool)
             assert await end(store, (await assigned(store, pool)).claim) == Done()
             await store.history.prune(7)
-            assert [check["name"] for check in await store.check() if not check["ok"]] == [
-                "no statement may stand still for ever"
-            ]
+            assert [check["name"] for check in await store.check() if not check["ok"]] == ["every statement has a time limit"]
     finally:
         async with direct(shared_postgres.dsn) as admin:
             await admin.execute("DROP DATABASE ordinary WITH (FORCE)")
@@ -134,11 +132,11 @@ async def test_settings_that_operations_md_gives_the_role_arrive_and_doctor_sees
     assert dict(told) == SETTINGS
 
     async with store_on(bouncer.through(dsn)) as store:
-        assert "no statement may stand still for ever" in [c["name"] for c in await store.check() if not c["ok"]]
+        assert "every statement has a time limit" in [c["name"] for c in await store.check() if not c["ok"]]
     async with direct(dsn) as operator:
         for setting, value in told:
             await operator.execute(f"ALTER ROLE holdfast IN DATABASE {name} SET {setting} = '{value}'")
-    bouncer.kill()  # server connections that were there before do not know of it
+    bouncer.kill()  # because existing server connections do not use the new setting
     bouncer.start()
     async with store_on(bouncer.through(dsn)) as store:
         assert [check["detail"] for check in await store.check() if not check["ok"]] == []
@@ -149,11 +147,11 @@ async def test_settings_that_operations_md_gives_the_role_arrive_and_doctor_sees
 async def test_nothing_stays_set_on_a_connection_for_whoever_comes_next(bouncer: PgBouncer, dsn: str) -> None:
     name = dsn.partition("@/")[2].partition("?")[0]
     async with direct(dsn) as operator:
-        await operator.execute(f"ALTER DATABASE {name} SET jit = on")  # which asyncpg would turn off
+        await operator.execute(f"ALTER DATABASE {name} SET jit = on")  # asyncpg would turn it off
     async with store_on(bouncer.through(dsn)) as store:
         pool = await make_pool(store, JOB)
         await make_warm(store, pool, 8)
-        # Arrays of other types than text: asyncpg looks those up on every new connection.
+        # Arrays of other types than text, because asyncpg looks up those types on every new connection.
         pairs = await asyncio.gather(*(assigned(store, pool) for _ in range(8)))
         assert all(await asyncio.gather(*(store.claims.offer([(p.claim, p.fence, True)]) for p in pairs)))
         await migrate.migrate(bouncer.through(dsn), "i-test")
@@ -186,7 +184,7 @@ async def test_what_other_replicas_do_is_noticed_without_listening(bouncer: PgBo
 
 
 async def test_a_change_that_commits_late_is_noticed_and_only_once(bouncer: PgBouncer, dsn: str) -> None:
-    """Looks go by, and younger changes are seen, while its transaction is open."""
+    """While the transaction is open, polls continue and newer changes are seen."""
 
     async with store_on(bouncer.through(dsn)) as store, direct(dsn) as slow:
         heard = await store.listen()
@@ -212,7 +210,7 @@ async def hears(heard: Any, kind: str, id_: str) -> bool:
 
 
 async def quiet(heard: PolledNotices) -> None:
-    """Three looks without a notice, once what was on its way has come."""
+    """Waits for three polls without a notification, after all pending ones have arrived."""
     with contextlib.suppress(TimeoutError):
         for _ in range(20):
             await asyncio.wait_for(anext(heard), 3 * notices.LOOK_SECONDS)
@@ -269,24 +267,24 @@ async def test_one_that_hangs_is_unavailable_in_time_and_replaced_it_heals(
         said = await asyncio.gather(*(store.now() for _ in range(6)), return_exceptions=True)
         assert not deadline.over()
         assert all(isinstance(one, StoreUnavailable) for one in said), said
-        bouncer.kill()  # going on it might die anyway: 1.18 does, of a cancel request whose sender has left
+        bouncer.kill()  # killed, because it may crash anyway: 1.18 crashes on a cancel request whose sender has left
         bouncer.start()
         await heals(store)
 
 
 async def test_postgres_behind_it_may_come_and_go(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "STATEMENT_SECONDS", 2.0)  # it lets clients wait for a server that does not come
+    monkeypatch.setattr(database, "STATEMENT_SECONDS", 2.0)  # because PgBouncer lets clients wait for a server that does not come
     server = EmbeddedPostgres(place / "postgres", find_binaries())
     server.start()
     try:
-        # It remembers for a while that a login failed: by default 15 s.
+        # PgBouncer remembers a failed login, by default for 15 s.
         with PgBouncer(server, place / "own", more="server_login_retry = 1") as bouncer:
             dsn = bouncer.through(server.dsn)
             await migrate.migrate(dsn, "i-test")
             async with store_on(dsn) as store:
                 await store.now()
                 await asyncio.to_thread(server.stop)
-                for _ in range(3):  # first its connections break, then it cannot be reached
+                for _ in range(3):  # first the connections break, then the server cannot be reached
                     deadline = Deadline(15)
                     with pytest.raises(StoreUnavailable):
                         await store.now()

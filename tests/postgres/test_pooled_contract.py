@@ -1,4 +1,4 @@
-"""The store's own tests, run again through a PgBouncer in transaction mode: claims, agents, the queue, and races for them."""
+"""Runs tests of the store again through a PgBouncer in transaction mode: claims, agents, the queue, and races."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,7 +20,7 @@ for _module in (test_store_agents, test_store_machine, test_store_queue, test_st
 
 @pytest.fixture
 async def store(dsn: str, shared_postgres: EmbeddedPostgres, place: Path) -> AsyncIterator[PostgresStore]:
-    # More server connections than any test keeps waiting at a lock, and fewer than its replicas have of theirs.
+    # More server connections than any test blocks at a lock, and fewer than the replicas have.
     with PgBouncer(shared_postgres, place / "bouncer", size=12) as bouncer:
         made = PostgresStore(await Database.connect(bouncer.through(dsn), size=16, pooled=True))
         try:

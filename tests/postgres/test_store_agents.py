@@ -1,4 +1,4 @@
-"""What agents are told: never to end what we do not know, and nobody is given a worker that served somebody else (P1, P7)."""
+"""The orders for agents: an unknown worker is never told to end, and no tenant gets a worker that served another (P1, P7)."""
 
 import pytest
 
@@ -37,7 +37,7 @@ async def test_an_agent_with_a_claim_that_has_no_row_is_left_alone(store: Postgr
 
 
 async def test_an_agent_that_turns_out_to_be_spent_gives_its_claim_back(store: PostgresStore) -> None:
-    """It was given out as one that has served nobody, and its word comes before the assignment was delivered (P1)."""
+    """The worker was given out as unused. The agent's report comes before the assignment was delivered (P1)."""
 
     pool = await make_pool(store, SESSION)
     [worker] = await make_warm(store, pool)
@@ -80,7 +80,8 @@ async def test_a_worker_whose_past_tenant_the_database_forgot_serves_nobody_else
         await store.fleet.set_brake(0, 0.0)
     elif obstacle == "the pool is frozen":
         await store.pools.freeze("linux", "an incident")
-    # The backup shows it warm. In the lost commits it served tenant a, was reset and parked; its agent remembers.
+    # The backup shows the worker as warm. In the lost commits it served tenant a, was reset and parked, which its agent
+    # remembers.
     forgotten = agent_report(worker, reset_fence=(await store.recovery.state()).last_fence + 7)
     await store.recovery.begin("restored", 0)
     await clock.live(1)
@@ -102,7 +103,7 @@ async def test_a_pod_without_a_row_whose_agent_was_reset_is_not_taken_for_new(st
     forgotten = agent_report("w-lost", reset_fence=7)
     await store.workers.report(forgotten)
     await store.workers.beat([forgotten])
-    # Parked: its stamp was cleared when its claim ended, as from every free worker.
+    # It was parked: its stamp was cleared when its claim ended, as for every free worker.
     [heartbeat] = await store.workers.heartbeats(["w-lost"])
     for action in compare(None, pod_of("w-lost", pool), heartbeat):
         assert isinstance(action, AdoptFree)
@@ -122,16 +123,16 @@ async def test_a_restore_to_before_an_earlier_recovery_gives_no_fence_twice(stor
         "SELECT epoch, mark, (SELECT last_value FROM holdfast.fence) FROM holdfast.installation, holdfast.hearing"
     )
     assert backup is not None
-    # Commits are lost once: epoch 2. A claim is given out in it, and the mark with its epoch is kept outside.
+    # Commits are lost once, so the epoch is 2. A claim is given out in it, and the mark with its epoch is stored outside.
     await store.recovery.begin("restored", 0)
     await store.recovery.end()
-    await make_warm(store, pool)  # the first has nobody who could speak for it: only an operator gives it out again
+    await make_warm(store, pool)  # a new worker, because no agent reports for the first one, so only an operator can confirm it
     given = (await active(store, pool)).fence
     async with replicas(store, 2) as (one, two):
         before = replica_on(one, cluster)
         for _ in range(3):
             await before.beat()
-        # Then the backup from before all of that is restored.
+        # Then a backup from before all of that is restored.
         await store.db.rows("UPDATE holdfast.installation SET epoch = $1", backup["epoch"])
         await store.db.rows("UPDATE holdfast.hearing SET mark = $1", backup["mark"])
         await store.db.rows("SELECT setval('holdfast.fence', $1, false)", backup["last_value"])

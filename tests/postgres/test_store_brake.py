@@ -1,4 +1,4 @@
-"""The brake bounds what we end by ourselves, whoever races; a person lets it go (P7)."""
+"""The brake limits the endings that Holdfast decides itself, also in races. A person releases it (P7)."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ BRAKED = Skipped("braked")
 
 
 async def overdue(store: PostgresStore, clock: Clock, pool: Pool, count: int) -> list[str]:
-    """Active claims whose leases have run out."""
+    """Makes active claims whose leases have expired."""
     await make_warm(store, pool, count)
     pairs = await match(store, pool, *(ask(lease=2.0) for _ in range(count)))
     assert len(pairs) == count
@@ -46,7 +46,7 @@ async def test_racing_endings_stop_at_the_limit(store: PostgresStore) -> None:
         left = [claim for claim, answer in zip(claims, answers, strict=True) if answer == BRAKED]
         assert await end(store, left[0], "lease") == BRAKED
 
-        # A person does, and it counts anew.
+        # A person releases it, and it starts to count again.
         assert await store.fleet.release_brake("looked at it")
         assert not await store.fleet.release_brake("again")
         await clock.live(1)
@@ -99,7 +99,7 @@ async def test_a_large_fleet_may_end_its_share(store: PostgresStore) -> None:
     pool = await make_pool(store, JOB)
     workers = await make_warm(store, pool, 12)
     answers = [await store.workers.condemn(worker, None, "too many", counted=True) for worker in workers]
-    # Retiring workers still live: a quarter of 12 and the 3 that were ended is 3.
+    # Retiring workers are still alive. A quarter of 12 and the 3 that were ended is 3.
     assert answers.count(Done()) == 3
     assert answers[:3] == [Done()] * 3
 

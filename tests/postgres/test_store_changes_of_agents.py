@@ -1,4 +1,4 @@
-"""What an agent's word writes and which answer it gets: every column, event and notification."""
+"""What an agent's report writes, and the answer to it: every column, event and notification."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def said(directive: Any) -> tuple[Any, ...]:
 
 
 NOTHING = ("nothing", None, "", False, None)
-LOOK = ("nothing", None, "", False, "p-1")  # and the pool has a free worker more
+LOOK = ("nothing", None, "", False, "p-1")  # and the pool has one more free worker
 
 
 async def spawning(store: PostgresStore, spec: Any = JOB) -> None:

@@ -73,7 +73,7 @@ async def test_a_cancelled_hand_over_gives_the_worker_back_as_it_was(store: Post
             ],
             "notices": ["c c-1", "w w-1"],
         }
-        # The same of a parked worker: the clock of its TTL goes on.
+        # The same for a parked worker: its TTL goes on.
         await active(store, pool, ask(id="c-2", park_ttl=50.0))
         await end(store, "c-2")
         await store.workers.report(agent_report("w-1", reset_fence=(await worker_fence(store))))
@@ -349,7 +349,7 @@ async def test_a_brake_that_trips_says_what_it_counted(store: PostgresStore, kin
             return await end(store, f"c-{n}", "lease")
         return await store.workers.condemn(f"w-{n + 2}", None, "not wanted", counted=True)
 
-    # A share of 0.5 allows one ending of two claims: the one that ended counts as well.
+    # A share of 0.5 allows one ending of two claims, because the ended claim counts as well.
     await store.fleet.set_brake(*((0, 0.5) if kind == "claim" else (1, 0.0)))
     async with await Changes.of(store) as changes:
         assert await ending(1) == Done()

@@ -1,4 +1,4 @@
-"""What a match writes: claims taken in, fair tags, assignments; and which worker and claim come first."""
+"""What a match writes: accepted claims, fair tags, assignments; and which worker and claim come first."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ TURN = 1_000_000  # what one claim costs a tenant of weight 1
 
 
 def plain(row: dict[str, Any]) -> dict[str, Any]:
-    """A new row without what is empty."""
+    """Returns a new row without its empty columns."""
     return {column: value for column, value in row.items() if value not in (None, False, "")}
 
 

@@ -1,4 +1,4 @@
-"""What applying a pool writes, and who may apply it."""
+"""What applying a pool writes, and which source may apply it."""
 
 import msgspec
 import pytest
@@ -14,7 +14,7 @@ TROUBLE = "UPDATE holdfast.pool SET failures = 3, trouble = 'no room', backoff_u
 
 
 def short(found: dict[str, dict[str, object]]) -> dict[str, object]:
-    """A pool's spec is long: what matters is whether it changed."""
+    """Returns the changes with a shortened spec, because only a change of the spec matters here."""
     for row, columns in found.items():
         if row.startswith("pool "):
             columns["spec"] = "spec" in columns

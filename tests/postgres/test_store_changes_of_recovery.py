@@ -1,4 +1,4 @@
-"""What beginning, adopting and ending a recovery write, and what they leave alone."""
+"""What the start of a recovery, an adoption and the end of a recovery write, and what they leave alone."""
 
 from typing import Any
 

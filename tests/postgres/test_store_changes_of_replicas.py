@@ -1,4 +1,4 @@
-"""What beats, terms and spawns write, and what refuses them."""
+"""What beats, terms and spawns write, and when they are refused."""
 
 from typing import Any
 

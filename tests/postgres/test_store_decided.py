@@ -107,7 +107,7 @@ async def test_a_claim_that_runs_on_a_worker_that_is_given_up_ends_as_lost_by_fo
 
 @pytest.mark.parametrize("sent", [True, False], ids=["perhaps sent", "never sent"])
 async def test_a_claim_on_its_way_is_served_again_only_if_its_worker_never_got_it(store: PostgresStore, sent: bool) -> None:
-    """Recovery takes every assignment for sent, because that may be in the lost commits: then it may have run (P8)."""
+    """Recovery treats every assignment as delivered, because the delivery may be in the lost commits. So it may have run (P8)."""
     pool = await make_pool(store, JOB)
     await make_warm(store, pool)
     pair = await assigned(store, pool)

@@ -1,4 +1,4 @@
-"""Each of doctor's checks, shown failing on a planted violation, and quiet without one."""
+"""Each check of `doctor` fails on a violation that the test makes, and passes without it."""
 
 import pytest
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.usefixtures("durable")
 
 HOUR = "interval '1 hour'"
 
-# What to break, by SQL that no code of ours would send; the check that must see it.
+# Violations, made by SQL that the product never sends, by the check that must report them.
 PLANTED: dict[str, list[str]] = {
     "one holder: a live claim and its worker point at each other": [
         "UPDATE holdfast.worker SET fence = fence + 1 WHERE state = 'held'"
@@ -26,8 +26,8 @@ PLANTED: dict[str, list[str]] = {
         """UPDATE holdfast.pool SET spec = jsonb_set(spec, '{protection,mode}', '"claim"')""",
         f"UPDATE holdfast.claim SET active_at = now() - {HOUR}",
     ],
-    "every live claim has a longest duration ahead of it": [f"UPDATE holdfast.claim SET max_heard = holdfast.heard() - {HOUR}"],
-    "no worker is stuck on its way out or in": [
+    "no claim is past its longest duration": [f"UPDATE holdfast.claim SET max_heard = holdfast.heard() - {HOUR}"],
+    "no worker is stuck while it starts or ends": [
         f"UPDATE holdfast.worker SET state = 'retiring', state_since = now() - {HOUR} WHERE state = 'warm'"
     ],
     "no parked worker outlives its TTL": [
@@ -38,7 +38,7 @@ PLANTED: dict[str, list[str]] = {
         "INSERT INTO holdfast.replica (id, pid, host, url, version, functions, started_at, seen_at) "
         f"VALUES ('r-1', 1, 'h', 'u:1', 'v', 'f', now() - {HOUR}, now())"
     ],
-    "no statement may stand still for ever": ["SELECT set_config('lock_timeout', '0', false)"],
+    "every statement has a time limit": ["SELECT set_config('lock_timeout', '0', false)"],
     "the brake is released": ["UPDATE holdfast.installation SET brake_tripped_at = now(), brake_reason = 'planted'"],
     "no recovery is under way": ["UPDATE holdfast.installation SET recovering_since = now(), recovery_reason = 'planted'"],
     "no worker is unconfirmed": [f"UPDATE holdfast.worker SET unconfirmed_since = now() - {HOUR} WHERE state = 'held'"],
@@ -55,7 +55,7 @@ def test_every_check_is_planted_here() -> None:
 
 @pytest.mark.parametrize("name", sorted(PLANTED))
 async def test_a_planted_violation_is_found_and_nothing_else(name: str, store: PostgresStore) -> None:
-    store.db._pool._maxsize = 1  # one connection, so that a planted session setting is the one that is checked
+    store.db._pool._maxsize = 1  # one connection, so that the check uses the session with the changed setting
     pool = await make_pool(store)
     await make_warm(store, pool, 2)
     await active(store, pool)

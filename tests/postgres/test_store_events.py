@@ -1,4 +1,4 @@
-"""The history: who follows it by cursor sees every event exactly once, whatever order transactions end in."""
+"""The history: a reader that follows it by cursor gets every event exactly once, in whatever order transactions commit."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ INSERT = "INSERT INTO holdfast.event (at, kind, reason) VALUES (holdfast.now(), 
 
 
 class Follower:
-    """Reads on from its cursor, in small pages."""
+    """Reads events from its cursor on, in small pages."""
 
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
@@ -64,7 +64,8 @@ async def test_a_follower_of_racing_writers_sees_each_event_once(store: Postgres
             for n in range(8):
                 async with connection.transaction():
                     await connection.execute(INSERT, f"slow {who}.{n}")
-                    await connection.execute("SELECT pg_sleep(0.02)")  # a writer that takes its time, not a wait for it
+                    # this writer is slow on purpose; the test does not wait for it
+                    await connection.execute("SELECT pg_sleep(0.02)")
                     await connection.execute(INSERT, f"slower {who}.{n}")
                 written.extend((f"slow {who}.{n}", f"slower {who}.{n}"))
 
@@ -131,6 +132,6 @@ async def test_pruning_goes_on_after_the_clock_jumped_forward_and_back(store: Po
     await store.history.note("test", "written in a future that was none")
     await clock.jump(-5 * DAY)
     for _ in range(7):
-        await store.history.prune(30)  # a duty that fails here is dark until that day has come
+        await store.history.prune(30)  # if the duty fails here, it fails until that day has come
         await clock.jump(DAY)
     assert await column(store, "SELECT count(*) FROM holdfast.event") == [1]

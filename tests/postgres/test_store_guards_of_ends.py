@@ -1,4 +1,4 @@
-"""What refuses to end a claim or to let a worker go, one obstacle at a time, each beside the case without it."""
+"""The conditions that prevent the end of a claim or of a worker, one at a time, each beside the case without it."""
 
 from typing import Any
 

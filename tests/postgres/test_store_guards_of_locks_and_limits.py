@@ -1,4 +1,4 @@
-"""Which lock each change waits for, and what a limit, a cap or a priority leaves to others."""
+"""Which lock each change waits for, and what a limit, a cap or a priority leaves for other claims."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def lock(name: str) -> str:
 
 
 async def parked(store: PostgresStore, worker: str, tenant: str) -> None:
-    """A worker that is parked for a tenant, and reset."""
+    """Makes a worker that is parked for a tenant and reset."""
     pool = await store.pools.get("linux")
     assert pool is not None
     await add_worker(store, pool, worker)
@@ -61,7 +61,7 @@ async def test_only_a_batch_with_a_capped_tenant_waits_for_the_caps(store: Postg
 
 
 class Held:
-    """A lock that another connection holds meanwhile."""
+    """Holds a lock in another connection."""
 
     def __init__(self, store: PostgresStore, statement: str) -> None:
         self._store, self._statement = store, statement

@@ -1,4 +1,4 @@
-"""The brake counts endings of one kind in ten minutes against what lives of that kind, and nothing else."""
+"""The brake compares the endings of one kind in ten minutes with the living workers of that kind, and with nothing else."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Words that must reach the right ears: callers elsewhere, a worker that is ready again, a server that is another one."""
+"""Reports that must change the right row: a worker that is ready again, an adopted claim, a beat on another server."""
 
 from holdfast.model.outcome import Done
 from holdfast.ports.recovery import Adoption

@@ -1,4 +1,4 @@
-"""Deadlines run only while we could hear: neither an outage nor a jump of the clock ends a claim (P7)."""
+"""Deadlines run in heard time: neither an outage nor a jump of the clock ends a claim (P7)."""
 
 import pytest
 
@@ -26,7 +26,7 @@ HOUR = 3600.0
 
 
 async def leased(store: PostgresStore, lease: float) -> str:
-    """An active claim with such a lease, in a pool where nothing is to be handed over."""
+    """Makes an active claim with this lease, in a pool without hand-over."""
     pool = await store.pools.get("linux") or await make_pool(store, DIRECT)
     await make_warm(store, pool)
     return (await active(store, pool, ask(lease=lease))).claim
@@ -87,7 +87,7 @@ async def test_a_clock_that_jumps_forward_ends_nothing_of_what_is_short(store: P
     clock = await Clock.of(store)
     await leased(store, 4)
     await clock.live(1)
-    await clock.jump(HOUR)  # and in truth no time has passed
+    await clock.jump(HOUR)  # but no real time has passed
     assert await due(store) == []
 
 
@@ -109,7 +109,7 @@ async def test_a_replicas_first_beat_moves_nothing(store: PostgresStore) -> None
     await leased(store, 20)
     await clock.live(10)
     before = await clock.heard()
-    for _ in range(30):  # a replica that crashes and starts again, with hours in between
+    for _ in range(30):  # a replica that crashes and restarts, with hours in between
         await clock.jump(HOUR)
         await clock.beat(None)
     assert await clock.heard() == before

@@ -1,4 +1,4 @@
-"""Who has just spoken is not silent, though its word is stored only a moment later."""
+"""A worker whose agent has just reported is not silent, although its heartbeat is stored a moment later."""
 
 import msgspec
 
@@ -24,13 +24,13 @@ async def test_a_worker_that_has_just_spoken_again_is_not_taken_for_silent(store
     await clock.live(int(SILENT) + 1)
     [(suspect, outcome)] = await passed(Converge(), store, cluster)
     assert (type(suspect), outcome) == (Suspect, Done())
-    await store.workers.report(agent_report(worker), fresh=True)  # what its poll does; its heartbeat is stored within a second
+    await store.workers.report(agent_report(worker), fresh=True)  # as a poll does; the heartbeat is stored within a second
     assert await store.db.value(SUSPECTS) == 0
     assert await planned(Converge(), store, cluster) == [], "it has just spoken"
 
 
 async def test_a_job_whose_agent_has_left_is_not_suspect_after_recovery(store: PostgresStore) -> None:
-    """Decision 0015: from the agent's end on nobody beats for the worker, and its silence is not suspect."""
+    """Decision 0015: after the agent's end no heartbeats come for the worker, and its silence is not suspect."""
 
     clock = await Clock.of(store)
     pool = await make_pool(store, JOB)

@@ -1,4 +1,4 @@
-"""After lost commits: what an agent may have done in one of them is not taken back because it says nothing."""
+"""After lost commits, what an agent may have done in one of them is not undone because the agent is silent."""
 
 import msgspec
 
@@ -17,7 +17,7 @@ UNCONFIRMED = "SELECT count(*) FROM holdfast.worker WHERE unconfirmed_since IS N
 
 
 async def told_and_silent(store: PostgresStore) -> tuple[Pool, Pair]:
-    """A claim that its worker fetched; then commits were lost, and the worker has not spoken since."""
+    """Makes a claim that its worker fetched. Then commits were lost, and the agent has not reported since."""
     clock = await Clock.of(store)
     pool = await make_pool(store, JOB)
     await make_warm(store, pool)
@@ -68,7 +68,7 @@ async def test_a_worker_that_was_unconfirmed_before_is_so_after_the_next_recover
 
 
 async def test_thousands_of_running_jobs_hide_nobody_who_is_due(store: PostgresStore) -> None:
-    """Their agents have left, and are silent for as long as they run."""
+    """Their agents have left and send no reports while the jobs run."""
 
     clock = await Clock.of(store)
     pool = await make_pool(store, JOB)

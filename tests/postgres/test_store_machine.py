@@ -1,4 +1,4 @@
-"""The SQL keeps to the tables of the model: what they do not list is refused, and each change of state is one event."""
+"""The SQL follows the state tables of the model: other changes are refused, and each change of state is one event."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -21,7 +21,7 @@ Call = Callable[[PostgresStore, Pool, str], Awaitable[bool]]
 
 
 async def put_worker(store: PostgresStore, pool: Pool, state: str) -> str:
-    """A worker in this state, with all that the state asks for; a held one under an assigned and delivered claim."""
+    """Makes a worker in this state with everything that the state requires. A held worker has an assigned, delivered claim."""
     worker = name("w")
     await store.db.rows(
         """INSERT INTO holdfast.worker (id, pool_id, state, revision, created_at, state_since, state_heard, pod_uid, ready,
@@ -44,7 +44,7 @@ async def put_worker(store: PostgresStore, pool: Pool, state: str) -> str:
 
 
 async def put_claim(store: PostgresStore, pool: Pool, state: str, id_: str | None = None, worker: str | None = None) -> str:
-    """A claim in this state; a live one holds its worker."""
+    """Makes a claim in this state. A live claim holds its worker."""
     claim = id_ or name("c")
     if state in ("assigned", "active") and worker is None:
         worker = await put_worker(store, pool, "held")
@@ -68,7 +68,7 @@ async def put_claim(store: PostgresStore, pool: Pool, state: str, id_: str | Non
 
 
 async def picture(store: PostgresStore) -> dict[str, Any]:
-    """All claims and workers, as they are."""
+    """Returns all claims and workers as they are."""
     rows = await store.db.rows(
         "SELECT id, to_jsonb(c) AS j FROM holdfast.claim c UNION ALL SELECT id, to_jsonb(w) FROM holdfast.worker w"
     )
@@ -76,7 +76,7 @@ async def picture(store: PostgresStore) -> dict[str, Any]:
 
 
 async def events(store: PostgresStore, id_: str) -> list[str]:
-    """The transitions that the history knows of a worker or claim."""
+    """Returns the transitions of a worker or claim in the history."""
     rows = await store.db.rows("SELECT kind, also FROM holdfast.event WHERE $1 IN (worker_id, claim_id) ORDER BY id", id_)
     noun = "worker." if id_.startswith("w-") else "claim."
     return [kind for row in rows for kind in row if kind is not None and kind.startswith(noun)]

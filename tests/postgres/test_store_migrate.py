@@ -1,4 +1,4 @@
-"""Schema changes: raced, repeated, with two releases side by side, and on the oldest Postgres that we promise."""
+"""Schema changes: concurrent, repeated, with two releases at the same time, and on the oldest supported Postgres."""
 
 import asyncio
 import shutil
@@ -18,14 +18,14 @@ from postgres.store_clock import Clock
 from postgres.store_steps import DIRECT, JOB, SESSION, active, agent_report, ask, end, make_pool, make_warm, match
 from postgres.store_tables import broken, clear_away, due
 
-OLDEST = 15  # what the docs promise
-# Where Debian, Red Hat and Homebrew put the programs of one major version.
+OLDEST = 15  # the version that the docs promise
+# The folders in which Debian, Red Hat and Homebrew install one major version.
 PLACES = ("/usr/lib/postgresql/{}/bin", "/usr/pgsql-{}/bin", "/opt/homebrew/opt/postgresql@{}/bin")
 
 
 @pytest.fixture
 def empty(shared_postgres: EmbeddedPostgres) -> Iterator[str]:
-    """A database with nothing in it."""
+    """Returns the DSN of an empty database."""
 
     async def admin(statement: str) -> None:
         connection = await asyncpg.connect(shared_postgres.dsn, timeout=60)
@@ -46,7 +46,7 @@ async def test_of_four_that_migrate_at_once_one_does_it(empty: str) -> None:
     assert done[-1] == rendering.functions_schema()
     assert await migrate.migrate(empty, "i-1") == [], "again: nothing to do"
     with pytest.raises(WrongInstallation, match="belongs to installation i-1"):
-        await migrate.migrate(empty, "i-2")  # its replica would take every worker of i-1 for dead
+        await migrate.migrate(empty, "i-2")  # otherwise its replica would treat every worker of i-1 as dead
     connection = await asyncpg.connect(empty)
     try:
         assert await connection.fetchval("SELECT count(*) FROM holdfast.installation") == 1
@@ -86,7 +86,7 @@ async def test_two_releases_work_side_by_side(store: PostgresStore, monkeypatch:
 
 @pytest.fixture(scope="module")
 def oldest() -> Iterator[EmbeddedPostgres]:
-    """The oldest Postgres that we promise, if this machine has it."""
+    """Starts the oldest Postgres that the docs promise, if this machine has it."""
     found = None
     for place in PLACES:
         try:

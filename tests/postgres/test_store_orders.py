@@ -1,4 +1,4 @@
-"""Two changes of one claim, in both orders: the first that was stored wins, the other finds it so, and the worker moves once."""
+"""Two changes of one claim, in both orders: the first one wins, the second one detects it, and the worker changes once."""
 
 import pytest
 
@@ -121,7 +121,7 @@ async def test_an_acknowledgement_sent_twice_at_once_is_accepted_twice(store: Po
     pair = await lone_assigned(store, JOB)
     await deliver(store, pair)
     async with replicas(store, 1) as (other,):
-        # The agent's first call timed out and is still under way when it asks again, elsewhere.
+        # The agent's first call timed out and still runs when the agent repeats it at another replica.
         calls = [acknowledge(door, pair.worker, pair.fence, None) for door in (store, other)]
         answers = await queued(store, row_lock("claim", pair.claim), *calls)
     assert answers == [pair.claim, pair.claim], "told that it is stale, the agent would drop a claim that is active"
@@ -130,7 +130,7 @@ async def test_an_acknowledgement_sent_twice_at_once_is_accepted_twice(store: Po
 
 async def test_a_late_offer_takes_nothing_back_from_a_worker_that_was_told(store: PostgresStore) -> None:
     pair = await lone_assigned(store, JOB)
-    # A slow hand-over was taken up by another replica, which offered and delivered; then the slow one offers as well.
+    # Another replica took over a slow hand-over, offered and delivered. Then the slow replica offers as well.
     await deliver(store, pair)
     await store.claims.offer([(pair.claim, pair.fence, True)])
     assert await store.db.value("SELECT delivered FROM holdfast.claim WHERE id = $1", pair.claim)
@@ -172,7 +172,7 @@ async def test_an_offer_of_an_old_fence_changes_nothing(store: PostgresStore) ->
 
 
 async def test_one_too_many_is_judged_by_what_its_pool_has_when_it_goes(store: PostgresStore) -> None:
-    """A claim is served between the look that found a surplus and the deed: then there is none any more."""
+    """A claim is served between the read that found a surplus and the action. Then there is no surplus any more."""
 
     pool = await make_pool(store, BARE)
     workers = await make_warm(store, pool, 4)

@@ -1,4 +1,4 @@
-"""A pod without a row is ended once, however long it takes to end: the brake counts what is ended."""
+"""A pod without a row is ended and counted by the brake once, however long its end takes."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ ENDINGS = "SELECT count(*) FROM holdfast.ending WHERE kind = 'worker'"
 
 
 class Ending(RecordedCluster):
-    """Its pods take their time."""
+    """A cluster whose pods end slowly."""
 
     async def delete(self, name: str, uid: str, grace: float) -> None:
         self.kept[name] = msgspec.structs.replace(self.kept[name], terminating=True)

@@ -1,4 +1,4 @@
-"""Protection: a late clear never takes it from a new claim, and a pool that requires it refuses without it (P3)."""
+"""A late clear never removes the protection of a new claim, and a pool that requires protection refuses without it (P3)."""
 
 import asyncio
 from typing import Literal
@@ -20,7 +20,7 @@ from postgres.store_tables import broken, state_of
 
 
 async def left_over(store: PostgresStore, pool: Pool, cluster: RecordedCluster) -> Clear:
-    """A claim was cancelled after its worker was protected: a plan to clear it, as `converge` makes it."""
+    """Returns the plan of `converge` to clear a worker whose claim was cancelled after the worker was protected."""
     pair = await assigned(store, pool)
     assert pair.uid is not None
     await cluster.protect(pair.worker, pair.uid, Stamp(pair.tenant, pair.claim, pair.fence))
@@ -78,7 +78,7 @@ async def test_clears_racing_claims_leave_every_holder_protected(store: Postgres
         plan = await left_over(store, pool, cluster)
 
         async def claim() -> None:
-            # A worker whose row is being written is passed over; the duty `match` looks again.
+            # A worker whose row is locked is skipped. The duty `match` tries again.
             new, pairs = ask(), []
             async with asyncio.timeout(PATIENCE):
                 while not pairs:
@@ -117,7 +117,7 @@ async def test_only_a_free_worker_that_is_as_seen_is_unprotected(store: Postgres
 
 
 async def test_a_free_worker_that_is_protected_is_looked_at_soon(store: PostgresStore) -> None:
-    """The look right after its claim's end may come too early to clear it."""
+    """The check right after the end of its claim may come too early to clear it."""
 
     pair = await lone_active(store, SESSION, ask("a", lease=60.0))
     assert await due_workers(store) == []
@@ -171,7 +171,7 @@ class Stripping(RecordedCluster):
 
 
 async def noted(store: PostgresStore, worker: str) -> bool:
-    """What our own row says of the pod."""
+    """Returns whether the row shows the pod as protected."""
     return bool(await store.db.value("SELECT protected FROM holdfast.worker WHERE id = $1", worker))
 
 
@@ -180,7 +180,8 @@ async def test_only_a_protection_that_was_seen_is_noted_of_the_pod(store: Postgr
     pool = await make_pool(store, BARE if seen else with_mode("always"))
     [worker] = await make_warm(store, pool)
     cluster = RecordedCluster(pool, [worker])
-    cluster.down = not seen  # in `always` it is given out blindly: it has been protected since its birth, most likely
+    # in the mode `always` it is given out without a check, because it is most likely protected since its start
+    cluster.down = not seen
     [pair] = (await store.claims.match(pool.id, [ask()], 1)).pairs
     assert not await noted(store, worker)
     await claim_path(store, cluster).hand_over(pool, pair)
@@ -248,7 +249,7 @@ async def test_a_pool_without_protection_does_not_speak_of_it(store: PostgresSto
 
 @pytest.mark.parametrize("moment", ["cancelled while it is protected", "refused after an answer that was lost"])
 async def test_a_worker_to_which_nothing_was_delivered_is_warm_again_without_a_stamp(store: PostgresStore, moment: str) -> None:
-    """At once, by the one whose hand-over failed, not by a later pass."""
+    """The replica whose hand-over failed clears it at once, without waiting for a later pass."""
 
     pool = await make_pool(store, msgspec.structs.replace(JOB, protection=ProtectionSpec(required=True)))
     [worker] = await make_warm(store, pool)

@@ -59,7 +59,7 @@ async def test_secrets_are_erased_as_soon_as_nobody_needs_them(store: PostgresSt
         await make_warm(store, pool)
         [pair] = await match(store, pool)
         told = await deliver(store, pair)
-        again = await store.claims.deliver(pair.worker, f"uid-{pair.worker}")  # the answer may be lost: told again
+        again = await store.claims.deliver(pair.worker, f"uid-{pair.worker}")  # the answer may be lost, so it is delivered again
         assert again == told
         assert told.secrets == {"token": "hunter2"}
     assert await store.db.value(kept) == 1
@@ -124,7 +124,7 @@ async def test_pruning_forgets_no_agent_that_speaks_without_a_row(store: Postgre
     await store.workers.beat([stranger])
     await clock.live(2)
     await store.history.prune(7)
-    # What it says is all that tells a busy pod without a row from an idle one, which may be deleted.
+    # Only this report tells a busy pod without a row from an idle one, which may be deleted.
     assert [heartbeat.claim for heartbeat in await store.workers.heartbeats(["w-stranger"])] == ["c-9"]
 
 
@@ -164,7 +164,7 @@ async def test_two_thousand_claims_of_a_capped_tenant_block_nobody(store: Postgr
     await make_warm(store, pool, 8)
     pairs = await match(store, pool, *(ask("greedy", priority=9 if n % 2 else 0) for n in range(2000)))
     assert len(pairs) == 2
-    # Behind all of them, and with less priority than half of them.
+    # After all of them, and with a lower priority than half of them.
     served = await match(store, pool, *(ask(tenant) for tenant in ("b", "c", "b")))
     assert [pair.tenant for pair in served].count("b") == 2
     assert len(served) == 3

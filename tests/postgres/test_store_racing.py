@@ -1,4 +1,4 @@
-"""Many ask at once: each worker, key, cap, slot and term is given exactly once (P1)."""
+"""Many callers at the same time: each worker, key, cap, slot and term is given exactly once (P1)."""
 
 import asyncio
 
@@ -176,7 +176,7 @@ async def test_a_held_worker_is_never_condemned(store: PostgresStore, spec: Pool
     assert worker is not None
     for version in (worker.version, None):
         assert await store.workers.condemn(pair.worker, version, "not wanted", counted=False) == Stale()
-    # And from the other side: a row that lies about itself does not expose its claim.
+    # The other direction: a wrong row does not expose its claim.
     await store.db.rows("UPDATE holdfast.worker SET state = 'retiring', claim_id = NULL WHERE id = $1", pair.worker)
     await store.db.rows("UPDATE holdfast.worker SET state = 'warm', tenant = NULL WHERE id = $1", pair.worker)
     assert await store.workers.condemn(pair.worker, None, "not wanted", counted=False) == Stale()

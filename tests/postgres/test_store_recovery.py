@@ -1,4 +1,4 @@
-"""After lost commits: fences grow past all that were given, everything waits, and what pods and agents say is adopted (P7)."""
+"""After lost commits: new fences exceed all old ones, everything waits, and what pods and agents report is adopted (P7)."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ RECOVERING = Skipped("recovering")
 
 
 def held_by(pool: Pool, worker: str, fence: int, **other: Any) -> Adoption:
-    """What a pod and its agent say."""
+    """Returns an adoption with what a pod and its agent report."""
     said = {"claim": name("c"), "tenant": "acme", "uid": f"uid-{worker}"} | other
     return Adoption(worker=worker, fence=fence, pool=pool.name, pool_id=pool.id, revision=pool.revision, **said)
 
@@ -94,12 +94,12 @@ async def test_while_recovering_nothing_is_given_out_ended_or_made(store: Postgr
 
 
 async def test_nobody_knows_what_was_delivered_before_commits_were_lost(store: PostgresStore) -> None:
-    """So a worker that may know of this tenant is not given back to everybody, and one that does know may go on."""
+    """So a worker that may know this tenant is not given to others, and one that does know it may continue."""
 
     pool = await make_pool(store, JOB)
     await make_warm(store, pool, 2)
     silent, going = [await assigned(store, pool) for _ in range(2)]
-    await store.claims.offer([(silent.claim, silent.fence, True)])  # the other's offer is among what was lost
+    await store.claims.offer([(silent.claim, silent.fence, True)])  # the offer of the other claim is among the lost commits
     await store.recovery.begin("restored", 0)
     assert await store.recovery.end() == Done()
     rows = await store.db.rows(
@@ -194,7 +194,7 @@ async def test_a_known_claim_found_running_is_active_and_its_secrets_are_erased(
     pair = await assigned(store, pool, new)
     other = two if pair.worker == one else one
     await store.recovery.begin("restored", 0)
-    # In the lost commits it was requeued, given to the other worker and acknowledged there.
+    # In the lost commits the claim was requeued, given to the other worker and acknowledged there.
     assert await store.recovery.adopt(held_by(pool, other, pair.fence + 1, claim=new.id)) == Done()
     [found] = await store.claims.get([new.id])
     assert (found.state, found.protected) == ("active", False), "P3: its holder is told what is sure"

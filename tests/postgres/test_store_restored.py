@@ -1,4 +1,4 @@
-"""A restored database meets pods: what they show is adopted; what nobody speaks for is neither given out nor ended (P1, P7)."""
+"""A restored database: what pods show is adopted, and an unconfirmed worker is neither given out nor ended (P1, P7)."""
 
 import msgspec
 import pytest
@@ -36,7 +36,7 @@ async def test_of_an_agentless_pool_the_stamped_are_adopted_and_the_unstamped_ar
     pool = await make_pool(store, BARE)
     [busy, free] = await make_warm(store, pool, 2)
     cluster = RecordedCluster(pool, [busy, free, "w-busy", "w-free"])
-    # In the lost commits two claims were given out, one of them on a worker that was made since.
+    # In the lost commits two claims were given out, one of them on a worker that was created in them.
     last = (await store.recovery.state()).last_fence
     for n, worker in enumerate((busy, "w-busy"), 1):
         await cluster.protect(worker, f"uid-{worker}", Stamp("acme", f"c-lost-{n}", last + n))
@@ -111,7 +111,7 @@ async def test_an_agent_that_was_resetting_when_commits_were_lost_is_retired_and
     pool = await make_pool(store, SESSION)
     worker = "w-lost" if spoke == "without a row" else (await make_warm(store, pool))[0]
     cluster = RecordedCluster(pool, [worker])
-    # The backup shows it warm, or not at all. In the lost commits it served tenant a, whose claim has ended.
+    # The backup shows the worker as warm, or not at all. In the lost commits it served tenant a, whose claim has ended.
     fence = (await store.recovery.state()).last_fence + 7
     resetting = agent_report(worker, doing="resetting", reset_fence=fence)
     await store.recovery.begin("restored", 0)
@@ -141,9 +141,9 @@ async def test_pruning_takes_nothing_that_lost_commits_may_have_known_of(store: 
     assert await end(store, pair.claim, "result") == Done()
     [row] = await store.workers.rows([pair.worker])
     cluster, prune = RecordedCluster(), Prune()
-    cluster.outputs = {pair.claim, "c-lost"}  # of the second, only the lost commits knew
+    cluster.outputs = {pair.claim, "c-lost"}  # the second one was only in the lost commits
     before = PruneOutputs(frozenset(await store.history.live_outputs()))
-    await clock.jump(DAY + 60)  # as old as the backup is
+    await clock.jump(DAY + 60)  # the age of the backup
     await store.recovery.begin("restored", 0)
     await store.workers.beat([agent_report("w-lost", doing="running", claim="c-lost", fence=pair.fence + 1, tenant="acme")])
 

@@ -1,4 +1,4 @@
-"""Many hand-overs at once: they share their offers, each caller hears of its own claim, and a failure is everybody's."""
+"""Many hand-overs at the same time share their offers. Each caller gets its own claim, and all get a failure of the batch."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ RUSH = 24
 
 
 def counted(store: PostgresStore, monkeypatch: pytest.MonkeyPatch, fail: int = 0) -> dict[str, int]:
-    """How often a claim was offered and looked at; the first `fail` offers do not reach the store."""
+    """Counts how often claims were offered and read. The first `fail` offers do not reach the store."""
     calls = {"offer": 0, "get": 0, "state": 0}
     offer, get, state = store.claims.offer, store.claims.get, store.claims.state
 
@@ -96,7 +96,7 @@ async def test_an_offer_of_an_old_fence_in_the_same_batch_is_nobodys_answer(
 async def test_offers_and_what_is_seen_of_their_workers_never_wait_for_each_other_in_a_circle(store: PostgresStore) -> None:
     pool = await make_pool(store, BARE)
     workers = sorted(await make_warm(store, pool, RUSH))
-    # Claims in the opposite order of their workers: who locks along the claims meets who locks along the workers.
+    # Claims have the opposite order of their workers, so that locks in the order of claims and of workers would deadlock.
     pairs = [await assigned(store, pool, msgspec.structs.replace(ask(), id=f"c-{99 - n}")) for n in range(RUSH)]
     assert [pair.worker for pair in pairs] == workers
     seen = [

@@ -1,4 +1,4 @@
-"""`doctor` sees standbys that may lose commits, and says so where Postgres hides them from its role."""
+"""`doctor` reports standbys that may lose commits, and reports if Postgres hides standbys from its role."""
 
 import asyncio
 import subprocess
@@ -17,7 +17,7 @@ from waiting import Deadline, eventually
 pytestmark = pytest.mark.usefixtures("durable")
 
 CHECK = "an acknowledged commit survives"
-PLAIN = "plain_reader"  # may read our tables, and nothing of the server
+PLAIN = "plain_reader"  # a role that can read the product's tables, and nothing about the server
 MAKE_PLAIN = [
     f"DO $$ BEGIN CREATE ROLE {PLAIN}; EXCEPTION WHEN duplicate_object THEN NULL; END $$",
     f"GRANT USAGE ON SCHEMA holdfast TO {PLAIN}",
@@ -28,7 +28,7 @@ MAKE_PLAIN = [
 
 @pytest.fixture
 def standby(shared_postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[str]:
-    """One that takes every change and confirms none before it is acknowledged."""
+    """Starts a standby that receives every change, asynchronously."""
     name = "far-away"
     program = [str(shared_postgres.bin_dir / "pg_receivewal"), "--no-loop", "--directory", str(tmp_path)]
     follows = subprocess.Popen([*program, "--dbname", f"{shared_postgres.dsn}&application_name={name}"])
@@ -66,7 +66,7 @@ async def test_an_asynchronous_standby_is_named(store: PostgresStore, standby: s
 
 
 async def test_a_standby_that_our_role_may_not_see_does_not_pass_for_a_good_one(store: PostgresStore, standby: str) -> None:
-    store.db._pool._maxsize = 1  # one connection: the role is its session's
+    store.db._pool._maxsize = 1  # one connection, because the role is set in its session
     await follows(store)
     for statement in MAKE_PLAIN:
         await store.db.rows(statement)
@@ -74,7 +74,7 @@ async def test_a_standby_that_our_role_may_not_see_does_not_pass_for_a_good_one(
     found = await checked(store)
     assert not found["ok"]
     assert found["detail"] == f"whether standby {standby} is asynchronous cannot be seen: GRANT pg_read_all_stats TO {PLAIN}"
-    # What it advises helps.
+    # The advice of `doctor` helps.
     await store.db.rows("RESET ROLE")
     await store.db.rows(f"GRANT pg_read_all_stats TO {PLAIN}")
     await store.db.rows(f"SET ROLE {PLAIN}")

@@ -1,4 +1,4 @@
-"""Terms: of many who want a duty, one has it; and a replica that was slow takes nothing from one that was not (P6)."""
+"""Terms: of many replicas that want a duty, one gets it, and a slow replica takes nothing from a faster one (P6)."""
 
 import asyncio
 
@@ -32,7 +32,7 @@ async def test_of_many_who_take_a_term_one_has_it(store: PostgresStore) -> None:
 async def test_a_replica_that_paused_after_reading_the_clock_does_not_take_a_term_that_was_taken_meanwhile(
     store: PostgresStore,
 ) -> None:
-    # The slow replica's function reads the clock and then stands still for a moment, as a busy server lets it.
+    # The slow replica's function reads the clock and then pauses, as may happen on a busy server.
     await store.db.rows(
         """CREATE OR REPLACE FUNCTION holdfast.now() RETURNS timestamptz LANGUAGE plpgsql VOLATILE AS $$
            DECLARE t timestamptz := clock_timestamp();
@@ -48,7 +48,7 @@ async def test_a_replica_that_paused_after_reading_the_clock_does_not_take_a_ter
         taking = asyncio.create_task(slow.fleet.take_term("scale", "r-slow", 10.0, 10.0))
         await waiting(store, 1, taking)
         quick = asyncio.create_task(store.fleet.take_term("scale", "r-fast", 10.0, 10.0))
-        # Either it takes the term meanwhile, or it stands behind the slow one's lock: both are fine.
+        # Either it takes the term, or it waits for the lock of the slow one. Both are correct.
         await until_waiting_or_done(store, 2, quick)
         await holder.execute("SELECT pg_advisory_unlock(42)")
         taken = {"r-slow": await taking, "r-fast": await quick}
@@ -78,7 +78,7 @@ async def test_a_holder_that_lives_without_progress_loses_its_term(store: Postgr
         assert await store.fleet.take_term("scale", "r-2", 10.0, 10.0) is None
     await clock.jump(1)
     assert await store.fleet.take_term("scale", "r-2", 10.0, 10.0) == 2
-    # What the old holder still reports is not the new holder's progress.
+    # A report of the old holder does not count as progress of the new holder.
     await clock.jump(9)
     beat = await store.fleet.beat("r-1", 1.0, 10.0, [report("scale", 1)])
     [term] = [term for term in beat.terms if term.duty == "scale"]
@@ -96,5 +96,5 @@ async def test_a_replica_that_leaves_frees_its_terms_at_once(store: PostgresStor
 
 async def test_a_replica_whose_joining_was_stored_without_its_knowing_joins_again(store: PostgresStore) -> None:
     await join(store, "r-1")
-    await join(store, "r-1")  # the first answer was lost: whoever may not repeat this never beats again
+    await join(store, "r-1")  # the first answer was lost; a replica that could not repeat this would never beat again
     assert await store.db.value("SELECT count(*) FROM holdfast.replica WHERE id = 'r-1'") == 1

@@ -1,4 +1,4 @@
-"""A burst of hand-overs takes turns: none is given up because it waited for others, and none waits for a cluster that hangs."""
+"""Many hand-overs take turns: none is given up because it waited for others, and none waits for a cluster that hangs."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ ERRORS = "holdfast_protect_errors_total"
 
 
 async def handed(store: PostgresStore, kind: type[RecordedCluster]) -> tuple[RecordedCluster, Metrics, float]:
-    """A burst on a cluster, and how long it took."""
+    """Runs many hand-overs on a cluster. Returns the cluster, the metrics and the duration."""
     pool = await make_pool(store, BARE)
     cluster, metrics = kind(pool, await make_warm(store, pool, BURST)), Metrics()
     pairs: list[Pair] = await match(store, pool, *(ask() for _ in range(BURST)))
@@ -26,7 +26,7 @@ async def handed(store: PostgresStore, kind: type[RecordedCluster]) -> tuple[Rec
 
 
 class Slow(RecordedCluster):
-    """Each write takes so long that a burst is not written within the second of one try."""
+    """Each write is so slow that not all of them finish within the one second of a try."""
 
     at_once = most = 0
 
@@ -65,7 +65,7 @@ async def test_who_can_wait_lets_hand_overs_go_first_but_not_for_ever(store: Pos
     cluster = Hanging(pool, await make_warm(store, pool))
     [pair] = await match(store, pool, ask())
     handovers = claim_path(store, cluster)
-    await asyncio.wait_for(handovers.yield_to_hand_overs(), YIELD_SECONDS / 2)  # nothing is under way
+    await asyncio.wait_for(handovers.yield_to_hand_overs(), YIELD_SECONDS / 2)  # no hand-over is in progress
     handing = asyncio.create_task(handovers.hand_over(pool, pair))
     await asyncio.sleep(0)
     began = asyncio.get_running_loop().time()

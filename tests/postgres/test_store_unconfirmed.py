@@ -1,4 +1,4 @@
-"""A worker that was not confirmed since lost commits: one column, one rule, and a release beside us that knows neither (P7)."""
+"""An unconfirmed worker after lost commits: one column, one rule, and an older release beside it that knows neither (P7)."""
 
 from holdfast.model.outcome import Done, Stale
 from holdfast.postgres.migrate import migrate
@@ -8,7 +8,7 @@ from postgres.store_steps import DIRECT, JOB, SESSION, active, agent_report, ask
 from postgres.store_tables import column
 
 UNCONFIRMED = "SELECT id FROM holdfast.worker WHERE unconfirmed_since IS NOT NULL ORDER BY id"
-# How the release before this one ends a recovery: it knows the installation and `suspect_since`.
+# How the previous release ends a recovery: it knows the installation and `suspect_since`.
 ENDED_BEFORE = """
 WITH i AS (UPDATE holdfast.installation SET recovering_since = NULL, recovered_at = holdfast.now() RETURNING recovered_at)
 UPDATE holdfast.worker SET suspect_since = i.recovered_at FROM i WHERE state IN ('warm', 'parked', 'held')
@@ -22,7 +22,7 @@ async def recovered(store: PostgresStore) -> None:
 
 
 async def unsuspected(store: PostgresStore) -> None:
-    """As it will be without the trigger for the release before: the rule must not lean on `suspect_since`."""
+    """Clears `suspect_since`, as it will be without the trigger for the previous release. The rule must not depend on it."""
     await store.db.rows("UPDATE holdfast.worker SET suspect_since = NULL")
 
 

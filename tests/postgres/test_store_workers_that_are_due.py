@@ -1,4 +1,4 @@
-"""Between two full passes, a worker is looked at as soon as time alone made something due, and not a moment sooner."""
+"""Between two full passes, a worker is checked as soon as something is due because of time alone, and not earlier."""
 
 from typing import Any
 

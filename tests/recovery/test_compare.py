@@ -1,4 +1,4 @@
-"""After lost commits: who is adopted, whose word counts, and when recovery may end."""
+"""After lost commits: which pods and agents are adopted, which report counts, and when recovery may end."""
 
 from typing import Any
 
@@ -53,8 +53,9 @@ def test_what_the_row_knows_already_is_left_alone() -> None:
 
 
 def test_a_hold_whose_end_the_row_knows_is_not_adopted_again() -> None:
-    """The row remembers this very fence and holds the claim no more, so nothing of it was lost: it ended, or went to another
-    worker. Adopted again, the claim would be torn from the worker that serves it now."""
+    """The row has this fence and does not hold the claim any more, so no commit about it was lost: it ended, or went to another
+    worker. If it were adopted again, it would be taken from the worker that serves it now.
+    """
     for one in (row("retiring", fence=FENCE), row("parked", fence=FENCE)):
         assert compare(one, BUSY_POD, None) == []
 
@@ -93,7 +94,7 @@ def test_a_lost_acknowledgement_is_made_up_by_the_agents_word_that_it_runs() -> 
 
 
 def test_the_last_word_of_an_agent_that_has_left_counts_more_than_one_that_was_stored_late() -> None:
-    """It said that it was idle just before its claim; that was stored just after the database had lost the claim."""
+    """The agent reported idle just before its claim. That report was stored just after the database had lost the claim."""
     late = heartbeat(doing="idle", **SPOKE)
     assert adopted(compare(row(), pod(stamp=STAMP, protected=True, left_to=FENCE), late)) == ("c-1", "acme", FENCE)
     assert adopted(compare(None, pod(stamp=STAMP, protected=True, left_to=FENCE), late)) == ("c-1", "acme", FENCE)
@@ -103,7 +104,7 @@ def test_the_last_word_of_an_agent_that_has_left_counts_more_than_one_that_was_s
 @pytest.mark.parametrize("phase", ["running", "ended"])
 @pytest.mark.parametrize("stamp", [STAMP, None])
 def test_a_lost_acknowledgement_is_made_up_by_the_last_word_of_an_agent_that_has_left(phase: Phase, stamp: Stamp | None) -> None:
-    """Its command runs or has run: given to another worker, it would run twice (P8)."""
+    """Its command runs or has run. If it were given to another worker, it would run twice (P8)."""
     assigned, left = row("held", claim_state="assigned"), pod(phase=phase, stamp=stamp, left_to=FENCE)
     assert adopted(compare(assigned, left, None)) == ("c-1", "acme", FENCE)
     assert compare(assigned, pod(phase=phase, stamp=stamp, left_to=FENCE - 1), None) == [], "that was another assignment"
@@ -155,8 +156,9 @@ def test_a_look_at_some_workers_never_ends_recovery() -> None:
 
 @pytest.mark.parametrize("age", [6.0, LISTEN, 1e6])
 def test_recovery_does_not_end_before_a_pod_that_is_ahead_was_compared(age: float) -> None:
-    """A backup from before the last failover: its epoch grows to the one that pods were stamped in, and their fences are
-    still ahead. Ended like this, recovery leaves rows that call a busy worker free, until a pass begins another."""
+    """The backup is from before the last failover. Its epoch grows to the epoch of the pods' stamps, and their fences are still
+    ahead. If recovery ended now, it would leave rows that show a busy worker as free, until a pass begins another recovery.
+    """
     ahead = pod(stamp=Stamp("acme", "c-9", fence_of(EPOCH, 5000)), protected=True)
     word = heartbeat(doing="running", claim="c-9", fence=fence_of(EPOCH, 5000), tenant="acme", **SPOKE)
     plan = Converge().plan(seen(row(heartbeat=word), ahead, state=state(recovering=True, age=age)))

@@ -1,4 +1,4 @@
-"""Lost commits are noticed by the first beat, however few they are and whoever beats; and before that nothing is done (P7)."""
+"""The first beat of any replica notices lost commits, however few they are. Before that nothing is done (P7)."""
 
 import asyncio
 import fcntl
@@ -31,12 +31,12 @@ RECOVERIES = "SELECT recoveries FROM holdfast.installation"
 
 
 async def restore(store: PostgresStore, mark: int) -> None:
-    """As a plain copy of older files shows itself: the same server, the same timeline, an earlier mark."""
+    """Makes the database look like a copy of older files: the same server, the same timeline, an earlier mark."""
     await store.db.rows("UPDATE holdfast.hearing SET mark = $1", mark)
 
 
 async def interrupt(replica: Replica) -> None:
-    """A beat of this replica cannot be stored."""
+    """Makes a beat of this replica fail."""
 
     async def refuse(*_: object) -> Any:
         raise StoreUnavailable("the store is not available (ConnectionRefusedError)")
@@ -50,7 +50,7 @@ async def interrupt(replica: Replica) -> None:
 @pytest.mark.parametrize("first", [0, 1, 2])
 @pytest.mark.parametrize("lost", [1, 2, 3])
 async def test_whoever_beats_first_notices_that_even_one_mark_was_lost(store: PostgresStore, lost: int, first: int) -> None:
-    """Of three replicas each has seen another mark. The others may be dead: only what they kept outside is left of them."""
+    """Each of three replicas has seen another mark. The others may be dead, so only their marks outside are left."""
 
     outside = RecordedCluster()
     async with replicas(store, 3) as doors:
@@ -73,7 +73,7 @@ async def test_a_loss_that_all_replicas_see_is_one_recovery(store: PostgresStore
         beating = [replica_on(door, outside) for door in doors]
         for replica in beating:
             await replica.beat()
-        outside.down = True  # so that each knows its own mark, and no other
+        outside.down = True  # so that each replica knows only its own mark
         for _ in range(20):
             await beating[2].beat()
         await restore(store, 0)
@@ -93,7 +93,7 @@ async def test_a_loss_that_all_replicas_see_is_one_recovery(store: PostgresStore
 async def test_a_replica_that_slept_does_nothing_before_it_has_compared(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Paused while the others saw the database lose commits, it knows of no mark that is missing."""
+    """The replica was paused while the others saw the database lose commits. It does not know that a mark is missing."""
     monkeypatch.setattr(marks, "UNHEARD_SECONDS", 0.2)
 
     pool = await make_pool(store, DIRECT)
@@ -102,7 +102,7 @@ async def test_a_replica_that_slept_does_nothing_before_it_has_compared(
         replica = replica_on(door, RecordedCluster())
         await replica.beat()
         assert len(await match(door, pool, ask())) == 1
-        time.sleep(0.3)  # the whole process stands still, as under SIGSTOP
+        time.sleep(0.3)  # blocks the whole process, as SIGSTOP does
         await asyncio.sleep(0)
         assert await match(door, pool, ask()) == []
         await replica.beat()
@@ -152,17 +152,17 @@ async def test_what_was_given_out_since_the_last_mark_and_then_lost_is_noticed_b
         await replica_on(other, pods).beat()
         survivor = replica_on(one, pods)
         await survivor.beat()
-        before = await store.db.value("SELECT nextval('holdfast.fence')")  # others were served before
+        before = await store.db.value("SELECT nextval('holdfast.fence')")  # other claims were served before
         given = await assigned(other, pool)
         await pods.protect(given.worker, f"uid-{given.worker}", Stamp(given.tenant, given.claim, given.fence))
 
-        # The other replica dies, and the database falls back to its last mark. No mark is missing.
+        # The other replica dies, and the database returns to its last mark. No mark is missing.
         await interrupt(survivor)
         await store.db.rows("DELETE FROM holdfast.claim")
         await store.db.rows(
             "UPDATE holdfast.worker SET state = 'warm', claim_id = NULL, held_from = NULL, tenant = NULL, fence = NULL"
         )
-        # After a crash Postgres goes on behind the numbers that it had put by.
+        # After a crash Postgres continues after the sequence numbers that it had reserved.
         await store.db.rows("SELECT setval('holdfast.fence', $1)", before + (32 if back == "all but the sequence" else 0))
         if back == "all, and the worker was new":
             await store.db.rows("DELETE FROM holdfast.worker WHERE id = $1", given.worker)
@@ -183,7 +183,7 @@ async def test_stamps_that_the_rows_know_are_no_loss(store: PostgresStore) -> No
     await pods.protect("w-stranger", "uid-w-stranger", Stamp("x", "c-long-ago", held.fence - 1))
     for pair in (held, parked):
         await hand_over(store, pool, pair)
-    # Their stamps are left over until `converge` clears them.
+    # Their stamps stay until `converge` clears them.
     assert await end(store, parked.claim) == Done()
     assert await end(store, cancelled.claim, "cancel") == Done()
     assert await store.claims.requeue(moved.claim, moved.fence, reason="its pod was gone") == Done()
@@ -229,7 +229,7 @@ async def test_the_marks_lock_held_by_another_replica_stops_no_beat(store: Postg
     cluster = LocalCluster(tmp_path / "workers", tmp_path / "output", highwater, tmp_path / "servers", "i-test", b"key")
     replica = replica_on(store, cluster)
     with open(tmp_path / ".highwater.json.lock", "w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # another replica stands still with it
+        fcntl.flock(held, fcntl.LOCK_EX)  # another replica hangs while it holds the lock
         begun = time.monotonic()
         while time.monotonic() - begun < 2.5 * LOCK_SECONDS:
             deadline = Deadline(LOCK_SECONDS)

@@ -1,4 +1,4 @@
-"""Looks at single workers: one step leads to the next, and a worker that always needs something keeps no replica busy."""
+"""Checks of single workers: one step leads to the next, and a worker that always needs something does not keep a replica busy."""
 
 import asyncio
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ class Restless:
 
 
 async def looked(outcome: Outcome, seconds: float, trusted: bool = True) -> list[list[str]]:
-    """Returns the looks that one signal leads to within so many seconds, if every step ends like this."""
+    """Returns the checks that one signal causes within so many seconds, if every step has this outcome."""
     converge, terms, signals = Restless(), Terms("r-1"), Signals()
     if trusted:
         terms.took("converge", 1, asyncio.get_running_loop().time())
@@ -50,7 +50,7 @@ async def looked(outcome: Outcome, seconds: float, trusted: bool = True) -> list
     task = asyncio.create_task(looks.at_changed())
     signals.workers.changed("w-2", "w-1")
     signals.workers.changed("w-1")
-    await asyncio.sleep(seconds)  # the time itself is what is measured
+    await asyncio.sleep(seconds)  # this duration itself is measured
     task.cancel()
     return converge.looks
 

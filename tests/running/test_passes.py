@@ -1,4 +1,4 @@
-"""One pass of a duty, as its replica tells the store of it."""
+"""One pass of a duty, and what its replica reports about it to the store."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ def holding() -> Terms:
 
 
 class Sweep:
-    """A duty whose reads take so long that a beat is stored meanwhile."""
+    """A duty whose reads take so long that a beat is stored in the meantime."""
 
     name = "sweep"
     period = 1.0
@@ -75,11 +75,11 @@ async def test_a_pass_that_could_read_is_told_as_a_success_also_if_it_took_long(
 
 
 class Never:
-    """An action type of its own, whose handler swallows the cancellation."""
+    """An action type for this test, whose handler ignores its cancellation."""
 
 
 async def stubborn(_action: object) -> Done:
-    """Applies an action so slowly that the pass runs out of time, and swallows the cancellation that tells it so."""
+    """Applies an action so slowly that the pass exceeds its time, and ignores the cancellation."""
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.sleep(60)
     return Done()
@@ -98,4 +98,4 @@ async def test_a_pass_that_runs_out_of_time_in_an_action_that_swallows_the_cance
     passes = Passes(Ports(NOBODY, NOBODY), cast(Any, stubborn), terms, Metrics(), Signals())
     assert await passes.run_once(Busy(terms, None, 0)) == []
     (report,) = terms.reports()
-    assert (report.skips, report.succeeded, report.failure) == (1, False, "a pass stood still and was given up")
+    assert (report.skips, report.succeeded, report.failure) == (1, False, "the pass made no progress and was stopped")

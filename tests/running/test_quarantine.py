@@ -1,4 +1,4 @@
-"""Calling a person: only for a pod that is really there, whatever a list said."""
+"""A person is alerted only about a pod that really exists, whatever a list showed."""
 
 from pathlib import Path
 

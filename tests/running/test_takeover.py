@@ -1,4 +1,4 @@
-"""A duty whose holder lives but does not progress is taken over, by a replica whose own reads work, and by no other."""
+"""A duty whose holder is alive but makes no progress is taken over, but only by a replica whose own reads work."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -58,7 +58,7 @@ async def test_with_the_cluster_away_nobody_steals_from_anybody(dsn: str, home: 
     async def stale() -> bool:
         found = await store.fleet.duties()  # type: ignore[attr-defined]
         converge = next(duty for duty in found if duty["duty"] == "converge")
-        return converge["skips"] >= 8  # so many passes could not read: long stale by now
+        return converge["skips"] >= 8  # after so many failed passes it is stale
 
     await until_async(stale, "passes fail for a while")
     assert await _term(store) == first
@@ -70,7 +70,7 @@ async def test_with_the_cluster_away_nobody_steals_from_anybody(dsn: str, home: 
 async def replica(dsn: str, home: Path, kind: type[LocalCluster]) -> Wired:
     layout = Layout(home)
     layout.ensure()
-    layout.install.write_text("i-test")  # whose database this is
+    layout.install.write_text("i-test")  # the installation of this database
     made = local_cluster(layout)
     cluster = made if kind is LocalCluster else kind(
         layout.workers, layout.output, layout.highwater, layout.servers, made.install, layout.key.read_bytes()

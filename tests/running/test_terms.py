@@ -1,4 +1,4 @@
-"""Terms: trust ends early, counts from when a beat was sent, and what a duty did is never lost on the way."""
+"""Terms: a replica stops trusting its term early, counts from when a beat was sent, and never loses the result of a duty."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,7 +32,7 @@ def taken(terms: Terms, *states: TermState) -> dict[str, bool]:
 @LOOK
 @given(sent=st.floats(0, 1e6), travel=st.floats(0, 60), later=st.floats(0, 60))
 def test_trust_ends_before_the_term_does_however_long_the_call_took(sent: float, travel: float, later: float) -> None:
-    """The store counts TERM from some moment after the call was sent, so whoever still trusts still has the term."""
+    """The store counts TERM from a time after the call was sent, so a replica that still trusts its term still has it."""
     terms = holding(sent=sent)
     stored_at = sent + travel
     if terms.trusted("scale", stored_at + later):

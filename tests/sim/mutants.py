@@ -1,18 +1,18 @@
-"""Deliberate bugs: small changes of the product that the simulation has to catch, each within 200 seeds."""
+"""Deliberate bugs: small changes of the product. The simulation must catch each of them within 200 seeds."""
 
 from typing import NamedTuple
 
 
 class Change(NamedTuple):
-    path: str  # below src/holdfast
-    before: str  # must be there exactly once
+    path: str  # relative to src/holdfast
+    before: str  # must occur exactly once in the file
     after: str
 
 
 class Mutant(NamedTuple):
     name: str
     changes: tuple[Change, ...]
-    faults: str = ""  # only these, where chance alone brings them together too seldom
+    faults: str = ""  # if set, only these faults are injected, because random plans combine them too rarely
 
 
 FN = "postgres/functions"
@@ -70,7 +70,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "the longest duration starts anew with each renewal",
+        "the longest duration starts again with each renewal",
         (
             Change(
                 "postgres/claims.py",
@@ -80,7 +80,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "a parked worker's TTL starts anew with each poll",
+        "a parked worker's TTL starts again with each poll",
         (
             Change(
                 f"{FN}/worker.sql",
@@ -105,8 +105,8 @@ MUTANTS = (
         (
             Change(
                 "postgres/workers.py",
-                "    return Stale() if word is None else outcome_of(word)",
-                "    return Done() if word is None else outcome_of(word)",
+                "    return Stale() if result is None else outcome_of(result)",
+                "    return Done() if result is None else outcome_of(result)",
             ),
             Change(
                 "postgres/claims.py",
@@ -116,7 +116,8 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "protection cleared by a late patch",  # which says of the pod's UID alone, not of the version it was meant for
+        # the patch is guarded by the pod's UID only, not by the version that the replica has read
+        "protection cleared by a late patch",
         (
             Change(
                 "claimpath/protection.py",
@@ -258,7 +259,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "lost commits that nobody compares",
+        "lost commits that are not compared",
         (
             Change(
                 "recovery/marks.py",
@@ -285,7 +286,8 @@ MUTANTS = (
     ),
 )
 
-# Bugs that the simulation found, put back: the seed that is named for each (sim/named.py), or one like it, must still meet it.
+# Bugs that the simulation found in the past, put back. The seed that sim/named.py names for each of them, or another seed with
+# the same faults, must still find it.
 PAST = (
     Mutant(
         "after the database's clock jumped back an orphan stayed young",

@@ -1,4 +1,4 @@
-"""A stage for simulated pods: a calm world, and what its pods run."""
+"""A stage for simulated pods: a world without faults, and the programs that its pods run."""
 
 import asyncio
 import functools
@@ -24,7 +24,7 @@ def pool(worker: WorkerSpec) -> Pool:
 
 
 async def run(pod: WorldPod) -> int:
-    """An agent that does nothing, or just the commands that the contract and these tests order."""
+    """Runs an agent that does nothing, or one of the few commands that the contract and these tests order."""
     argv = pod.spec.worker.run
     if pod.agent or argv == FOREVER:
         await pod.asked.wait()
@@ -57,7 +57,7 @@ class VirtualClock:
 class SimStage:
     def __init__(self, clock: RealClock | VirtualClock | None = None, seed: int = 1) -> None:
         self.notes: list[tuple[str, str]] = []
-        self.away = False  # between the replicas and the cluster
+        self.away = False  # whether the replicas cannot reach the cluster
         self.cut = False
         self.weather = Weather(start=(0.005, 0.01), latency=(0.0001, 0.001))
         self.source = random.Random(seed)
@@ -87,7 +87,7 @@ Scenario = Callable[..., Awaitable[None]]
 
 
 def play_virtually(scenario: Scenario, seed: int = 1) -> SimStage:
-    """Runs a scenario on a stage and its cluster, on a loop where minutes take no time."""
+    """Runs a scenario on a stage and its cluster. Time is virtual, so waiting costs nothing."""
     stage = SimStage(VirtualClock(), seed)
 
     async def main() -> None:
@@ -99,7 +99,7 @@ def play_virtually(scenario: Scenario, seed: int = 1) -> SimStage:
 
 
 def on_virtual_time(test: Scenario) -> Callable[..., None]:
-    """Makes a test of `async def test_…(stage, cluster, …)`; pytest provides what else it asks for."""
+    """Turns `async def test_…(stage, cluster, …)` into a test. Pytest provides the other arguments as fixtures."""
 
     @functools.wraps(test)
     def run(**fixtures: object) -> None:
@@ -112,7 +112,7 @@ def on_virtual_time(test: Scenario) -> Callable[..., None]:
 
 
 async def running(stage: SimStage, cluster: SimCluster, order: Order) -> WorldPod:
-    """The truth about a new pod that runs."""
+    """Creates a pod and returns the simulated pod itself as soon as it runs."""
     assert isinstance(await cluster.create(order), Pod)
     pod = stage.world.pods[order.name]
     while not pod.alive:
@@ -121,7 +121,7 @@ async def running(stage: SimStage, cluster: SimCluster, order: Order) -> WorldPo
 
 
 async def seen(cluster: SimCluster, name: str = "w-1") -> Pod:
-    """What the API shows of a pod that is there."""
+    """Returns an existing pod as the API shows it."""
     pod = await cluster.read(name)
     assert pod is not None
     return pod

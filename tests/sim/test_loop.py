@@ -1,4 +1,4 @@
-"""The virtual loop: time jumps, owners take turns by the seed, a paused one waits, an error ends the run."""
+"""The virtual event loop: time jumps, the seed decides the order of tasks, a paused owner waits, and an error ends the run."""
 
 import asyncio
 import random

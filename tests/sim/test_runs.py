@@ -1,4 +1,4 @@
-"""Whole runs: the same seed gives the same bytes, a planted bug is found and its plan is made shorter."""
+"""Whole simulations: the same seed gives the same bytes, and a deliberate bug is found and its plan is made shorter."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The simulated cluster keeps the contract of every cluster while it is calm, and each of its misfortunes is what it says."""
+"""The simulated cluster keeps the contract of every cluster without faults, and each of its faults does what it claims."""
 
 import asyncio
 
@@ -158,7 +158,7 @@ async def test_a_full_quota_refuses(stage: SimStage, cluster: SimCluster) -> Non
 
 
 async def hints(cluster: SimCluster, seconds: float) -> list[set[str]]:
-    """What a watch says within this time, however little that is."""
+    """Returns the hints of a watch within this time, which may be none."""
     told: list[set[str]] = []
 
     async def listen() -> None:

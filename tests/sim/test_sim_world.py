@@ -1,4 +1,4 @@
-"""What befalls simulated pods and nodes is what befalls real ones, in the worst case."""
+"""Simulated pods and nodes fail in the same ways as real ones, in the worst case."""
 
 import asyncio
 

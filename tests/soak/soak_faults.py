@@ -1,4 +1,4 @@
-"""What a soak breaks: replicas, free workers, workers of jobs that may run again, and Postgres; one seed, one order."""
+"""The faults of a soak: replicas, free workers, workers of jobs that may run again, and Postgres. A seed fixes their order."""
 
 import contextlib
 import random
@@ -18,7 +18,7 @@ FREE = "SELECT id FROM holdfast.worker WHERE state IN ('warm', 'parked') ORDER B
 
 
 class Faults:
-    """One fault after the other, from a thread of its own. `told` is what happened, for the reader of a failure."""
+    """Injects one fault after the other from its own thread. `told` lists them for the reader of a failed test."""
 
     def __init__(self, fleet: Fleet, chance: random.Random) -> None:
         self._fleet, self._chance = fleet, chance
@@ -32,7 +32,7 @@ class Faults:
         weights = [4, 3, 4, 5, 2]
         while time.monotonic() - self._begun < seconds and not self._stop.wait(self._chance.uniform(0.3, 3.0)):
             fault = self._chance.choices(kinds, weights)[0]
-            # A fault that cannot find its victim because of an earlier one is no fault.
+            # An earlier fault may have removed the target of this one. Then this fault is skipped.
             with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, StopIteration):
                 fault()
 
@@ -56,7 +56,7 @@ class Faults:
             self._fleet.signal(n, signal.SIGCONT)
 
     def kill_free_worker(self) -> None:
-        # The newest: the oldest is given out next, and one that is given out between our look and the kill is a bystander.
+        # Kills the newest worker. The oldest is given out next, and may be given out between this query and the kill.
         found = self._fleet.sql(FREE)
         if found:
             self._kill_worker(found[0]["id"], "a free worker")

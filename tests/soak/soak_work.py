@@ -1,4 +1,4 @@
-"""What a soak asks for: jobs that mark themselves in files, and sessions that are renewed and visited."""
+"""The work of a soak test: jobs that write marks into files, and sessions that are renewed and used."""
 
 import asyncio
 import itertools
@@ -13,7 +13,7 @@ import aiohttp
 
 from holdfast.client import Claim, Client, HoldfastError, claim
 
-PATIENCE = 120.0  # seconds: no single fault lasts as long
+PATIENCE = 120.0  # seconds, longer than any single fault
 TENANTS = ("acme", "globex", "initech")
 COMMAND = 'echo "$HOLDFAST_CLAIM" >> "$1"; sleep "$3"; echo "$HOLDFAST_CLAIM" >> "$2"'
 
@@ -28,7 +28,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Broken:
-    """A session that ended under its holder."""
+    """A session that ended although its holder did not end it."""
 
     claim: str
     worker: str
@@ -59,7 +59,7 @@ class Work:
             self._spawn(self._visits(tenant))
 
     async def finish(self, within: float) -> None:
-        """No new requests; those under way get this long."""
+        """Stops new requests, and waits at most `within` seconds for those in progress."""
         self._stopping.set()
         await asyncio.wait(self._tasks, timeout=within)
         for task in self._tasks:

@@ -1,7 +1,7 @@
-"""Minutes of random faults on a real fleet; then it is healed, and everything must add up.
+"""Minutes of random faults on a real fleet. Then the faults stop, and every job, session, claim and process must be right.
 
-HOLDFAST_SOAK_SECONDS and HOLDFAST_SOAK_SEED choose a run. The seed fixes what is broken and in which order; the moments are the
-machine's, so a failing seed fails often, not always.
+HOLDFAST_SOAK_SECONDS and HOLDFAST_SOAK_SEED choose a run. The seed fixes the faults and their order, but not their exact times.
+So a seed that has failed once fails often, but not always.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from holdfast.demo import machine
 from holdfast.wiring import local_cluster
 
 SECONDS = float(os.environ.get("HOLDFAST_SOAK_SECONDS", "60"))
-SETTLE = 150.0  # seconds after the healing: a row without a pod may take 90 s, and a burst waits for its workers
+SETTLE = 150.0  # seconds after the faults: a row without a pod may take 90 s, and a burst of claims waits for new workers
 WARM = {"linux": 3, "notebook": 2}
 POOLS: dict[str, dict[str, Any]] = {
     "linux": {**JOB, "warm": WARM["linux"], "max": 10},
-    # Longer than a replica that stands still can keep one renewal waiting (10 s): a lost lease would be our fault.
+    # The lease is longer than a paused replica can delay one renewal (10 s). Otherwise a session could be lost by our own fault.
     "notebook": {**SESSION, "warm": WARM["notebook"], "max": 8, "claim": {"lease": "30s"}, "park": {"ttl": "5s"}},
 }
 
@@ -68,7 +68,7 @@ async def soak(fleet: Fleet, faults: Faults, chance: random.Random) -> Work:
 
 
 def check_jobs(fleet: Fleet, work: Work, faults: Faults) -> None:
-    """Every job exactly once; those with `retry: lost` at least once and at most three times."""
+    """Every job must have run exactly once. A job with `retry: lost` must have run at least once and at most three times."""
     begun, done = work.begun(), work.done()
     hit = claims_on(fleet, faults.killed_workers)
     wrong = [f"{job.key}: {said}" for job in work.jobs if (said := complaint(job, begun, done, hit))]
@@ -84,7 +84,7 @@ def complaint(job: Job, begun: dict[str, int], done: dict[str, int], hit: set[st
     ran = f"{claim.id} is {claim.outcome} ({claim.reason}), began {runs} times and ended {ends} times"
     if job.retry:
         fine = runs <= 3 and (ends >= 1 if claim.outcome == "completed" else claim.outcome == "lost" and claim.id in hit)
-    elif claim.id in hit:  # its worker was killed, as a free one, in the moment in which it was given out
+    elif claim.id in hit:  # its worker was free when the fault chose it, and was given out just before the kill
         fine = runs <= 1 and claim.outcome in ("completed", "lost")
     else:
         fine = (runs, ends, claim.outcome) == (1, 1, "completed")
@@ -92,7 +92,7 @@ def complaint(job: Job, begun: dict[str, int], done: dict[str, int], hit: set[st
 
 
 def check_sessions(fleet: Fleet, work: Work, faults: Faults) -> None:
-    """A session ends by its holder alone, unless its worker was killed."""
+    """A session must be ended by its holder only, unless its worker was killed."""
     broken = [each for each in work.broken if each.worker not in faults.killed_workers]
     assert not broken, broken
     hit = claims_on(fleet, faults.killed_workers)
@@ -100,13 +100,13 @@ def check_sessions(fleet: Fleet, work: Work, faults: Faults) -> None:
         "SELECT c.id, c.outcome, c.reason FROM holdfast.claim c JOIN holdfast.pool p ON p.id = c.pool_id"
         " WHERE p.name = 'notebook' AND c.outcome NOT IN ('released', 'cancelled')"
     )
-    # A release that no replica could store within 10 s is left to the lease, as the SDK says.
+    # If no replica can store a release within 10 s, the claim ends with its lease. The SDK documents this.
     odd = [row for row in ended if row["id"] not in hit and row["outcome"] != "expired"]
     assert not odd, odd
 
 
 def check_claims(fleet: Fleet) -> None:
-    """P8: each is served, or refused with a reason; none is left."""
+    """Checks P8: each claim was served, or refused with a reason. No claim is left."""
     open_or_mute = "SELECT id, state, outcome, reason FROM holdfast.claim WHERE state <> 'ended' OR reason = ''"
     eventually(lambda: not fleet.sql(open_or_mute), SETTLE, "every claim ended, with a reason")
 
@@ -118,7 +118,7 @@ def nothing_leaks(fleet: Fleet) -> bool:
 
 
 def leaks(fleet: Fleet) -> list[str]:
-    """P5, from three sides: rows, processes, and what is written on the pods."""
+    """Returns what was leaked (P5): rows, processes, and marks on pods."""
     rows = {row["id"]: row for row in fleet.sql("SELECT id, state, ready FROM holdfast.worker WHERE state <> 'gone'")}
     running = machine.workers(fleet.home)
     found = [f"{name} runs without a row" for name in running.keys() - rows.keys()]
@@ -142,7 +142,7 @@ async def pods(fleet: Fleet) -> list[Any]:
 
 
 def claims_on(fleet: Fleet, workers: set[str]) -> set[str]:
-    """Claims that were ever on one of these."""
+    """Returns the claims that were ever assigned to one of these workers."""
     events = "SELECT DISTINCT claim_id FROM holdfast.event WHERE claim_id IS NOT NULL AND worker_id = ANY($1::text[])"
     return {row["claim_id"] for row in fleet.sql(events, list(workers))}
 
@@ -155,6 +155,6 @@ def tell(fleet: Fleet, faults: Faults, seed: int) -> None:
         print(
             "the last events:", *(" ".join(str(value or "-") for value in event.values()) for event in events[::-1]), sep="\n  "
         )
-    except Exception as error:  # the failure itself matters more than what we may say about it
+    except Exception as error:  # an error in the report must not hide the failure itself
         print(f"no events: {error!r}")
     print("the end of the replicas' log:", *fleet.log.read_text().splitlines()[-40:], sep="\n  ")

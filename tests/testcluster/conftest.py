@@ -1,4 +1,4 @@
-"""A node of the test cluster, and the pods on it."""
+"""Fixtures: a node of the test cluster, and the pods on it."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from holdfast_testcluster.kubelet_process import KubeletProcess
 
 @pytest.fixture
 def nodes(control_plane: Access, namespace: str, make_nodes: Callable[..., KubeletProcess]) -> KubeletProcess:
-    """One node for the test's namespace, where the image `greeter:test` says hello to its argument."""
+    """Starts one node for the test's namespace. Its image `greeter:test` prints a greeting with its argument."""
     return make_nodes(control_plane, namespace, images={"greeter:test": ["sh", "-c", 'echo "hello $0"']})
 
 

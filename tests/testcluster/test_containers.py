@@ -1,4 +1,4 @@
-"""What a container of the test cluster is given: program, environment, tokens, logs; and pods that are hollow."""
+"""What a container of the test cluster gets: program, environment, tokens, logs; and hollow pods."""
 
 import subprocess
 from collections.abc import Callable
@@ -79,7 +79,7 @@ def test_a_token_is_bound_to_its_pod(pods: Pods) -> None:
 def test_the_usual_service_account_folder_is_there(pods: Pods) -> None:
     read = "cd /var/run/secrets/kubernetes.io/serviceaccount && cat namespace && head -1 ca.crt && test -s token && touch token"
     pods.create("job", container("main", read))
-    pods.until_phase("job", "Failed")  # by the touch: it is read-only
+    pods.until_phase("job", "Failed")  # the touch fails, because the volume is read-only
     log = pods.access.kubectl("-n", pods.namespace, "logs", "job")
     assert log.startswith(f"{pods.namespace}-----BEGIN CERTIFICATE-----")
     assert "Read-only file system" in log

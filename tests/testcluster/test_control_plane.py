@@ -1,4 +1,4 @@
-"""The control plane of the test cluster: it can be stopped, paused and made forgetful, and it never outlives its run."""
+"""The control plane of the test cluster can be stopped, paused and compacted, and never outlives its run."""
 
 import subprocess
 import sys
@@ -44,7 +44,7 @@ def test_what_happens_while_the_api_server_is_down_is_told_after(
     plane.start_apiserver()
     assert exit_code(pods.until_phase("job", "Failed"), "main") == 5
 
-    # What was watched before is forgotten, also by the kubelet's watch: it lists again.
+    # The history is lost, also for the kubelet's watch, which lists again.
     old = pods.access.ask("GET", pods.path)["metadata"]["resourceVersion"]
     pods.create("makes-it-old", container("main", STAY))
     plane.expire_watches()
@@ -71,17 +71,17 @@ def test_a_service_account_has_the_rights_it_was_given(control_plane: Access, na
 
 
 def test_a_shared_control_plane_is_one_and_ends_with_the_last_who_uses_it(control_plane: Access, tmp_path: Path) -> None:
-    del control_plane  # only so that this is skipped where the others are
+    del control_plane  # requested only so that this test is skipped together with the others
     first, second = _join(tmp_path), _join(tmp_path)
     folder = _told_folder(first)
     assert _told_folder(second) == folder
     parts = [each for each in psutil.process_iter(["cmdline"]) if folder in " ".join(each.info["cmdline"] or [])]
-    assert len(parts) == 5  # its keeper and four programs
+    assert len(parts) == 5  # the keeper and four programs
     first.kill()
     first.wait()
     answer = Access(Path(folder)).request("GET", "/readyz")
     assert answer.body == "ok"
-    second.kill()  # no way to say goodbye
+    second.kill()  # killed, so that it cannot close its connection itself
     second.wait()
     eventually(lambda: not any(lives(each.pid) for each in parts), within=10, what="end of all of it")
     eventually(lambda: not Path(folder).exists(), within=10, what="no folder")
@@ -95,7 +95,7 @@ def test_missing_programs_are_named_with_the_way_to_get_them(monkeypatch: pytest
         (tmp_path / name).touch(0o755)
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
     assert binaries.missing() is None
-    (tmp_path / "kube-scheduler").unlink()  # as in the assets that others publish
+    (tmp_path / "kube-scheduler").unlink()  # missing, as in the assets that other projects publish
     assert "kube-scheduler" in (binaries.missing() or "")
 
 

@@ -1,4 +1,4 @@
-"""`make kube-up` and a machine without binaries: people get a cluster that they can use, or are told loudly what is missing."""
+"""`make kube-up` starts a usable cluster, and prints clearly what is missing on a machine without binaries."""
 
 import os
 import re
@@ -51,7 +51,7 @@ def _typed(*lines: str) -> str:
 
 
 def _tests_without_binaries(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """A run of ours where nothing was built."""
+    """Runs tests on a machine where nothing was built."""
     bare = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "COV_")) and key != REQUIRED}
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", NEEDS_A_CLUSTER, *arguments]
     bare |= {"KUBEBUILDER_ASSETS": "", "HOLDFAST_KUBE_CACHE": str(folder / "empty"), **env}

@@ -1,4 +1,4 @@
-"""The test cluster itself: what its kubelet says of pods is what a kubelet would say, and nothing that it runs is left behind."""
+"""The kubelet of the test cluster reports pods as a real kubelet does, and leaves no process behind."""
 
 import time
 from pathlib import Path
@@ -193,8 +193,8 @@ def test_a_rebooted_node_still_knows_what_had_begun_and_ended_though_nobody_was_
 
 
 def test_a_container_that_never_started_is_told_of_in_one_of_two_ways(pods: Pods, nodes: KubeletProcess) -> None:
-    """By what the API server knew when the pod was deleted, as a kubelet's TerminatePod does it."""
-    late = "trap 'exit 0' TERM; touch /run/shared/hears; while true; do sleep 0.05; done"  # succeeds after the deletion
+    """It depends on what the API server knew when the pod was deleted, as in TerminatePod of a real kubelet."""
+    late = "trap 'exit 0' TERM; touch /run/shared/hears; while true; do sleep 0.05; done"  # it succeeds after the deletion
     kept = {"finalizers": ["kube.test/look"]}  # so that its last status can be read
     main = container("main", "true") | {"image": "any:missing"}
     pods.create("before", main, initContainers=[container("first", "true")])

@@ -1,4 +1,4 @@
-"""The kubelet's view of pods: what vanished while nobody watched is told as gone."""
+"""The kubelet's view of pods: a pod that was deleted while there was no watch is reported as gone."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -13,7 +13,7 @@ def pod(uid: str) -> Object:
 
 
 class ForgetfulApi:
-    """Lists one after another of the given; every watch but the last has expired."""
+    """Returns the given lists one after another. Every watch except for the last has expired."""
 
     def __init__(self, *lists: list[Object]) -> None:
         self._lists = list(lists)

@@ -1,4 +1,4 @@
-"""A pod's volumes: its token is renewed long before it ends."""
+"""The volumes of a pod: its token is renewed long before it expires."""
 
 import asyncio
 from pathlib import Path
@@ -11,7 +11,7 @@ from waiting import sooner
 
 
 class Issuer:
-    """Numbers the tokens that it gives out."""
+    """Numbers the tokens that it issues."""
 
     def __init__(self) -> None:
         self.asked: list[Object] = []
@@ -23,7 +23,7 @@ class Issuer:
 
 async def test_a_token_is_renewed_before_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert volumes.REFRESH_AT < 1
-    monkeypatch.setattr(volumes, "REFRESH_AT", 1e-4)  # of 600 s: 60 ms
+    monkeypatch.setattr(volumes, "REFRESH_AT", 1e-4)  # of 600 s, which is 60 ms
     source = {"serviceAccountToken": {"audience": "holdfast", "expirationSeconds": 600, "path": "token"}}
     spec = {"volumes": [{"name": "identity", "projected": {"sources": [source]}}]}
     pod = {"metadata": {"name": "job", "namespace": "n", "uid": "u"}, "spec": spec}

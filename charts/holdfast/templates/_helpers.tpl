@@ -1,4 +1,4 @@
-{{/* The installation's name, which every object has. */}}
+{{/* The installation's name, which is on every object. */}}
 {{- define "holdfast.install" -}}
 {{- $name := .Values.install | default .Release.Name -}}
 {{- if or (not (regexMatch "^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$" $name)) (has $name (list "default" "kubernetes")) -}}
@@ -7,7 +7,7 @@
 {{- $name -}}
 {{- end }}
 
-{{/* Which pods are replicas: network policies of workers select by these. */}}
+{{/* The labels of the replicas. The workers' network policies select by them. */}}
 {{- define "holdfast.labels" -}}
 app.kubernetes.io/name: holdfast
 app.kubernetes.io/instance: {{ include "holdfast.install" . }}
@@ -33,7 +33,7 @@ app.kubernetes.io/instance: {{ include "holdfast.install" . }}
 {{- end -}}
 {{- end }}
 
-{{/* The name of what belongs to the whole cluster: a colon is in no name of a namespace or an installation. */}}
+{{/* The name of cluster-wide objects. It is unique, because names of namespaces and installations contain no colon. */}}
 {{- define "holdfast.clusterName" -}}
 holdfast:{{ .Release.Namespace }}:{{ include "holdfast.install" . }}
 {{- end }}

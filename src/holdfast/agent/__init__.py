@@ -1,5 +1,5 @@
-"""Speak for one worker: take its claim, run it or stand in front of it, and say how it ended.
+"""The agent of one worker: it accepts claims, runs the command or guards the served port, and reports the result.
 
-`python -m holdfast.agent`, or `holdfast.agent.main.main()`. One runs for every worker, so it stays small: the
-standard library, msgspec and h11. The contract is docs/worker-protocol.md.
+Start it with `python -m holdfast.agent` or `holdfast.agent.main.main()`. Every worker runs an agent, so the agent must stay
+small: it uses the standard library, msgspec and h11 only. docs/worker-protocol.md defines what it does.
 """

@@ -1,16 +1,16 @@
-"""`python -m holdfast.agent`."""
+"""Entry point of `python -m holdfast.agent`."""
 
 import os
 import signal
 import sys
 
-# Before everything else is even read: the first process of a container does not hear a signal that it has no handler for, and
-# would leave only by force, at the end of its grace. Nothing has begun yet; and not with 0: that lets a job's container start.
+# Installed before the other imports, because the first process of a container ignores a signal that it has no handler for. It
+# would then run until it is killed at the end of its grace. The exit code is not 0, because 0 would start a job's container.
 signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
 
 from .main import main  # noqa: E402
 
 code = main()
 sys.stderr.flush()
-# Not sys.exit: it would wait for a thread that is stuck in name resolution, and a free agent exits at once.
+# sys.exit would wait for a thread that is stuck in name resolution, and a free agent must exit at once.
 os._exit(code)

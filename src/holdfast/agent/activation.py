@@ -1,4 +1,4 @@
-"""Make a worker its tenant's before anything is served, saying every 3 s that it goes on."""
+"""Run the activation hook, which prepares a worker for its tenant, and report progress to the server every 3 s."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -10,15 +10,15 @@ from .messages import Directive
 from .process import CannotStart, Group
 from .tasks import first_of, settle
 
-PROGRESS_SECONDS = 3.0  # a fifth of the 15 s after which the server gives the claim to another
+PROGRESS_SECONDS = 3.0  # a fifth of the 15 s after which the server gives the claim to another worker
 
 
 class HookFailed(Exception):
-    """A hook did not do its work; the message says how."""
+    """A hook failed; the message says why."""
 
 
 async def run_hook(name: str, argv: list[str], env: Mapping[str, str], folder: Path, write: Callable[[bytes], None]) -> None:
-    """Run it to its end. Raises HookFailed. Cancelled, it kills the hook and what the hook started."""
+    """Runs the hook to its end. Raises HookFailed. A cancellation kills the hook and all processes that it started."""
     try:
         group = await Group.start(argv, env, folder, write)
     except CannotStart as error:
@@ -34,7 +34,7 @@ async def run_hook(name: str, argv: list[str], env: Mapping[str, str], folder: P
 async def activate(
     hook: "asyncio.Task[None]", control: Control, fence: int, ended: "asyncio.Future[Directive]"
 ) -> Literal["done", "stale", "ended"]:
-    """Follow the running hook. Raises HookFailed. Unless it is done, it has been killed."""
+    """Waits for the hook. Raises HookFailed. If the result is not "done", the hook was killed."""
     going = asyncio.create_task(_say_that_it_goes_on(control, fence))
     try:
         await first_of(hook, going, ended)
@@ -50,6 +50,6 @@ async def activate(
 
 
 async def _say_that_it_goes_on(control: Control, fence: int) -> None:
-    """Ends when the claim is no longer ours."""
-    while await control.progress(fence):  # noqa: ASYNC110 - there is nobody to wait for: time itself is told
+    """Reports progress until the server answers that the claim is no longer this worker's."""
+    while await control.progress(fence):  # noqa: ASYNC110 - a periodic report, there is no event
         await asyncio.sleep(PROGRESS_SECONDS)

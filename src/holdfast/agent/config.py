@@ -1,4 +1,4 @@
-"""What an agent is told by its environment, or a message that says which setting is wrong."""
+"""The agent's settings, read from environment variables. A wrong setting raises an error that names it."""
 
 import os
 from collections.abc import Mapping
@@ -27,11 +27,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     bind: str
     port: int
     advertise: str
-    stage: Path | None = None  # where another container finds its job, and …
-    termination: Path | None = None  # … where we say whose it is
+    stage: Path | None = None  # the folder in which another container finds its job
+    termination: Path | None = None  # the file that names the claim of that job
 
     def read_servers(self) -> tuple[str, ...]:
-        """The replicas as of now. Raises BadConfig: it may be just being written, so keep what was good."""
+        """Reads the current list of replicas. Raises BadConfig, also while the file is being written; keep the old list then."""
         if self.servers_file is None:
             return self.servers
         try:
@@ -41,7 +41,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return _urls(lines, f"HOLDFAST_SERVERS_FILE: {self.servers_file}")
 
     def read_token(self) -> str:
-        """The bootstrap token as of now: it is rotated below us."""
+        """Reads the current bootstrap token. The file is rotated while the agent runs."""
         try:
             token = self.token_file.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
@@ -52,7 +52,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def from_environment(env: Mapping[str, str]) -> Config:
-    """Raises BadConfig. Everything is tried now, so that a wrong template fails at its start and says why."""
+    """Reads and checks all settings now, so that a wrong pod template fails at the start with a reason. Raises BadConfig."""
 
     def needed(name: str) -> str:
         value = env.get(name, "").strip()

@@ -1,7 +1,7 @@
-"""The agent's side of /v1/worker/*: any replica will do, and nothing that matters is given up.
+"""The agent's client of /v1/worker/*. It can call any replica, and repeats important calls until they are answered.
 
-Replicas are tried in turn, at once; only when all of them failed does it pause: 0.2 s doubling to 10 s.
-Every call is safe to repeat, which is why a lost answer is simply asked for again.
+A failed call goes to the next replica at once. Only when all replicas failed does the client pause: 0.2 s, doubling to 10 s.
+Every call is safe to repeat, so the client repeats a call whose answer was lost.
 """
 
 import asyncio
@@ -21,34 +21,34 @@ from .messages import AgentReport, Directive, Registration
 PROTOCOL = 1
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 CALL_SECONDS = 10.0
-POLL_SLACK = 10.0  # beyond what we asked the server to wait
-RENEW_AT = 0.8  # of a token's life: time enough to ride out a short outage
-NOT_HEARD = (401, 403, 502, 504)  # somebody answered, but nobody who would listen to us
+POLL_SLACK = 10.0  # seconds that an answer may come later than the wait that was requested
+RENEW_AT = 0.8  # of a token's lifetime; the rest is enough time for a short outage
+NOT_HEARD = (401, 403, 502, 504)  # answers that do not count as contact: the call was rejected, or came from a gateway
 
 T = TypeVar("T")
 
 
 def pauses() -> Callable[[], float]:
-    """The backoff of one call: each pause a random piece of a bound that doubles."""
+    """Returns the backoff of one call: each pause is a random part of a bound that doubles."""
     bound = FIRST_PAUSE / 2
 
     def following() -> float:
         nonlocal bound
         bound = min(bound * 2, LONGEST_PAUSE)
-        return bound * random.uniform(0.5, 1.0)  # noqa: S311 - to spread agents, not to hide
+        return bound * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the agents; no secret
 
     return following
 
 
 class Control:
-    """`silent` hears, at each failure, for how long no replica has listened. It may raise, to give up."""
+    """Calls `silent` at each failure with the seconds since no replica has answered. `silent` may raise to give up."""
 
     def __init__(self, config: Config, silent: Callable[[float], None]) -> None:
         self._config = config
         self._silent = silent
         self._caller = Caller()
         self._servers = config.read_servers()
-        self._turn = random.randrange(len(self._servers))  # noqa: S311 - to spread agents over replicas
+        self._turn = random.randrange(len(self._servers))  # noqa: S311 - spreads the agents over the replicas
         self._signing = asyncio.Lock()
         self._registration: Registration | None = None
         self._renew_at = self._expires_at = 0.0
@@ -58,10 +58,10 @@ class Control:
     def close(self) -> None:
         self._caller.close()
 
-    # What an agent says
+    # The calls
 
     async def register(self) -> Registration:
-        """The first answer's settings hold for this agent's life; later ones only bring a new token."""
+        """Registers, and returns the settings. They never change; later registrations only bring a new token."""
         pause, failures = pauses(), 0
         while not await self._signed_in():
             self._report_silence()
@@ -71,8 +71,8 @@ class Control:
         assert self._registration
         return self._registration
 
-    async def poll(self, word: AgentReport, wait: float) -> Directive:
-        body = {**msgspec.to_builtins(word), "wait": wait}
+    async def poll(self, report: AgentReport, wait: float) -> Directive:
+        body = {**msgspec.to_builtins(report), "wait": wait}
         while True:
             answer = await self._answered("poll", body, wait + POLL_SLACK)
             if directive := _understood(answer, Directive):
@@ -80,16 +80,17 @@ class Control:
             await asyncio.sleep(LONGEST_PAUSE)
 
     async def progress(self, fence: int) -> bool:
-        """One try, since the next is 3 s away. False: the claim is no longer ours."""
+        """Reports progress, without a retry because the next report follows 3 s later. Returns False if the claim is no longer
+        this worker's."""
         answer = await self._try("progress", {"fence": fence}, 3.0)
         return not (answer is not None and _stale(answer))
 
     async def acknowledge(self, fence: int, endpoint: str | None) -> bool:
-        """Whether it was accepted: only then may anything start. False: the claim is not ours."""
+        """Returns whether the server accepted the acknowledgement. If not, nothing may start."""
         return not _stale(await self._answered("ack", {"fence": fence, "endpoint": endpoint}))
 
     async def result(self, fence: int, exit_code: int, reason: str) -> bool:
-        """Retried for ever. False: the claim had ended otherwise."""
+        """Reports the result, and retries forever. Returns False if the claim had already ended in another way."""
         body = {"fence": fence, "exit_code": exit_code, "reason": reason}
         return not _stale(await self._answered("result", body))
 
@@ -99,22 +100,22 @@ class Control:
     async def failed(self, reason: str, patience: float) -> None:
         await self._if_possible("failed", {"reason": reason}, patience)
 
-    async def tell(self, word: AgentReport, patience: float) -> None:
-        """Say a word without waiting for directions."""
-        await self._if_possible("poll", {**msgspec.to_builtins(word), "wait": 0}, patience)
+    async def tell(self, report: AgentReport, patience: float) -> None:
+        """Sends a report without waiting for a directive."""
+        await self._if_possible("poll", {**msgspec.to_builtins(report), "wait": 0}, patience)
 
-    # How it is said
+    # How calls are sent
 
     async def _if_possible(self, door: str, body: dict[str, object], patience: float) -> None:
-        """For last words: the end of our process says the same, a little later."""
+        """Calls for at most `patience` seconds. Used before an exit, which tells the server the same a little later."""
         try:
             async with asyncio.timeout(patience):
                 await self._answered(door, body)
         except TimeoutError:
-            log("unheard", door=door, patience=patience)
+            log("gave up", door=door, patience=patience)
 
     async def _answered(self, door: str, body: dict[str, object], timeout: float = CALL_SECONDS) -> HttpResponse:
-        """Call until the answer decides: a success, or `stale`. Everything else is worth another try."""
+        """Repeats the call until the answer is a success or `stale`."""
         pause, failures, refused = pauses(), 0, 0
         while True:
             answer = await self._try(door, body, timeout)
@@ -123,13 +124,13 @@ class Control:
             self._report_silence()
             if answer is not None and answer.status == 401 and not refused:
                 refused += 1
-                continue  # the short token ran out: the next try gets a new one
+                continue  # the token expired: the next try gets a new token first
             failures += 1
             if answer is not None and answer.status < 500:
                 if failures == 1:
                     log("refused", door=door, status=answer.status, code=answer.code)
             elif failures % len(self._servers):
-                continue  # another replica may do, at once
+                continue  # try the next replica at once
             await asyncio.sleep(max(pause(), min(answer.retry_after, LONGEST_PAUSE) if answer else 0))
 
     async def _try(self, door: str, body: dict[str, object], timeout: float) -> HttpResponse | None:
@@ -143,6 +144,7 @@ class Control:
         return answer
 
     async def _signed_in(self) -> bool:
+        """Returns whether there is a valid token. Renews it early, so that it lasts through a short outage."""
         async with self._signing:
             if time.monotonic() < self._renew_at:
                 return True
@@ -172,7 +174,7 @@ class Control:
         return True
 
     async def _send(self, door: str, body: dict[str, object], token: str, timeout: float) -> HttpResponse | None:
-        """One try at the replica whose turn it is. None: no answer, and it is the next one's turn."""
+        """Calls the current replica once. Returns None if there was no answer; the next call then goes to the next replica."""
         server = self._servers[self._turn % len(self._servers)]
         try:
             answer = await self._caller.post(server, f"/v1/worker/{door}", token, msgspec.json.encode(body), timeout)
@@ -183,7 +185,7 @@ class Control:
             self._cut_off = True
             return None
         if self._cut_off:
-            log("heard again", server=server)
+            log("connected again", server=server)
         self._cut_off = False
         if answer.status >= 500:
             self._next_server()
@@ -192,7 +194,7 @@ class Control:
         return answer
 
     def _report_silence(self) -> None:
-        """Counted from the first failure, not the last success: there may have been nothing to say."""
+        """Counts from the first failure, not from the last success, because there may have been nothing to send in between."""
         now = time.monotonic()
         if self._unheard_since is None:
             self._unheard_since = now
@@ -214,6 +216,6 @@ def _understood(answer: HttpResponse, kind: type[T]) -> T | None:
     try:
         return msgspec.json.decode(answer.body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        # The message names the field and the types, never the value.
+        # Safe to log: the message names the field and the types, never the value.
         log("not understood", kind=kind.__name__, why=error)
         return None

@@ -1,17 +1,17 @@
-"""A claim while we have it, and the end of an agent's life."""
+"""The claim that an agent holds, and the exception that ends the agent."""
 
 import asyncio
 
 from .messages import Assignment, Directive
 
-GRACE = "grace ran out"  # what ended a hold, beside the server's "end"
+GRACE = "grace ran out"  # a hold ends for this reason, or because of the server's directive "end"
 
-# We know of its tenant, and a database that lost this would take us for new: so we are nobody's from then on.
-NOT_OURS = "it was told about a claim that is no longer its own"
+# The worker has received a tenant's data. A database that lost this commit would treat it as new, so it must not be reused.
+NOT_OURS = "the worker received a claim that is no longer its own"
 
 
 class Leave(Exception):
-    """The agent's life is over, with this exit code and for this reason."""
+    """Ends the agent with this exit code, for this reason."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -19,12 +19,12 @@ class Leave(Exception):
 
 
 class Hold:
-    """A claim that we were given. `ended` is done once it is no longer ours."""
+    """A claim that was assigned to this worker. `ended` is done when the worker has to give it up."""
 
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
         self.ended: asyncio.Future[Directive] = asyncio.get_running_loop().create_future()
-        self.accepted = False  # our acknowledgement was
+        self.accepted = False  # whether the server accepted the acknowledgement
 
     def end(self, directive: Directive) -> None:
         if not self.ended.done():

@@ -1,4 +1,4 @@
-"""Post JSON to a replica and read its answer: HTTP/1.1 over connections that are kept while they are good."""
+"""Send JSON to a replica and read its answer, by HTTP/1.1 over connections that are reused."""
 
 import asyncio
 import ssl
@@ -9,13 +9,13 @@ import msgspec
 
 from .messages import ErrorBody
 
-CONNECT_SECONDS = 5.0  # a replica that vanished with its node answers nothing: try the next one soon
-ANSWER_BYTES = 8 * 1024 * 1024  # an assignment carries at most a 64 KB request; more is not our server
-IDLE_CONNECTIONS = 4  # poll, and what is said beside it
+CONNECT_SECONDS = 5.0  # a replica whose node is gone does not answer, so the next replica is tried soon
+ANSWER_BYTES = 8 * 1024 * 1024  # an assignment is at most a 64 KB request, so a longer answer is not from a Holdfast server
+IDLE_CONNECTIONS = 4  # the open poll, and calls at the same time
 
 
 class Unreachable(Exception):
-    """No answer. The request may have been taken or not: only what is safe to repeat goes through here."""
+    """There was no answer. The server may have processed the request, so only requests that are safe to repeat are sent here."""
 
 
 class HttpResponse(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class HttpResponse(msgspec.Struct, frozen=True):
 
     @property
     def code(self) -> str:
-        """The problem's code: what an agent decides by, with the status."""
+        """Returns the error code of the answer. The agent decides by this code and the status."""
         try:
             return msgspec.json.decode(self.body, type=ErrorBody).code
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -33,21 +33,21 @@ class HttpResponse(msgspec.Struct, frozen=True):
 
 
 class Caller:
-    """Keeps connections to the replicas between calls: a hand-over should not pay for a handshake."""
+    """Keeps connections to the replicas open between calls, so that a hand-over does not wait for a handshake."""
 
     def __init__(self) -> None:
         self._idle: dict[str, list[_Connection]] = {}
         self._tls: ssl.SSLContext | None = None
 
     async def post(self, server: str, path: str, token: str, body: bytes, timeout: float) -> HttpResponse:
-        """Raises Unreachable."""
+        """Sends the request and returns the answer. Raises Unreachable."""
         try:
             async with asyncio.timeout(timeout):
                 while kept := self._kept(server):
                     try:
                         return await self._ask(kept, server, path, token, body)
                     except Unreachable:
-                        continue  # servers close idle connections when they like: that says nothing
+                        continue  # a server may close an idle connection at any time, so try another connection
                 return await self._ask(await self._connect(server), server, path, token, body)
         except TimeoutError:
             raise Unreachable(f"no answer within {timeout:g} s") from None
@@ -93,7 +93,7 @@ class Caller:
             connection.drop()
             raise Unreachable(f"connection failed: {type(error).__name__}") from None
         except BaseException:
-            connection.drop()  # cancelled in the middle: what comes next on it would answer nobody
+            connection.drop()  # cancelled in the middle: its late answer would be read as that of the next request
             raise
         idle = self._idle.setdefault(server, [])
         if connection.reusable() and len(idle) < IDLE_CONNECTIONS:
@@ -151,4 +151,4 @@ def _retry_after(response: h11.Response) -> float:
     for name, value in response.headers:
         if name == b"retry-after" and value.isdigit():
             return float(value)
-    return 0.0  # a date is allowed there too; our own backoff will do
+    return 0.0  # the header may also be a date; the agent's own backoff is enough then

@@ -1,4 +1,4 @@
-"""Run a claim's command, and keep its result on disk before anyone is told."""
+"""Run a claim's command, and store its result on disk before it is reported."""
 
 import asyncio
 import contextlib
@@ -15,19 +15,19 @@ from .tasks import first_of
 
 
 class JobResult(msgspec.Struct, frozen=True):
-    """`reason` says what the exit code alone does not."""
+    """A command's exit code; `reason` explains it if the agent stopped the command or could not start it."""
 
     exit_code: int
     reason: str = ""
 
 
 def file_name(claim: str) -> str:
-    """A claim's name as a file's name: it must not lead out of the folder."""
+    """Returns a file name for a claim's output that cannot lead out of the folder."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", claim).lstrip(".") or "_"
 
 
 def environment(assignment: Assignment, payload: Path) -> dict[str, str]:
-    """What hook and command see: a small base, the claim's words, and last ours, which no claim overrides."""
+    """Returns the environment of hook and command. Holdfast's own variables come last, so that a claim cannot override them."""
     return {
         **base_environment(),
         **assignment.env,
@@ -40,7 +40,7 @@ def environment(assignment: Assignment, payload: Path) -> dict[str, str]:
 
 
 def write_payload(folder: Path, assignment: Assignment) -> Path:
-    """Readable by its owner only. A claim without a payload gets a file with `null`."""
+    """Writes the payload to a file that only its owner can read. A claim without a payload gets a file with `null`."""
     path = folder / "payload.json"
     _write(path, bytes(assignment.payload))
     return path
@@ -52,7 +52,7 @@ def forget_payload(folder: Path) -> None:
 
 
 async def run(argv: list[str], env: dict[str, str], folder: Path, sink: Sink, ended: "asyncio.Future[Directive]") -> JobResult:
-    """Run the command to its end, or stop it when its claim has `ended`."""
+    """Runs the command to its end, or stops it when its claim has `ended`."""
     try:
         group = await Group.start(argv, env, folder, sink.write)
     except CannotStart as error:
@@ -72,16 +72,16 @@ async def run(argv: list[str], env: dict[str, str], folder: Path, sink: Sink, en
 
 
 def store_result(folder: Path, assignment: Assignment, result: JobResult) -> None:
-    """Before the first report, so that the exit code survives our own death."""
+    """Stores the result on disk. Called before the first report, so that the exit code survives the agent's death."""
     record = {"claim": assignment.claim, "fence": assignment.fence, "exit_code": result.exit_code}
     try:
         _write(folder / "result.json", msgspec.json.encode(record), durable=True)
-    except OSError as error:  # a full disk: the report is all there is, and it is still owed
-        log("result unkept", why=error.strerror)
+    except OSError as error:  # a full disk, for example; the agent still reports the result
+        log("result not stored", why=error.strerror)
 
 
 def _write(path: Path, data: bytes, durable: bool = False) -> None:
-    """Whole or not at all; with `durable` it also survives the machine's crash."""
+    """Writes the file completely or not at all. With `durable` it also survives a crash of the machine."""
     new = path.with_name(path.name + ".new")
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(data)

@@ -1,4 +1,4 @@
-"""The agent's life: idle → activating → running → (resetting → idle) or exit, one poll always under way."""
+"""The agent's states: idle → activating → running → (resetting → idle) or exit. A poll is open at all times."""
 
 import asyncio
 import os
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from .proxy import Proxy
     from .session import Served
 
-SHORT_ACTIVATION = 0.1  # seconds: a hand-over that is done by then needs no poll of its own
-SOON = 1.0  # an answer within this that changes nothing must not become a storm of polls
-LAST_WORDS = 15.0  # for "refused" and "failed"; after that the end of our process tells it
-GOODBYE = 0.5  # for "draining" when we are free: at once means at once
+SHORT_ACTIVATION = 0.1  # seconds; a hand-over that finishes within this time needs no separate report of "activating"
+SOON = 1.0  # seconds; after a faster answer that changes nothing the agent pauses, otherwise it would poll in a tight loop
+LAST_WORDS = 15.0  # seconds to report "refused" or "failed"; later the server learns it from the end of the process
+GOODBYE = 0.5  # seconds for a free agent to report "draining", because it has to exit at once
 
 
 class Agent:
@@ -36,23 +36,23 @@ class Agent:
         self.control = Control(config, self._silent)
         self.registration: Registration | None = None
         self.hold: Hold | None = None
-        self.greatest_fence = 0  # of all that we ever held
+        self.greatest_fence = 0  # the greatest fence that this agent ever held
         self.reset_fence: int | None = None
         self.endpoint: str | None = None
         self.draining = False
         self.proxy: Proxy | None = None
         self.served: Served | None = None
-        self.memory: Memory | None = None  # where we can be restarted alone
+        self.memory: Memory | None = None  # only set where the agent can be restarted without its worker
         self._staged = False
         self._doing = "idle"
-        self._word = AgentReport(doing="idle")
+        self._report = AgentReport(doing="idle")
         self._changed = asyncio.Event()
         self._offers: asyncio.Queue[Hold] = asyncio.Queue()
         self._leaving: asyncio.Future[Leave] = asyncio.get_running_loop().create_future()
         self._beating: asyncio.Task[None] | None = None
 
     async def live(self) -> int:
-        """The exit code."""
+        """Runs the agent until it ends and returns the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.drain)
@@ -68,7 +68,7 @@ class Agent:
             await self._tidy_up()
             code = leave.code
             if self.config.stage is not None and not self._staged:
-                code = code or NOT_STAGED  # our end with 0 would start the worker's container
+                code = code or NOT_STAGED  # an exit code of 0 would start the worker's container
             log("exit", code=code, why=leave.reason)
             return code
         finally:
@@ -76,14 +76,14 @@ class Agent:
                 self.served.kill()
 
     async def _tidy_up(self) -> None:
-        """Nobody is served from here on. A free agent says so, lest the next claim waits for it in vain."""
+        """Stops serving. A free agent reports that it drains, so that no claim is assigned to it."""
         if self.proxy is not None:
             self.proxy.stop()
         if self._beating is not None:
             self._beating.cancel()
         goodbye = None
         if self.draining and self.hold is None and self.registration is not None:
-            goodbye = asyncio.create_task(self.control.tell(self._word, GOODBYE))
+            goodbye = asyncio.create_task(self.control.tell(self._report, GOODBYE))
         if self.served is not None:
             await self.served.stop()
         if goodbye is not None:
@@ -92,7 +92,7 @@ class Agent:
         self.control.close()
 
     async def _work(self) -> None:
-        """Ends by raising Leave."""
+        """Registers and serves claims. Ends by raising Leave."""
         self.registration = await self.control.register()
         log("registered", mode=self.registration.mode)
         if self.registration.mode == "job":
@@ -117,37 +117,39 @@ class Agent:
                 unstage(self.config.stage)
             sink.close()
             if outcome == "ended" and not hooks.activate:
-                raise Leave(0, "its claim ended before it began")
+                raise Leave(0, "the claim ended before its command started")
             await self.fail(NOT_OURS)
         if self.config.stage is not None:
             if self.config.termination is not None:
                 sign(self.config.termination, assignment)
             self._staged = True
-            raise Leave(0, "its job is the next container's")
+            raise Leave(0, "the job was handed to the worker's container")
         self.say("running")
         env = environment(assignment, folder / "payload.json")
         result = await run(hooks.run or assignment.command, env, folder, sink, hold.ended)
         log("ended", claim=assignment.claim, code=result.exit_code, why=result.reason)
         store_result(folder, assignment, result)
         kept = await self.control.result(assignment.fence, result.exit_code, result.reason)
-        raise Leave(0, "its result was taken" if kept else "its claim had ended otherwise")
+        raise Leave(0, "the server stored the result" if kept else "the claim had already ended in another way")
 
     async def _stage(self, folder: Path, hold: Hold, argv: list[str]) -> None:
-        """Before the acknowledgement: after it nothing may fail. Nothing starts while we live."""
+        """Writes the job's files. Called before the acknowledgement, because nothing may fail after it. The job's
+        container does not start while the agent runs."""
         try:
             stage(folder, hold.assignment, argv)
         except OSError as error:
-            await self.refuse(hold, f"its job could not be staged: {error.strerror}")
+            await self.refuse(hold, f"the job could not be staged: {error.strerror}")
 
-    # What a claim goes through in both modes
+    # The steps of a claim in both modes
 
     async def next_hold(self) -> Hold:
+        """Reports "idle" and waits for the next claim."""
         self.say("idle")
         self._speak()
         return await self._offers.get()
 
     def take_up(self, held: Assignment) -> Hold:
-        """What we held before we were restarted. Nobody is let in before it proves to be ours still."""
+        """Continues the claim that was held before a restart. Its holder gets no access until the server confirms the claim."""
         self.greatest_fence, self.hold = held.fence, Hold(held)
         self.say("running")
         self._speak()
@@ -158,7 +160,7 @@ class Agent:
             self._beating = asyncio.create_task(self._beat())
 
     async def hand_over(self, hold: Hold, extra: dict[str, str], sink: Sink) -> Literal["accepted", "stale", "ended"]:
-        """Activate and acknowledge. Nothing may start unless it was accepted (P8)."""
+        """Activates the worker and acknowledges the claim. Nothing may start unless the result is "accepted" (P8)."""
         assert self.registration
         assignment, hook = hold.assignment, self.registration.worker.activate
         try:
@@ -176,6 +178,7 @@ class Agent:
         return await self.acknowledge(hold)
 
     async def acknowledge(self, hold: Hold) -> Literal["accepted", "stale", "ended"]:
+        """Acknowledges the claim. "stale": the server refused it; "ended": the claim ended meanwhile."""
         assignment = hold.assignment
         asking = asyncio.create_task(self.control.acknowledge(assignment.fence, self.endpoint))
         await first_of(asking, hold.ended)
@@ -187,7 +190,7 @@ class Agent:
         return "accepted" if hold.accepted else "stale"
 
     def let_go(self, *, reset: bool = True) -> None:
-        """We hold nothing any more. One that drains has nothing left to do."""
+        """Forgets the claim that was held. A draining agent leaves then."""
         self.hold = None
         if self.memory is not None:
             self.memory.let_go(self.reset_fence, reset=reset)
@@ -196,23 +199,24 @@ class Agent:
             raise Leave(0, "drained")
 
     async def refuse(self, hold: Hold, reason: str) -> NoReturn:
-        """Its claim goes to another worker, and this one goes."""
+        """Refuses the claim, which goes to another worker, and leaves."""
         log("refusing", claim=hold.assignment.claim, why=reason)
         await self.control.refuse(hold.assignment.fence, reason, LAST_WORDS)
         raise Leave(1, reason)
 
     async def fail(self, reason: str) -> NoReturn:
-        """On doubt the worker goes: another is made, and no tenant meets what this one may still hold."""
+        """Reports a failure and leaves. In doubt the worker is replaced, so that no tenant can see data of another tenant."""
         log("failed", why=reason)
         await self.control.failed(reason, LAST_WORDS)
         raise Leave(1, reason)
 
-    # What we say, and what we are told
+    # Reports to the server, and its directives
 
     def say(self, doing: str) -> None:
+        """Changes the state that the agent reports. The open poll is repeated with it."""
         self._doing = doing
         held = self.hold.assignment if self.hold else None
-        self._word = AgentReport(
+        self._report = AgentReport(
             doing="draining" if self.draining else doing,
             claim=held.claim if held else None,
             fence=held.fence if held else None,
@@ -222,31 +226,32 @@ class Agent:
             endpoint=self.endpoint,
         )
         self._changed.set()
-        log(self._word.doing, claim=self._word.claim, fence=self._word.fence, endpoint=self.endpoint)
+        log(self._report.doing, claim=self._report.claim, fence=self._report.fence, endpoint=self.endpoint)
 
     async def _beat(self) -> None:
+        """Keeps one poll open, and obeys its answers."""
         assert self.registration
         pause = pauses()
         while True:
-            word, began = self._word, time.monotonic()
+            report, began = self._report, time.monotonic()
             self._changed.clear()
-            if word.doing == "activating" and await self._changed_within(SHORT_ACTIVATION):
+            if report.doing == "activating" and await self._changed_within(SHORT_ACTIVATION):
                 continue
-            poll = asyncio.create_task(self.control.poll(word, self.registration.poll_seconds))
+            poll = asyncio.create_task(self.control.poll(report, self.registration.poll_seconds))
             changed = asyncio.create_task(self._changed.wait())
             try:
                 await first_of(poll, changed)
                 if not poll.done():
-                    continue  # what it says is no longer so: say it anew
+                    continue  # its report is out of date: poll again with the new one
                 self._obey(poll.result())
             except Leave as leave:
                 self.leave(leave)
-            except Exception as error:  # a fault in here must not end a busy worker
+            except Exception as error:  # a bug in here must not end a busy worker
                 log("poll failed", why=f"{type(error).__name__}: {error}")
             finally:
                 poll.cancel()
                 changed.cancel()
-            if self._word is not word or time.monotonic() - began > SOON:
+            if self._report is not report or time.monotonic() - began > SOON:
                 pause = pauses()
             else:
                 await self._changed_within(min(pause(), SOON))
@@ -258,23 +263,24 @@ class Agent:
         except TimeoutError:
             return False
 
-    def _obey(self, told: Directive) -> None:
-        if told.do == "hold" and told.assignment is not None:
-            self._consider(told.assignment)
-        elif told.do == "end" and self.hold is not None and told.fence == self.hold.assignment.fence:
-            log("told: end", fence=told.fence, why=told.reason)
-            self.hold.end(told)
-        elif told.do == "exit" and self.hold is None:
-            self.leave(Leave(0, told.reason or "condemned"))
-        elif told.do != "nothing":
-            log("ignored", told=told.do, fence=told.fence)
+    def _obey(self, directive: Directive) -> None:
+        if directive.do == "hold" and directive.assignment is not None:
+            self._consider(directive.assignment)
+        elif directive.do == "end" and self.hold is not None and directive.fence == self.hold.assignment.fence:
+            log("end", fence=directive.fence, why=directive.reason)
+            self.hold.end(directive)
+        elif directive.do == "exit" and self.hold is None:
+            self.leave(Leave(0, directive.reason or "condemned"))
+        elif directive.do != "nothing":
+            log("ignored", directive=directive.do, fence=directive.fence)
 
     def _consider(self, offered: Assignment) -> None:
+        """Accepts an offered claim if the agent is idle and the fence is new; otherwise ignores it."""
         held = self.hold.assignment if self.hold else None
         if held is not None and (held.claim, held.fence) == (offered.claim, offered.fence):
-            return  # repeated until acknowledged
+            return  # the server repeats the offer until it is acknowledged
         if self._doing != "idle" or self.draining or offered.fence <= self.greatest_fence:
-            log("ignored", told="hold", fence=offered.fence, greatest=self.greatest_fence)
+            log("ignored", directive="hold", fence=offered.fence, greatest=self.greatest_fence)
             return
         self.greatest_fence = offered.fence
         self.hold = Hold(offered)
@@ -286,7 +292,7 @@ class Agent:
             self._leaving.set_result(leave)
 
     def drain(self) -> None:
-        """SIGTERM: take nothing more. A free agent leaves at once; a busy one finishes within its grace."""
+        """Handles SIGTERM: accepts no more claims. A free agent leaves at once; a busy agent finishes within its grace."""
         if self.draining:
             return
         self.draining = True
@@ -298,13 +304,13 @@ class Agent:
         asyncio.get_running_loop().call_later(self.registration.grace, self.hold.end, over)
 
     def _silent(self, seconds: float) -> None:
-        """A busy agent never gives up; a free one that nobody can reach is of no use, and would leak."""
+        """Leaves if the agent is free and reached no server for too long, because the worker would leak. A busy agent goes on."""
         if self.hold is None and seconds >= self.config.lonely:
-            raise Leave(1, f"no server has listened for {seconds:.0f} s")
+            raise Leave(1, f"no server has accepted a call for {seconds:.0f} s")
 
 
 def main() -> int:
-    """The exit code: 0 done, 1 failed, 2 wrong settings, a session's own when it dies while held."""
+    """Returns the exit code: 0 done, 1 failed, 2 wrong settings; or the code of the served process if it died during a claim."""
     try:
         config = from_environment(os.environ)
     except BadConfig as error:
@@ -315,5 +321,5 @@ def main() -> int:
     async def life() -> int:
         return await Agent(config).live()
 
-    # Not asyncio.run, which would wait for threads that are stuck in name resolution.
+    # asyncio.run would wait for threads that are stuck in name resolution.
     return asyncio.new_event_loop().run_until_complete(life())

@@ -1,4 +1,4 @@
-"""What a session's agent keeps for itself, should it be restarted alone: its worker lives on in another container."""
+"""State that a session's agent stores for its own restart, while its worker lives on in another container."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ KEPT = "kept.json"
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """Of our first registration: a pool that was changed since is not what this pod was made from."""
+    """The settings of the first registration. They still apply after the pool was changed, because the pod was made from them."""
 
     mode: str
     worker: Hooks
@@ -22,7 +22,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Enough to prove whose we are. Neither secrets nor payload: the claim was activated before."""
+    """Proves which claim the worker has. Secrets and payload are not stored, because the claim was already activated."""
 
     claim: str
     fence: int
@@ -36,19 +36,19 @@ class Held(msgspec.Struct, frozen=True):
 class Kept(msgspec.Struct, frozen=True):
     settings: Settings
     held: Held | None = None
-    served: int | None = None  # the fence of the last claim that it served: it is no new worker
-    reset: bool = True  # since then
+    served: int | None = None  # the fence of the last claim that the worker served; None if it is new
+    reset: bool = True  # whether the worker was reset since that claim
 
 
 class Memory:
-    """One file, in the pod's memory, which only our own container sees: it goes with the pod, and survives the agent."""
+    """One file in a memory volume that only the agent's container sees. It survives the agent, and disappears with the pod."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / KEPT
         self.kept = self._read()
 
     def begin(self, registration: Registration) -> Registration:
-        """With the settings that held when we first started. Raises OSError."""
+        """Returns the registration with the settings of the first start, and stores them at that start. Raises OSError."""
         if self.kept is None:
             r = registration
             self._write(Kept(Settings(r.mode, r.worker, r.grace, r.output_limit)))
@@ -59,18 +59,18 @@ class Memory:
         )
 
     def hold(self, given: Assignment, served: int | None) -> None:
-        """From before its acknowledgement, whose answer may be lost with us. Raises OSError."""
+        """Stores the claim. Called before the acknowledgement, because its answer may be lost with the agent. Raises OSError."""
         assert self.kept is not None
         held = Held(given.claim, given.fence, given.tenant, given.credential)
         self._write(Kept(self.kept.settings, held, served))
 
     def let_go(self, served: int | None, *, reset: bool = True) -> None:
-        """What we held has ended. Where this cannot be written, a restarted agent is told so by the server."""
+        """Stores that the claim ended. If the write fails, a restarted agent learns the end from the server."""
         assert self.kept is not None
         try:
             self._write(Kept(self.kept.settings, None, served, reset))
         except OSError as error:
-            log("cannot remember", why=error.strerror)
+            log("state not stored", why=error.strerror)
 
     def _read(self) -> Kept | None:
         try:
@@ -79,7 +79,7 @@ class Memory:
             return None
 
     def _write(self, kept: Kept) -> None:
-        """Readable by ourselves only; the old one or the new one, whenever we die."""
+        """Replaces the file in one step, so that a crash leaves the old or the new content. Only the agent's user can read it."""
         new = self._path.with_suffix(".new")
         with contextlib.suppress(OSError):
             new.unlink()

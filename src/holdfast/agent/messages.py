@@ -1,10 +1,10 @@
-"""What agent and server say to each other. Unknown fields are ignored: either may be one version ahead."""
+"""The messages between agent and server. Unknown fields are ignored, because either side may be one version newer."""
 
 import msgspec
 
 
 class Hooks(msgspec.Struct, frozen=True):
-    """What the pool says a worker runs."""
+    """The commands and the port that the pool's spec sets for its workers."""
 
     run: list[str] = []
     serve: list[str] = []
@@ -37,7 +37,7 @@ class Assignment(msgspec.Struct, frozen=True):
     credential: str | None = None
 
     def __repr__(self) -> str:
-        return f"Assignment({self.claim}, {self.fence})"  # never what it carries
+        return f"Assignment({self.claim}, {self.fence})"  # never its secrets
 
 
 class Directive(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class Directive(msgspec.Struct, frozen=True):
 
 
 class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent says of itself with each poll."""
+    """The agent's state, which it sends with each poll."""
 
     doing: str
     claim: str | None = None
@@ -57,7 +57,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     reset_fence: int | None = None
     endpoint: str | None = None
-    credential: str | None = None  # of the claim that we hold: proves our word
+    credential: str | None = None  # of the claim that the agent holds; it proves the report
 
 
 class ErrorBody(msgspec.Struct, frozen=True):

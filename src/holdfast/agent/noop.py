@@ -1,7 +1,7 @@
-"""Write a program that does nothing and needs nothing: `python -m holdfast.agent.noop PATH`.
+"""Write a program that does nothing and depends on nothing: `python -m holdfast.agent.noop PATH`.
 
-The user's image runs it before its worker counts as warm, which proves that the image is on the node and starts. An image may
-have neither a shell nor a C library, so the program is a whole ELF file of a few instructions: exit(0).
+The user's image runs this program before its worker counts as warm. This proves that the image is on the node and can start. An
+image may have neither a shell nor a C library, so the program is a complete ELF file with a few instructions: exit(0).
 """
 
 import os
@@ -19,6 +19,7 @@ CODE = {  # machine: (ELF's number for it, instructions)
 
 
 def program(machine: str) -> bytes:
+    """Returns the ELF file for this machine type."""
     number, code = CODE[machine]
     size = HEADERS + len(code)
     identity = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)  # 64 bits, little endian
@@ -33,7 +34,7 @@ def main() -> int:
         print(f"holdfast: no program for {machine}; known: {', '.join(CODE)}", file=sys.stderr)
         return 1
     path.write_bytes(program(machine))
-    os.chmod(path, 0o755)  # noqa: S103 - the user's container may run as anybody
+    os.chmod(path, 0o755)  # noqa: S103 - the user's container may run as any user
     return 0
 
 

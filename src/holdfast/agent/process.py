@@ -1,4 +1,4 @@
-"""Run a command as a process group of its own, keep what it prints within a bound, leave nothing behind."""
+"""Run a command in its own process group, store its output up to a limit, and leave no process behind."""
 
 import asyncio
 import contextlib
@@ -13,14 +13,14 @@ from typing import IO
 
 from .log import log
 
-STOP_SECONDS = 10.0  # between SIGTERM and SIGKILL, as the protocol says
-DRAIN_SECONDS = 2.0  # for a pipe that something outside of the group still holds open
-NOT_FOUND, NOT_STARTED = 127, 126  # as a shell says it
-BASE = ("PATH", "HOME", "LANG", "TMPDIR", "HOLDFAST_POD_UID")  # the last: an orphan is known by it as its pod's
+STOP_SECONDS = 10.0  # between SIGTERM and SIGKILL, as the protocol specifies
+DRAIN_SECONDS = 2.0  # seconds to wait for a pipe that a process outside of the group still holds open
+NOT_FOUND, NOT_STARTED = 127, 126  # the exit codes of a shell
+BASE = ("PATH", "HOME", "LANG", "TMPDIR", "HOLDFAST_POD_UID")  # the last variable identifies orphans of the pod
 
 
 class CannotStart(Exception):
-    """The command did not start; `code` is what a shell would have answered."""
+    """The command did not start. `code` is the exit code that a shell would return."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -28,9 +28,10 @@ class CannotStart(Exception):
 
 
 class Sink:
-    """Keep the first `limit` bytes in a file; swallow the rest, and say so by a marker beside it.
+    """Stores the first `limit` bytes in a file, drops the rest, and then creates a marker file beside it.
 
-    It appends: a claim that is served again goes on where the lost try ended, so a reader's offset holds.
+    It appends to the file: if a claim is served again, its output continues after that of the lost try, so that a reader's
+    offset stays valid.
     """
 
     def __init__(self, path: Path, limit: int) -> None:
@@ -65,7 +66,7 @@ class Sink:
 
 
 class Group(asyncio.Protocol):
-    """One started command and whatever it starts."""
+    """A started command and all processes that it starts in its group."""
 
     def __init__(self, popen: subprocess.Popen[bytes], write: Callable[[bytes], None]) -> None:
         self._popen = popen
@@ -77,7 +78,7 @@ class Group(asyncio.Protocol):
 
     @classmethod
     async def start(cls, argv: Sequence[str], env: Mapping[str, str], folder: Path, write: Callable[[bytes], None]) -> "Group":
-        """Start it in `folder`/work with exactly this environment. Raises CannotStart."""
+        """Starts the command in `folder`/work with exactly this environment. Raises CannotStart."""
         if not argv:
             raise CannotStart(NOT_STARTED, "there is no command: neither the pool nor the claim names one")
         reading, writing = os.pipe()
@@ -99,12 +100,12 @@ class Group(asyncio.Protocol):
                 raise CannotStart(NOT_FOUND, f"{argv[0]}: not found") from None
             if isinstance(error, OSError):
                 raise CannotStart(NOT_STARTED, f"{argv[0]}: {error.strerror}") from None
-            if isinstance(error, ValueError):  # a NUL byte, or '=' in a name; its text could show a value
+            if isinstance(error, ValueError):  # a NUL byte, or '=' in a name; its text could show a value, so it is dropped
                 raise CannotStart(NOT_STARTED, "argument or environment that no process can take") from None
             raise
         finally:
             os.close(writing)
-        # Whoever must end this worker after our own death finds here what else has to go.
+        # After the agent's death this list shows which other processes have to be ended with the worker.
         with contextlib.suppress(OSError), (folder / "groups").open("a") as groups:
             groups.write(f"{popen.pid} {time.time():.3f}\n")
         group = cls(popen, write)
@@ -114,7 +115,7 @@ class Group(asyncio.Protocol):
             pipe = os.fdopen(reading, "rb", buffering=0)
             group._pipe, _ = await loop.connect_read_pipe(lambda: group, pipe)
         except BaseException:
-            group.kill()  # cancelled just now: it must not run on unseen
+            group.kill()  # cancelled here: otherwise the command would run on without supervision
             raise
         return group
 
@@ -123,10 +124,11 @@ class Group(asyncio.Protocol):
         return not self._exited.is_set()
 
     async def wait(self) -> int:
-        """Its exit code (128 + n for signal n), once it ended, its rest is killed and its output is kept."""
+        """Waits for the command's end, kills the rest of its group, stores its output, and returns its exit code (128 + n for
+        signal n)."""
         await self._exited.wait()
         if self._reaped is None:
-            # Before it is reaped: until then its number, which is the group's, cannot be another's.
+            # Before it is reaped, because until then no other process can get its pid, which is also the group's id.
             self._signal(signal.SIGKILL)
             code = self._popen.wait()
             self._reaped = 128 - code if code < 0 else code
@@ -134,13 +136,13 @@ class Group(asyncio.Protocol):
             async with asyncio.timeout(DRAIN_SECONDS):
                 await self._drained.wait()
         except TimeoutError:
-            log("output open", pid=self._popen.pid, why="a process outside of its group holds it")
+            log("output open", pid=self._popen.pid, why="a process outside of the group holds the pipe")
         if self._pipe is not None:
             self._pipe.close()
         return self._reaped
 
     async def stop(self, patience: float = STOP_SECONDS) -> int:
-        """SIGTERM to the group, SIGKILL after `patience` seconds."""
+        """Sends SIGTERM to the group, and SIGKILL after `patience` seconds. Returns the exit code."""
         if self.running:
             self._signal(signal.SIGTERM)
             try:
@@ -151,7 +153,7 @@ class Group(asyncio.Protocol):
         return await self.wait()
 
     def kill(self) -> None:
-        """For the way out: no waiting, nothing left."""
+        """Kills the group without waiting for its end."""
         if self._reaped is None:
             self._signal(signal.SIGKILL)
 
@@ -160,15 +162,15 @@ class Group(asyncio.Protocol):
             os.killpg(self._popen.pid, number)
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In a thread: learn of the exit without reaping."""
+        """Waits for the exit in a thread, without reaping the process where the system allows that."""
         if hasattr(os, "waitid"):
             os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
         else:
             self._popen.wait()
-        with contextlib.suppress(RuntimeError):  # the loop is gone: so are we
+        with contextlib.suppress(RuntimeError):  # the loop is closed, because the agent exits
             loop.call_soon_threadsafe(self._exited.set)
 
-    # The pipe: always drained, so that the command never blocks on us.
+    # The pipe is always read, so that the command never blocks on its output.
 
     def data_received(self, data: bytes) -> None:
         self._write(data)
@@ -178,5 +180,5 @@ class Group(asyncio.Protocol):
 
 
 def base_environment() -> dict[str, str]:
-    """What of our own environment a command may see. Our settings and our token's place are not among it."""
+    """Returns the part of the agent's environment that a command may see. It contains no settings and no path of the token."""
     return {"PATH": os.defpath} | {name: os.environ[name] for name in BASE if name in os.environ}

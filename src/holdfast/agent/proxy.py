@@ -1,7 +1,7 @@
-"""Stand in front of a served port: let in who has the active claim's credential, cut all off when it ends.
+"""Guard a served port: forward requests with the active claim's credential, and cut all connections when the claim ends.
 
-Each request is checked, also on a connection that was let through before. Bodies are re-framed by h11 on both
-sides, never copied as they came, so client and served process cannot disagree about where a request ends.
+Each request is checked, also on a connection that carried a valid request before. h11 parses and frames bodies again on both
+sides, so that the client and the served process cannot disagree about where a request ends.
 """
 
 import asyncio
@@ -18,32 +18,34 @@ from .proxy_headers import Peer, Presented, answer_headers, bad_request, present
 from .tasks import first_of, settle
 
 MOST_CONNECTIONS = 480  # 2 descriptors each, below the usual limit of 1024
-HEAD_SECONDS = 60.0  # for a request's head, and between requests
-DECIDED_SECONDS = 60.0  # a holder waits so long for the answer to our acknowledgement, then hears when to ask again
+HEAD_SECONDS = 60.0  # for the head of a request, including the time since the last request
+DECIDED_SECONDS = 60.0  # a request waits this long for the answer to the acknowledgement, then gets 503 with Retry-After
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 1024 * 1024
 CONNECT_SECONDS = 5.0
 TUNNEL = b"holdfast:0"
-ABORT = struct.pack("ii", 1, 0)  # SO_LINGER 0: a reset, which no client takes for the end of an answer
+ABORT = struct.pack("ii", 1, 0)  # SO_LINGER 0 sends a reset, so that no client mistakes the cut for the end of an answer
 
 
 class Proxy:
     def __init__(self, upstream: tuple[str, int]) -> None:
         self._upstream = upstream
-        self._digest: bytes | None = None  # of the credential; the credential itself is not kept
-        self._expected: bytes | None = None  # of one whose acknowledgement is under way
+        self._digest: bytes | None = None  # of the active claim's credential; the credential itself is not stored
+        self._expected: bytes | None = None  # of the credential whose acknowledgement is in progress
         self._decided = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int) -> int:
+        """Starts to listen, and returns the port."""
         self._server = await asyncio.start_server(self._arrive, host, port)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
     def expect(self, credential: str) -> None:
-        """Its holder may hear of the worker before we hear that our acknowledgement was accepted: let it wait."""
+        """Makes requests with this credential wait. The holder may learn of the worker before the agent knows that its
+        acknowledgement was accepted."""
         self._expected = _digest(credential.encode())
         self._decided.clear()
 
@@ -53,7 +55,7 @@ class Proxy:
         self._decide()
 
     def close(self) -> None:
-        """End the claim's access now: the credential is dead, every connection is cut, whatever it does."""
+        """Ends the claim's access: the credential becomes invalid, and every connection is cut at once."""
         self._digest = None
         self._decide()
         for writer in list(self._writers):
@@ -92,7 +94,7 @@ class Proxy:
                 await _linger(client)
             writer.close()
         except (OSError, EOFError, TimeoutError, h11.ProtocolError):
-            _abort(writer)  # either side broke off: so does the other
+            _abort(writer)  # one side closed the connection, so close the other side
         except Exception as error:
             log("proxy failed", why=type(error).__name__)
             _abort(writer)
@@ -103,7 +105,7 @@ class Proxy:
             self._writers.discard(writer)
 
     async def _one_request(self, client: Peer) -> bool:
-        """Whether the connection may carry another."""
+        """Handles one request. Returns whether the connection may carry another request."""
         try:
             async with asyncio.timeout(HEAD_SECONDS):
                 event = await client.next()
@@ -113,10 +115,10 @@ class Proxy:
             await client.refuse(error.error_status_hint or 400, "malformed", "the request is malformed")
             return False
         if not isinstance(event, h11.Request):
-            return False  # the client is done
+            return False  # the client closed the connection
         shown = presented(event)
         if not await self._decided_about(shown):
-            await client.refuse(503, "undecided", "whether this claim is this worker's is not known yet: ask again")
+            await client.refuse(503, "undecided", "the server has not confirmed this claim yet: try again later")
             return False
         if not self._known(shown):
             await client.refuse(401, "unauthorized", "the credential is not that of the active claim")
@@ -147,8 +149,8 @@ class Proxy:
             self._writers.discard(writer)
 
     async def _decided_about(self, shown: Presented) -> bool:
-        """Wait for the word on our acknowledgement, for whom it is about. False: there is none yet, so the credential is neither
-        right nor wrong."""
+        """Waits for the answer to the acknowledgement, if the request shows the expected credential. Returns False if there is
+        still no answer, so that it is unknown whether the credential is valid."""
         expected = self._expected
         if expected is None or not any(hmac.compare_digest(_digest(each), expected) for each in shown.credentials):
             return True
@@ -160,7 +162,8 @@ class Proxy:
         return True
 
     def _known(self, shown: Presented) -> bool:
-        """Each credential that was shown is compared, in constant time; matching ones are to be stripped."""
+        """Returns whether a credential of the request is valid, and stores the valid ones in `shown`, so that they are not
+        forwarded. Each comparison takes constant time."""
         digest = self._digest
         if digest is None:
             return False
@@ -187,13 +190,13 @@ class Proxy:
             except (OSError, EOFError, h11.RemoteProtocolError):
                 if client.http.our_state is not h11.SEND_RESPONSE:
                     raise
-                await client.refuse(502, "not-serving", "the served process broke off")
+                await client.refuse(502, "not-serving", "the served process closed the connection without an answer")
                 return False
             if switched:
                 await settle(up)
                 await _tunnel(client, upstream)
                 return False
-            # An answer may come before the request's end, and without that there is no next request.
+            # The answer may come before the end of the request, and the next request can only follow after that end.
             await asyncio.wait({up}, timeout=0 if client.http.their_state is h11.DONE else LINGER_SECONDS)
             return client.http.our_state is h11.DONE and client.http.their_state is h11.DONE
         finally:
@@ -201,8 +204,9 @@ class Proxy:
 
 
 async def _upload(client: Peer, upstream: Peer) -> None:
-    """The request's body, then watch: a client that leaves must not keep the served process busy."""
-    heard = True
+    """Forwards the request's body, then watches the client. Raises EOFError if the client leaves, so that the served process does
+    not keep working for it."""
+    reading = True
     while True:
         event = await client.next()
         if isinstance(event, h11.EndOfMessage):
@@ -210,11 +214,11 @@ async def _upload(client: Peer, upstream: Peer) -> None:
         if not isinstance(event, h11.Data):
             raise EOFError
         try:
-            if heard:
+            if reading:
                 await upstream.send(h11.Data(data=event.data))
         except OSError:
-            heard = False  # it answered without reading on; its answer still counts
-    if heard:
+            reading = False  # it answers without reading the whole body; the answer is still forwarded
+    if reading:
         with contextlib.suppress(OSError):
             await upstream.send(h11.EndOfMessage())
     if client.http.their_state is h11.DONE and not await client.more():
@@ -222,7 +226,7 @@ async def _upload(client: Peer, upstream: Peer) -> None:
 
 
 async def _download(client: Peer, upstream: Peer) -> bool:
-    """The answer, as it comes. True: both sides switched to another protocol."""
+    """Forwards the answer while it arrives. Returns True if both sides switched to another protocol."""
     while True:
         event = await upstream.next()
         if isinstance(event, h11.InformationalResponse):
@@ -247,7 +251,7 @@ async def _download(client: Peer, upstream: Peer) -> bool:
 
 
 async def _tunnel(client: Peer, upstream: Peer) -> None:
-    """Raw bytes both ways until both sides said that they are done, or one of them broke off."""
+    """Copies raw bytes in both directions until both sides finished, or one of them failed."""
     async with asyncio.TaskGroup() as ways:
         ways.create_task(_pour(client, upstream))
         ways.create_task(_pour(upstream, client))
@@ -267,7 +271,7 @@ async def _pour(source: Peer, sink: Peer) -> None:
 
 
 async def _linger(client: Peer) -> None:
-    """Take what the client still sends for a moment: closing on unread bytes would destroy the answer."""
+    """Reads what the client still sends, for at most 1 s, because a close with unread bytes would discard the answer."""
     if client.writer.is_closing():
         return
     client.writer.write_eof()

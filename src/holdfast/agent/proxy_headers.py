@@ -1,4 +1,4 @@
-"""What a proxy must know of HTTP/1.1: who shows which credential, and which headers concern one hop only."""
+"""The HTTP/1.1 rules of the proxy: which credentials a request shows, and which headers must not be forwarded."""
 
 import asyncio
 from typing import cast
@@ -9,24 +9,24 @@ import msgspec
 
 HEAD_BYTES = 64 * 1024
 PARAMETER = b"holdfast_credential="
-# They concern one hop, so they end here; what Connection names joins them.
+# These headers concern one hop, so they are not forwarded. Headers that Connection names are added to them.
 HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding upgrade".split()
 )
-NEVER_NAMED = frozenset((b"host", b"content-length", b"transfer-encoding"))  # dropping these would move a body's end
+NEVER_NAMED = frozenset((b"host", b"content-length", b"transfer-encoding"))  # without these a body would end at another place
 
 Headers = list[tuple[bytes, bytes]]
 
 
 class Presented(msgspec.Struct):
-    """The credentials that a request shows, and those of them that proved right."""
+    """The credentials that a request shows, and those of them that are valid."""
 
     credentials: list[bytes]
     matching: list[bytes] = []
 
 
 class Peer:
-    """One end of the proxy: a stream and where its HTTP stands."""
+    """One end of the proxy: a stream and the state of its HTTP connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, role: type) -> None:
         self.reader, self.writer = reader, writer
@@ -36,11 +36,11 @@ class Peer:
         while True:
             event = self.http.next_event()
             if event is not h11.NEED_DATA:
-                return cast("h11.Event", event)  # or PAUSED, which is none of the events that anyone asks for
+                return cast("h11.Event", event)  # or PAUSED, which no caller checks for
             self.http.receive_data(await self.reader.read(65_536))
 
     async def more(self) -> bool:
-        """Take what comes next without looking at it. False: nothing will."""
+        """Reads the next bytes without parsing them. Returns False at the end of the stream."""
         data = await self.reader.read(65_536)
         self.http.receive_data(data)
         return bool(data)
@@ -52,7 +52,7 @@ class Peer:
         await self.writer.drain()
 
     async def refuse(self, status: int, code: str, detail: str) -> None:
-        """A problem for an answer; the connection ends with it."""
+        """Answers with an error in JSON, and closes the connection."""
         body = msgspec.json.encode({"status": status, "code": code, "detail": detail})
         headers = [
             (b"Content-Type", b"application/problem+json"),
@@ -72,6 +72,7 @@ class Peer:
 
 
 def presented(request: h11.Request) -> Presented:
+    """Returns the credentials in the headers and in the query of the request."""
     shown = []
     names = (b"authorization", b"proxy-authorization") if request.method == b"CONNECT" else (b"authorization",)
     for name, value in request.headers:
@@ -85,7 +86,7 @@ def presented(request: h11.Request) -> Presented:
 
 
 def bad_request(request: h11.Request, tunnel: bytes) -> str:
-    """Why it cannot be forwarded; empty if it can."""
+    """Returns why the request cannot be forwarded, or an empty text if it can."""
     if request.method == b"CONNECT":
         return "" if request.target == tunnel else f"the only tunnel is to {tunnel.decode()}"
     if not request.target.startswith(b"/") and request.target != b"*":
@@ -101,19 +102,19 @@ def bad_request(request: h11.Request, tunnel: bytes) -> str:
 
 
 def request_headers(request: h11.Request, shown: Presented) -> tuple[bytes, Headers]:
-    """Target and headers for the served process: without the credential, wherever it stands."""
+    """Returns target and headers for the served process. The credential is removed from all of them."""
     path, mark, query = request.target.partition(b"?")
     pieces = [piece for piece in query.split(b"&") if not piece.startswith(PARAMETER)]
     target = path + (mark + b"&".join(pieces) if pieces and query else b"")
     drop = HOP_BY_HOP | _named(request)
     headers = []
     for name, value in request.headers.raw_items():
-        # A browser repeats the page's address, with its query, as Referer.
+        # A browser sends the page's address, including its query, as Referer.
         secret = PARAMETER in value or any(each in value for each in shown.matching)
         if name.lower() not in drop and not secret:
             headers.append((name, value))
     if any(name == b"transfer-encoding" for name, _ in request.headers):
-        headers.append((b"Transfer-Encoding", b"chunked"))  # h11 takes no other
+        headers.append((b"Transfer-Encoding", b"chunked"))  # the only encoding that h11 supports
     if _wants_websocket(request):
         headers += [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
     else:
@@ -122,7 +123,7 @@ def request_headers(request: h11.Request, shown: Presented) -> tuple[bytes, Head
 
 
 def answer_headers(answer: "h11.Response | h11.InformationalResponse", upgrade: bool = False) -> Headers:
-    """An answer's headers for the client. Framing is h11's to add."""
+    """Returns an answer's headers for the client. h11 adds the headers for framing."""
     drop = HOP_BY_HOP | _named(answer)
     kept = [(name, value) for name, value in answer.headers.raw_items() if name.lower() not in drop]
     if upgrade:
@@ -131,12 +132,12 @@ def answer_headers(answer: "h11.Response | h11.InformationalResponse", upgrade: 
 
 
 def _named(message: "h11.Request | h11.Response | h11.InformationalResponse") -> set[bytes]:
-    """The headers that Connection declares to be about this hop."""
+    """Returns the names of the headers that Connection declares as hop-by-hop."""
     return {token.strip().lower() for name, value in message.headers if name == b"connection" for token in value.split(b",")}
 
 
 def _wants_websocket(request: h11.Request) -> bool:
-    """Other upgrades are not ours to carry: without the header the request is a plain one."""
+    """Returns whether the request asks for a WebSocket. Other upgrades are forwarded as plain requests."""
     asked = [value.strip().lower() for name, value in request.headers if name == b"upgrade"]
     return asked == [b"websocket"] and b"upgrade" in _named(request)
 

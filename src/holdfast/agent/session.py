@@ -1,4 +1,4 @@
-"""The served process behind a session: started at boot, warm once its port answers, reset between claims."""
+"""The served process of a session worker: started with the worker, warm when its port answers, reset between claims."""
 
 import asyncio
 import contextlib
@@ -13,13 +13,13 @@ from .process import CannotStart, Group, Sink, base_environment
 from .tasks import first_of, settle
 
 RESET_SECONDS = 60.0
-STOP_SECONDS = 3.0  # a free worker leaves at once; its served process has no holder to finish for
-LOOK_SECONDS = 0.05  # between looks at a port that does not answer yet
+STOP_SECONDS = 3.0  # short, because a stopping served process has no holder any more
+LOOK_SECONDS = 0.05  # between two attempts to connect to a port that does not answer yet
 LOOPBACK = ("127.0.0.1", "::1")
 
 
 class ServeEnded(Exception):
-    """The served process is gone; `code` is its exit code."""
+    """The served process ended. `code` is its exit code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"serve exited with {code}")
@@ -27,11 +27,11 @@ class ServeEnded(Exception):
 
 
 class Served:
-    """What a session's agent stands in front of: `serve`, or where a pool has none, another container."""
+    """The process that the session's agent guards: the command `serve`, or another container if the pool has no `serve`."""
 
     def __init__(self, hooks: Hooks, folder: Path, output_limit: int, own: str) -> None:
         self._hooks, self._folder = hooks, folder
-        # Another container may listen on the pod's own address alone.
+        # Another container may listen on the pod's own address only.
         self._hosts = LOOPBACK if hooks.serve or own in LOOPBACK else (*LOOPBACK, own)
         self._log = Sink(folder / "serve.log", output_limit)
         self._sink: Sink | None = None
@@ -40,7 +40,7 @@ class Served:
         self.address = (LOOPBACK[0], hooks.port)
 
     async def start(self) -> None:
-        """Raises ServeEnded when it dies before its port answers. How long that may take, the server says."""
+        """Starts it and waits until its port answers; the server limits this time. Raises ServeEnded if it dies before."""
         port = self._hooks.port
         if self._hooks.serve:
             port, self._reserved = free_port()
@@ -64,14 +64,14 @@ class Served:
         return base_environment() | {"PORT": str(self.address[1])}
 
     async def died(self) -> None:
-        """Wait for its death, and raise ServeEnded. Another container's death is for its pod to tell."""
+        """Waits for its end, and raises ServeEnded. Never returns for another container, whose end the pod's status shows."""
         if self._group is None:
             await asyncio.get_running_loop().create_future()
         else:
             raise ServeEnded(await self._group.wait())
 
     def keep_output(self, data: bytes) -> None:
-        """What it prints belongs to the claim that it serves."""
+        """Stores output with the claim that is being served, or in serve.log if there is none."""
         (self._sink or self._log).write(data)
 
     def output_to(self, sink: Sink | None) -> None:
@@ -80,7 +80,7 @@ class Served:
         self._sink = sink
 
     async def reset(self, tenant: str) -> None:
-        """Make it fit for its tenant's next claim. Raises HookFailed: on doubt the worker must go."""
+        """Runs the reset hook before the tenant's next claim. Raises HookFailed; the worker must then be replaced."""
         if not self._hooks.reset:
             return
         env = self.environment() | {"HOLDFAST_TENANT": tenant}
@@ -100,9 +100,9 @@ class Served:
 
 
 async def _answering(port: int, hosts: tuple[str, ...]) -> str:
-    """The address at which the port takes connections, once it does."""
+    """Waits until the port accepts connections, and returns the address at which it does."""
     while True:
-        for host in hosts:  # some servers take "localhost" for IPv6 only
+        for host in hosts:  # some servers listen on IPv6 only when they are given "localhost"
             with contextlib.suppress(OSError):
                 _, writer = await asyncio.open_connection(host, port)
                 writer.transport.abort()
@@ -111,10 +111,10 @@ async def _answering(port: int, hosts: tuple[str, ...]) -> str:
 
 
 def free_port() -> tuple[int, socket.socket | None]:
-    """A loopback port, kept from the other agents of this machine while we hold the socket.
+    """Returns a free loopback port, and a socket that reserves it among the agents of this machine while it is open.
 
-    Without this two workers that start together could get the same number, and one agent would take the
-    other's process, with another tenant's data, for its own.
+    Otherwise two workers that start at the same time could get the same port. One agent would then give its holder access to the
+    other worker's process, with another tenant's data.
     """
     while True:
         with socket.socket() as probe:
@@ -124,7 +124,7 @@ def free_port() -> tuple[int, socket.socket | None]:
             return port, None
         mark = socket.socket(socket.AF_UNIX)
         try:
-            mark.bind(f"\0holdfast-port-{port}")  # an abstract name: it dies with its process
+            mark.bind(f"\0holdfast-port-{port}")  # an abstract name disappears with its process
         except OSError:
             mark.close()
             continue

@@ -1,4 +1,4 @@
-"""A session agent's life: serve one claim after another of one tenant, reset in between."""
+"""The main loop of a session agent: it serves the claims of one tenant, one after another, and resets the worker in between."""
 
 import asyncio
 import signal
@@ -16,14 +16,14 @@ from .session import Served, ServeEnded
 from .tasks import first_of, settle
 
 TERMINATED = 128 + signal.SIGTERM
-ASK_AGAIN = 5.0  # seconds
+ASK_AGAIN = 5.0  # seconds between two acknowledgements of a claim from before a restart
 
 if TYPE_CHECKING:
     from .main import Agent
 
 
 async def serve_sessions(agent: "Agent", registration: Registration) -> None:
-    """Ends by raising Leave."""
+    """Starts the served process and serves claims. Ends by raising Leave."""
     registration, taken = await _recall(agent, registration)
     served = agent.served = Served(registration.worker, agent.config.folder, registration.output_limit, agent.config.advertise)
     try:
@@ -32,7 +32,7 @@ async def serve_sessions(agent: "Agent", registration: Registration) -> None:
         await agent.fail(str(error))
     proxy = agent.proxy = Proxy(served.address)
     if taken is not None and taken.assignment.credential:
-        proxy.expect(taken.assignment.credential)  # its holder may be at the door already: it waits until we know
+        proxy.expect(taken.assignment.credential)  # the holder may connect already; its requests wait for the acknowledgement
     try:
         port = await proxy.listen(agent.config.bind, agent.config.port)
     except OSError as error:
@@ -53,7 +53,8 @@ async def serve_sessions(agent: "Agent", registration: Registration) -> None:
 
 
 async def _mourn(agent: "Agent", proxy: Proxy, error: ServeEnded) -> None:
-    """Raises Leave. Once its holder was let in, only the pod's end may say how the claim ended."""
+    """Reports that the served process died, and raises Leave. If the holder already had access, the agent reports nothing,
+    because only the pod's end may decide how the claim ended."""
     proxy.close()
     if agent.hold is None:
         await agent.fail(str(error))
@@ -74,7 +75,7 @@ async def _claims(agent: "Agent", registration: Registration, served: Served, pr
             proxy.expect(assignment.credential)
         outcome = await agent.hand_over(hold, {"PORT": str(served.address[1])}, sink)
         if outcome == "accepted":
-            if assignment.credential:  # without one nobody gets in
+            if assignment.credential:  # without a credential there is no access
                 proxy.open(assignment.credential)
             agent.say("running")
             await hold.ended
@@ -90,28 +91,30 @@ async def _claims(agent: "Agent", registration: Registration, served: Served, pr
 
 
 async def _recall(agent: "Agent", registration: Registration) -> tuple[Registration, Hold | None]:
-    """Who stands in front of another container may be restarted alone: then the worker lives on, perhaps with its holder's
-    work. The settings of our first start, and what we held."""
+    """Returns the settings of the agent's first start, and the claim that it held before a restart, if any.
+
+    An agent that guards another container can be restarted without it. The worker then lives on, perhaps with its holder's
+    work."""
     memory = Memory(agent.config.folder)
     if memory.kept is None and registration.worker.serve:
-        return registration, None  # what we start ourselves dies with us
+        return registration, None  # a served process that the agent started dies with it
     try:
         agent.registration = registration = memory.begin(registration)
     except OSError as error:
-        await agent.fail(f"cannot keep what it needs after a restart: {error.strerror}")
+        await agent.fail(f"cannot store the state that a restart needs: {error.strerror}")
     agent.memory, kept = memory, memory.kept
     assert kept is not None
     if not kept.reset:
-        await agent.fail("it was restarted before it was reset")
+        await agent.fail("the agent was restarted before the worker was reset")
     agent.reset_fence = kept.served
     return registration, agent.take_up(kept.held.assignment()) if kept.held is not None else None
 
 
 async def _take_up(agent: "Agent", hold: Hold, served: Served, proxy: Proxy) -> None:
-    """Our claim of before the restart, and its holder waits at the door."""
-    agent.say("running")  # again: from here on with our endpoint
+    """Continues the claim of before the restart. Requests of its holder wait until the server accepts the acknowledgement."""
+    agent.say("running")  # report it again, because the endpoint is known now
     while (outcome := await agent.acknowledge(hold)) == "stale":
-        # It ended, and we shall be told; or it is among lost commits, and our word brings it back.
+        # Either the claim ended, and a directive will follow; or it was in lost commits, and this agent's report restores it.
         await asyncio.wait({hold.ended}, timeout=ASK_AGAIN)
     if outcome == "accepted" and hold.assignment.credential:
         proxy.open(hold.assignment.credential)
@@ -121,14 +124,15 @@ async def _take_up(agent: "Agent", hold: Hold, served: Served, proxy: Proxy) -> 
 
 
 async def _go_on_or_leave(agent: "Agent", hold: Hold, served: Served) -> None:
-    """After the end of a claim: fit for its tenant's next one, or gone."""
+    """Ends a claim: resets the worker if it is parked for the tenant's next claim, otherwise raises Leave."""
     end = hold.ended.result()
     if end.do == GRACE:
-        raise Leave(TERMINATED, end.reason)  # it is still held: let nobody read this as its good end
-    agent.reset_fence = hold.assignment.fence  # from now on: a restored database must not take us for new
+        raise Leave(TERMINATED, end.reason)  # the claim is still held, so the exit code must not look like a success
+    # Reported from now on, so that a restored database does not treat this worker as new.
+    agent.reset_fence = hold.assignment.fence
     agent.let_go(reset=False)
     if not end.park:
-        raise Leave(0, end.reason or "its claim ended")
+        raise Leave(0, end.reason or "the claim ended")
     agent.say("resetting")
     try:
         await served.reset(hold.assignment.tenant)

@@ -1,6 +1,6 @@
-"""Hand a job over to another container: put what it should run where it finds it, and say with our own end whose it is.
+"""Hand a job over to another container: write its files to a shared folder, and record the claim in the termination message.
 
-On Kubernetes the agent of a job is an init container: the worker's container starts when it ended with 0, and only then.
+On Kubernetes the agent of a job is an init container. The worker's container starts only after the agent exited with 0.
 """
 
 import contextlib
@@ -13,13 +13,14 @@ import msgspec
 from .messages import Assignment
 
 SCRIPT, ASSIGNMENT, PAYLOAD = "run", "assignment.json", "payload.json"
-# Where /bin/sh is bash it ends at an attempt to set one of these: they are set for the command alone.
+# If /bin/sh is bash, the script would stop at an attempt to set one of these, so they are set for the command only.
 SHELLS_OWN = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
-NOT_STAGED = 3  # any other end than a hand-over must not start the worker's container
+NOT_STAGED = 3  # exit code without a hand-over, because 0 would start the worker's container
 
 
 def stage(folder: Path, assignment: Assignment, argv: list[str]) -> None:
-    """Readable by all: the worker's container may run as any user, and nobody else sees this volume."""
+    """Writes the job's files. They are readable by all users, because the worker's container may run as any user; no other pod
+    sees this volume."""
     env = {
         **assignment.env,
         **assignment.secrets,
@@ -28,7 +29,7 @@ def stage(folder: Path, assignment: Assignment, argv: list[str]) -> None:
         "HOLDFAST_FENCE": str(assignment.fence),
         "HOLDFAST_PAYLOAD": str(folder / PAYLOAD),
     }
-    told = {
+    content = {
         "claim": assignment.claim,
         "tenant": assignment.tenant,
         "fence": assignment.fence,
@@ -38,24 +39,24 @@ def stage(folder: Path, assignment: Assignment, argv: list[str]) -> None:
         "payload": assignment.payload,
     }
     _write(folder / PAYLOAD, bytes(assignment.payload))
-    _write(folder / ASSIGNMENT, msgspec.json.encode(told))
+    _write(folder / ASSIGNMENT, msgspec.json.encode(content))
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items() if name not in SHELLS_OWN)
     if own := [f"{name}={value}" for name, value in env.items() if name in SHELLS_OWN]:
         argv = argv and ["env", *own, *argv]
-    # It removes itself: the claim's secrets are in it, and the command has them from its environment.
+    # The script removes itself, because it contains the claim's secrets. The command has them in its environment.
     start = f"rm -f {shlex.quote(str(folder / SCRIPT))} 2>/dev/null\nexec {shlex.join(argv)}\n" if argv else "exit 0\n"
     _write(folder / SCRIPT, f"#!/bin/sh\n{exports}{start}".encode())
 
 
 def unstage(folder: Path) -> None:
-    """The claim is not ours after all."""
+    """Removes the job's files, because the claim was not accepted."""
     for name in (SCRIPT, ASSIGNMENT, PAYLOAD):
         with contextlib.suppress(OSError):
             (folder / name).unlink()
 
 
 def sign(path: Path, assignment: Assignment) -> None:
-    """The termination message: the pod itself says which assignment its container runs for."""
+    """Writes the termination message, so that the pod's status shows which assignment its container runs."""
     path.write_bytes(msgspec.json.encode({"claim": assignment.claim, "fence": assignment.fence}))
 
 

@@ -1,16 +1,16 @@
-"""Wait for whichever comes first, and end what is no longer needed."""
+"""Wait for the first of several tasks, and cancel tasks that are no longer needed."""
 
 import asyncio
 from typing import Any
 
 
 async def first_of(*awaited: "asyncio.Future[Any]") -> None:
-    """Until one of them is done. The caller looks which, in the order that matters to it."""
+    """Waits until at least one is done. The caller checks which, because several may be done at the same time."""
     await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def settle(*tasks: "asyncio.Task[Any]") -> None:
-    """Cancel them and wait until they have cleaned up; what they failed with was another's to tell."""
+    """Cancels the tasks and waits until they have cleaned up. Their errors are dropped; the caller has read those that matter."""
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

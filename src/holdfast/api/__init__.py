@@ -1,1 +1,1 @@
-"""The HTTP door: one table of routes, from which requests are served and OpenAPI is written."""
+"""The HTTP API: one table of routes, from which requests are served and the OpenAPI document is generated."""

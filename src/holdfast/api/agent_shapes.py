@@ -1,4 +1,4 @@
-"""What agents and the server say to each other, as the routes take and answer it (docs/worker-protocol.md)."""
+"""The bodies of requests and responses between agents and the server (docs/worker-protocol.md)."""
 
 from typing import Annotated, Any, Literal
 
@@ -35,7 +35,7 @@ class Poll(msgspec.Struct, frozen=True, kw_only=True):
     tenant: Annotated[str, msgspec.Meta(max_length=128)] | None = None
     reset_fence: Fence | None = None
     endpoint: Annotated[str, msgspec.Meta(max_length=512)] | None = None
-    credential: Annotated[str, msgspec.Meta(max_length=128)] | None = None  # of the claim it holds: proves its word
+    credential: Annotated[str, msgspec.Meta(max_length=128)] | None = None  # proves that it holds `claim`
     wait: Annotated[float, msgspec.Meta(ge=0, le=60)] = POLL_SECONDS
 
 

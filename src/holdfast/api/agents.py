@@ -31,7 +31,9 @@ from .context import Context
 from .problems import Problem, not_now, unavailable
 from .routes import AGENT, BOOTSTRAP, Call, Route, answer, empty
 
-LOOK_AGAIN = 3.0  # a poll looks by itself this often: notices are hints, and a hand-over is given up after 9 s
+# Seconds after which a poll reads the store even without a notification, because notifications can be lost. A hand-over is
+# given up after 9 s.
+LOOK_AGAIN = 3.0
 OUTPUT_LIMIT = 64 * 1024 * 1024
 REASON_LIMIT = 500
 
@@ -47,7 +49,8 @@ class StaleClaim(Problem):
 
 
 def said(reason: str) -> str:
-    """An agent's reason as one line. Cut, never refused: an agent repeats a result until it is taken."""
+    """Returns an agent's reason as one line. A long reason is cut, not refused, because an agent repeats a refused result
+    until it is accepted."""
     return "".join(c if c.isprintable() else " " for c in reason[:REASON_LIMIT])
 
 
@@ -57,7 +60,7 @@ async def register(context: Context, call: Call) -> Response:
     if identity is None or (identity.worker, identity.uid) != (body.worker, body.uid):
         raise Problem(401, "unauthenticated", "the token is forged, expired or another pod's", headers=CHALLENGE)
     known = await context.store.workers.identity(body.worker)
-    # A reviewed token may outlive its pod by seconds: the UID must be the one in our own row.
+    # A token that the cluster verified may outlive its pod by seconds, so the UID must also match our row.
     if known is not None and known[0] not in (None, body.uid):
         raise UnknownWorker
     if (
@@ -85,8 +88,8 @@ async def register(context: Context, call: Call) -> Response:
 
 
 async def _forgotten(context: Context, worker: str) -> Pool | None:
-    """The pool of a pod whose row was in commits that the database lost. Its agent may speak: else nobody could ever tell
-    whether it is free, and it would neither be adopted nor ended."""
+    """Returns the pool of a pod whose row was in commits that the database lost. Its agent may register; otherwise the server
+    could not learn whether the pod is free, and would neither adopt nor end it."""
     pod, state = await context.cluster.read(worker), await context.store.recovery.state()
     if pod is None or not may_be_forgotten(pod, state) or await context.store.workers.get(worker) is not None:
         return None
@@ -95,10 +98,10 @@ async def _forgotten(context: Context, worker: str) -> Pool | None:
 
 
 async def poll(context: Context, call: Call) -> Response:
-    """Answer as soon as what we want differs from what the agent says."""
+    """Answers as soon as the agent should do something else than it reports, or when the poll's time is over."""
     report, proven = _report(call), _proven(context, call.body)
     context.replica.heartbeats.add(report if proven else msgspec.structs.replace(report, claim=None, fence=None, tenant=None))
-    mine = context.polls[report.worker] = object()  # an agent has one poll at a time: an older one is answered and forgotten
+    mine = context.polls[report.worker] = object()  # an agent has one poll at a time, so an older poll is answered
     loop = asyncio.get_running_loop()
     end = loop.time() + call.body.wait
     fresh = True
@@ -144,8 +147,8 @@ def _report(call: Call) -> AgentReport:
 
 
 def _proven(context: Context, body: Poll) -> bool:
-    """That it holds a claim is believed only with that claim's credential: what an agent names is adopted after lost commits,
-    and a forged fence would send the whole fleet into recovery."""
+    """Returns whether the report carries the credential of the claim that it names. Without it the claim is ignored: reported
+    claims are adopted after lost commits, and a forged fence would put the whole fleet into recovery."""
     if body.claim is None or body.fence is None:
         return body.claim is None and body.fence is None
     return hmac.compare_digest((body.credential or "").encode(), context.auth.credential(body.claim, body.fence).encode())
@@ -190,8 +193,9 @@ async def acknowledge(context: Context, call: Call) -> Response:
 
 
 async def _stale(context: Context) -> Problem:
-    """The claim is not this worker's: unless commits were lost, when nobody can know yet. (A result that is refused in the moment
-    before that is noticed is not lost: the agent has stored it, and its pod's end is credited by it.)"""
+    """Returns StaleClaim, or 503 while claims are being recovered after lost commits, because the claim may still be found.
+    A result that is refused just before the loss is detected is not lost: the agent has stored it, and the end of its pod is
+    recorded with that result."""
     if (await context.store.recovery.state()).uncertain:
         return unavailable("the database lost commits, and claims are being found again")
     return StaleClaim()
@@ -234,7 +238,8 @@ async def result(context: Context, call: Call) -> Response:
 
 
 async def _result_again(context: Context, call: Call, body: ResultReport) -> Response:
-    """Told twice, after a lost answer: accepted if it is what we have. Anything else is stale."""
+    """Accepts a result again if it already ended the claim, because the first answer may have been lost. Any other result is
+    stale."""
     claim = await context.store.claims.ended_by(call.agent.worker, body.fence)
     if claim is None:
         raise await _stale(context)
@@ -242,7 +247,7 @@ async def _result_again(context: Context, call: Call, body: ResultReport) -> Res
 
 
 async def failed(context: Context, call: Call) -> Response:
-    """Reset or boot failed: retire on doubt."""
+    """Retires a worker whose boot or reset failed."""
     worker = await context.store.workers.get(call.agent.worker)
     if worker is None:
         raise UnknownWorker
@@ -261,14 +266,15 @@ async def _held(context: Context, call: Call) -> str:
 
 
 ROUTES = [
-    Route("POST", "/v1/worker/register", "An agent starts", register, roles=BOOTSTRAP, body=Register,
+    Route("POST", "/v1/worker/register", "Register an agent when it starts", register, roles=BOOTSTRAP, body=Register,
          answers={200: Registered}, errors=(409,)),
-    Route("POST", "/v1/worker/poll", "What an agent does, and what it should do", poll, roles=AGENT, body=Poll,
+    Route("POST", "/v1/worker/poll", "Report what the agent does, and wait for what it should do", poll, roles=AGENT, body=Poll,
          answers={200: DirectiveView}, errors=(409,)),
-    Route("POST", "/v1/worker/progress", "Activation lives", progress, roles=AGENT, body=Fenced, answers={204: None}, errors=(409,)),
-    Route("POST", "/v1/worker/ack", "Activated: may it start?", acknowledge, roles=AGENT, body=Acknowledge,
+    Route("POST", "/v1/worker/progress", "Report that activation is still running", progress, roles=AGENT, body=Fenced,
+         answers={204: None}, errors=(409,)),
+    Route("POST", "/v1/worker/ack", "Acknowledge the claim after activation", acknowledge, roles=AGENT, body=Acknowledge,
          answers={200: Accepted}, errors=(409,)),
-    Route("POST", "/v1/worker/refuse", "Activation failed", refuse, roles=AGENT, body=Refusal, answers={204: None}, errors=(409,)),
-    Route("POST", "/v1/worker/result", "A job's result", result, roles=AGENT, body=ResultReport, answers={200: Accepted}, errors=(409,)),
-    Route("POST", "/v1/worker/failed", "Boot or reset failed", failed, roles=AGENT, body=Failure, answers={204: None}, errors=(409,)),
+    Route("POST", "/v1/worker/refuse", "Report that activation failed", refuse, roles=AGENT, body=Refusal, answers={204: None}, errors=(409,)),
+    Route("POST", "/v1/worker/result", "Report a job's result", result, roles=AGENT, body=ResultReport, answers={200: Accepted}, errors=(409,)),
+    Route("POST", "/v1/worker/failed", "Report that boot or reset failed", failed, roles=AGENT, body=Failure, answers={204: None}, errors=(409,)),
 ]  # fmt: skip

@@ -52,12 +52,12 @@ def application(context: Context) -> Starlette:
         by_path.setdefault(route.path, {})[route.method] = serve(route, context)
     routes = [StarletteRoute(path, _one_of(endpoints), methods=list(endpoints)) for path, endpoints in by_path.items()]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_route(context)})  # type: ignore[dict-item]
-    app.router.redirect_slashes = False  # a redirect would name whatever host the caller wrote
+    app.router.redirect_slashes = False  # a redirect would contain the caller's Host header, which may be forged
     return app
 
 
 def _one_of(endpoints: dict[str, Endpoint]) -> Endpoint:
-    """One route a path, so that a refused method hears of all the others."""
+    """Combines all methods of a path into one endpoint, so that a 405 lists all of them in its Allow header."""
 
     async def endpoint(request: Request) -> Response:
         return await endpoints["GET" if request.method == "HEAD" else request.method](request)
@@ -66,7 +66,8 @@ def _one_of(endpoints: dict[str, Endpoint]) -> Endpoint:
 
 
 def _no_such_route(context: Context) -> Callable[[Request, HTTPException], Awaitable[Response]]:
-    """Which paths there are is told to those who have a token."""
+    """Returns the handler for unknown paths and methods. It needs a valid token, so that others cannot find out which paths
+    exist."""
 
     async def refuse(request: Request, error: HTTPException) -> Response:
         await context.auth.anyone(request.headers.get("authorization"))

@@ -1,4 +1,4 @@
-"""Who calls: bearer tokens with roles, and the short signed tokens of agents."""
+"""Authentication: bearer tokens with roles for callers, and short-lived signed tokens for agents."""
 
 import base64
 import hashlib
@@ -18,11 +18,11 @@ Role = Literal["admin", "operator", "tenant"]
 CACHE_SECONDS = 5.0  # a revoked token is refused after at most this long
 CACHE_SIZE = 10_000
 AGENT_TOKEN_SECONDS = 3600
-STREAMS = 32  # of one token on one replica: each asks the store twice a second
+STREAMS = 32  # per token and replica, because each stream reads the store twice a second
 
 
 class Clock(Protocol):
-    """The module `time`, or a simulation's."""
+    """The module `time`, or a simulation's clock."""
 
     def time(self) -> float: ...
 
@@ -68,7 +68,7 @@ class Auth:
             found = await self._access.token(hashed)
             caller = Caller(found[0], found[1], found[2]) if found else None  # type: ignore[arg-type]
             if len(self._known) >= CACHE_SIZE:
-                # Guesses must not push out those who have a token.
+                # Keep only valid tokens, so that guessed tokens cannot push them out of the cache.
                 self._known = {key: kept for key, kept in self._known.items() if kept[1] and kept[0] >= now}
             self._known[hashed] = (now + CACHE_SECONDS, caller)
         if caller is None:
@@ -76,8 +76,8 @@ class Auth:
         return caller
 
     async def anyone(self, header: str | None) -> None:
-        """Some token of ours, whosever. For /healthz and its like, which must answer while the store is away: then whom we knew
-        before is known still."""
+        """Accepts any valid token, also an agent's. /healthz and similar routes must answer while the store is unavailable, so
+        during that time a token that is still in the cache is accepted, even if its entry has expired."""
         token = bearer(header)
         if token.startswith("hfa_"):
             self.agent(header)
@@ -99,10 +99,10 @@ class Auth:
             yield
         finally:
             self._streams[caller.id] -= 1
-            self._streams += Counter()  # forget those at zero
+            self._streams += Counter()  # drops entries that are zero
 
     async def still(self, header: str | None) -> bool:
-        """Whether a stream that was allowed once may go on: its token may have been revoked or run out since."""
+        """Returns whether an open stream may continue. Its token may have been revoked or may have expired since it began."""
         try:
             await self.caller(header)
         except Problem:
@@ -110,7 +110,8 @@ class Auth:
         return True
 
     def sign_agent(self, agent: AgentIdentity) -> str:
-        """A short token of our own: the cluster's is reviewed once, not on every poll of ten thousand agents."""
+        """Returns a short-lived token that we verify ourselves. The cluster's token is verified once per registration, because
+        the API server could not review it on every poll of ten thousand agents."""
         body = _b64(msgspec.json.encode([agent.worker, agent.uid, int(self._wall()) + AGENT_TOKEN_SECONDS]))
         return f"hfa_{body}.{self._mac(body)}"
 
@@ -125,7 +126,8 @@ class Auth:
         return AgentIdentity(worker, uid)
 
     def credential(self, claim: str, fence: int) -> str:
-        """A claim's credential for its worker: derived, so that nothing stored can leak it; each fence has its own."""
+        """Returns the credential for a claim's worker. It is derived per fence and never stored, so that a leaked database does
+        not contain it."""
         return "hfc_" + self._mac(f"credential.{claim}.{fence}")
 
     def _mac(self, text: str) -> str:

@@ -1,4 +1,4 @@
-"""Claims as callers write and read them."""
+"""The bodies and queries of requests about claims, and how a claim is shown to callers."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -104,7 +104,7 @@ def when(at: float | None) -> datetime | None:
 
 def view(context: Context, claim: Claim) -> ClaimView:
     active = claim.state == "active"
-    told = claim.active_at is not None  # P1, P3: a holder hears of its worker when it is active, not before
+    was_active = claim.active_at is not None  # P1, P3: the worker is not shown to the holder before the claim is active
     shows = active and claim.endpoint is not None and claim.fence is not None
     return ClaimView(
         id=claim.id,
@@ -115,11 +115,11 @@ def view(context: Context, claim: Claim) -> ClaimView:
         priority=claim.priority,
         attempts=claim.attempts,
         key=claim.key,
-        worker=claim.worker if told else None,
+        worker=claim.worker if was_active else None,
         endpoint=claim.endpoint if active else None,
         credential=context.auth.credential(claim.id, claim.fence) if shows and claim.fence is not None else None,
-        fence=claim.fence if told else None,
-        protected=claim.protected if told else None,
+        fence=claim.fence if was_active else None,
+        protected=claim.protected if was_active else None,
         outcome=claim.outcome,
         exit_code=claim.exit_code,
         created_at=datetime.fromtimestamp(claim.created_at, UTC),

@@ -1,4 +1,4 @@
-"""Claims over HTTP: ask, look, renew, release, cancel."""
+"""The routes for claims: create, list, read, renew, release, cancel."""
 
 import hashlib
 
@@ -32,16 +32,16 @@ async def ask(context: Context, call: Call) -> Response:
         detail = f"key {asked.key!r} already names claim {result.claim}, which is another request"
         raise Problem(409, "key-taken", detail)
     if claim is None:
-        lost = "the database lost this claim with its last commits: ask again"
+        lost = "the database lost this claim with its last commits; send the request again"
         raise Problem(503, "unavailable", lost, headers={"Retry-After": "2"})
     status = 200 if result.what == "same" else 201 if claim.state in ("active", "ended") else 202
     return answer(view(context, claim), status)
 
 
 def new_claim(context: Context, call: Call, asked: ClaimRequest, pool: Pool) -> NewClaim:
-    """Validate what the types cannot; every refusal names its field."""
+    """Returns the claim to store. Checks what the types cannot express; every refusal names its field."""
     if asked.tenant is not None and not call.caller.sees(asked.tenant):
-        raise Problem(403, "forbidden", "the tenant comes from your token; only admins and operators name another")
+        raise Problem(403, "forbidden", "the tenant comes from your token; only admins and operators may name another")
     tenant = asked.tenant or call.caller.tenant or "default"
     longest = _duration("maxDuration", asked.max_duration) if asked.max_duration else pool.spec.max_duration
     if longest > pool.spec.max_duration or longest <= 0:
@@ -52,7 +52,7 @@ def new_claim(context: Context, call: Call, asked: ClaimRequest, pool: Pool) -> 
     if pool.spec.mode == "job" and not asked.command and not pool.spec.worker.run and pool.spec.worker.agent:
         raise refused("command", f"pool {pool.name!r} runs the claim's own command, and none is given")
     if asked.command and (pool.spec.mode == "session" or pool.spec.worker.run):
-        raise refused("command", f"pool {pool.name!r} decides itself what runs")
+        raise refused("command", f"pool {pool.name!r} defines what runs, so a claim cannot have a command")
     if asked.secrets and asked.retry:
         raise refused("secrets", "are erased at hand-over, so a retry could not have them; leave out retry or secrets")
     if asked.retry and pool.spec.mode == "session":
@@ -60,7 +60,7 @@ def new_claim(context: Context, call: Call, asked: ClaimRequest, pool: Pool) -> 
     deadline = _duration("deadline", asked.deadline)
     if deadline <= 0:
         raise refused("deadline", "must be longer than 0s")
-    # The hash says whether a key names the same request; how long a call waits does not make it another.
+    # The hash shows whether two requests with one key are the same. `wait` is left out, because it may differ between tries.
     same = msgspec.structs.replace(asked, wait="0s", tenant=tenant)
     return NewClaim(
         id=context.ids.new("c", 16),
@@ -88,12 +88,12 @@ def _duration(field: str, text: str) -> float:
 async def find(context: Context, call: Call) -> Response:
     query: ListQuery = call.query
     if query.tenant is not None and not call.caller.sees(query.tenant):
-        raise Problem(403, "forbidden", "a tenant lists its own claims only")
+        raise Problem(403, "forbidden", "a tenant may list only its own claims")
     tenant = query.tenant if call.caller.trusted else call.caller.tenant
     if query.cursor is not None:
         found = await context.store.claims.get([query.cursor])
         if not found or not call.caller.sees(found[0].tenant):
-            raise refused("cursor", "is not one of this list, or its claim was pruned: begin again")
+            raise refused("cursor", "is not a cursor of this list, or its claim was pruned; start again without a cursor")
     claims, after = await context.store.claims.find(
         pool=query.pool, tenant=tenant, state=query.state, limit=query.limit, cursor=query.cursor
     )
@@ -101,11 +101,11 @@ async def find(context: Context, call: Call) -> Response:
 
 
 async def own(context: Context, call: Call) -> Claim:
-    """The claim of the path, if the caller may see it: another tenant's does not exist."""
+    """Returns the claim of the path. Another tenant's claim is answered with 404, as if it did not exist."""
     id_ = call.path("id")
     found = await context.store.claims.get([id_])
     if not found and (await context.store.recovery.state()).uncertain:
-        # It may be one of those that are being adopted: a holder that heard 404 would give it up.
+        # The claim may be adopted soon. A holder that received 404 would give it up.
         raise unavailable("the database lost commits, and claims are being found again")
     if not found or not call.caller.sees(found[0].tenant):
         raise not_found("claim", id_)
@@ -133,11 +133,11 @@ async def release(context: Context, call: Call) -> Response:
     body: Release = call.body
     if body.force:
         if call.caller.role not in OPERATORS:
-            raise Problem(403, "forbidden", "only operators and admins release by force")
+            raise Problem(403, "forbidden", "only operators and admins may release by force")
         if not body.reason.strip():
             raise refused("reason", "is required with force: it is written into the claim's history")
         return await end(context, call, "released", "force", f"forced by an operator: {body.reason}")
-    # The fence is the holder's proof: an operator or admin who brings it releases for the tenant.
+    # The fence proves that the caller speaks for the holder, so an operator or admin who sends it may release the claim.
     holder = None if call.caller.trusted and body.fence is not None else _tenant(call)
     return await end(context, call, "released", "release", body.reason or "released by its holder", holder, body.fence)
 
@@ -152,7 +152,7 @@ async def cancel(context: Context, call: Call) -> Response:
 
 
 def _tenant(call: Call) -> str:
-    """The tenant for which the caller holds claims. Admins and operators without a tenant hold as `default`."""
+    """Returns the tenant for which the caller holds claims. It is `default` for admins and operators without a tenant."""
     return call.caller.tenant or "default"
 
 
@@ -172,7 +172,7 @@ async def end(
     if isinstance(ended.outcome, Skipped):
         raise Problem(503, ended.outcome.by, not_now(ended.outcome.by, claim.pool), headers={"Retry-After": "5"})
     if tenant is not None and claim.tenant != tenant:
-        detail = "this is another tenant's claim: bring its fence, or force with a reason"
+        detail = "this is another tenant's claim; send its fence, or use force with a reason"
         raise Problem(403, "forbidden", detail, [FieldProblem("fence", "is required for another tenant's claim")])
     if claim.state == "ended" and claim.outcome == outcome and (fence is None or claim.fence == fence):
         return answer(view(context, claim))
@@ -184,16 +184,20 @@ def stale(claim: Claim) -> Problem:
         return Problem(409, "ended", f"claim {claim.id} has ended: {claim.outcome} ({claim.reason})")
     if claim.state != "active":
         return Problem(409, "stale", f"claim {claim.id} is {claim.state}")
-    return Problem(409, "stale", "the fence is not the claim's: it was served again, or the fence is another's")
+    return Problem(
+        409,
+        "stale",
+        "the fence is not the claim's current one: the claim got another worker since, or the fence is another claim's",
+    )
 
 
 ROUTES = [
-    Route("POST", "/v1/claims", "Ask for a worker", ask, body=ClaimRequest,
+    Route("POST", "/v1/claims", "Claim a worker", ask, body=ClaimRequest,
          answers={201: ClaimView, 202: ClaimView, 200: ClaimView}, errors=(403, 404, 409)),
     Route("GET", "/v1/claims", "List claims, newest first", find, query=ListQuery, answers={200: ClaimList}, errors=(403,)),
-    Route("GET", "/v1/claims/{id}", "One claim; may wait for it", get, query=GetQuery, answers={200: ClaimView}, errors=(404,)),
+    Route("GET", "/v1/claims/{id}", "One claim; may wait until it is active or has ended", get, query=GetQuery, answers={200: ClaimView}, errors=(404,)),
     Route("POST", "/v1/claims/{id}/renew", "Renew the lease", renew, body=Renew, answers={200: ClaimView}, errors=(404, 409)),
     Route("POST", "/v1/claims/{id}/release", "Give the worker back", release, body=Release, answers={200: ClaimView},
          errors=(403, 404, 409)),
-    Route("POST", "/v1/claims/{id}/cancel", "Cancel, waiting or not", cancel, body=Cancel, answers={200: ClaimView}, errors=(404, 409)),
+    Route("POST", "/v1/claims/{id}/cancel", "Cancel a claim in any state", cancel, body=Cancel, answers={200: ClaimView}, errors=(404, 409)),
 ]  # fmt: skip

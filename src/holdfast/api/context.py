@@ -1,4 +1,4 @@
-"""What the handlers of the routes work with."""
+"""The objects that the handlers of the routes share."""
 
 import asyncio
 import difflib
@@ -17,7 +17,7 @@ from .auth import Auth
 from .problems import Problem, not_found
 
 POOL_CACHE_SECONDS = 1.0
-READY_SECONDS = 5.0  # without a stored beat: by then others take this replica for silent
+READY_SECONDS = 5.0  # without a stored beat; after this time the other replicas list this one as silent
 
 
 @dataclass
@@ -36,13 +36,13 @@ class Context:
     _pools: dict[str, tuple[float, Pool]] = field(default_factory=dict)
 
     def ready(self) -> bool:
-        """Whether this replica can serve: the store heard it lately, and it is not leaving."""
-        heard = self.replica.beat_at
-        late = heard is None or asyncio.get_running_loop().time() - heard > READY_SECONDS
+        """Returns whether this replica can serve: its last beat was stored recently, and it is not stopping."""
+        stored = self.replica.beat_at
+        late = stored is None or asyncio.get_running_loop().time() - stored > READY_SECONDS
         return not late and not self.signals.stopping.is_set()
 
     async def pool(self, name: str) -> Pool:
-        """The live pool of this name; an unknown one suggests the nearest."""
+        """Returns the live pool of this name. The error for an unknown name suggests the most similar one."""
         now = asyncio.get_running_loop().time()
         until, pool = self._pools.get(name, (0.0, None))
         if pool is None or until < now:

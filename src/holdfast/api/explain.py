@@ -1,4 +1,4 @@
-"""Why does it wait, why was it ended, why so slow: plain sentences with times and reasons."""
+"""Explains in sentences, with times and reasons, why a claim waits or ended, and what a worker or pool does."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -10,8 +10,8 @@ from .auth import Caller
 from .context import Context
 from .problems import not_found
 
-TOLD = ("claim.active", "claim.adopted")
-SLOW_HANDOVER = 2.0  # seconds; beyond this the hand-over is worth a sentence of its own
+TOLD = ("claim.active", "claim.adopted")  # the events that show a tenant the worker of its claim (P1)
+SLOW_HANDOVER = 2.0  # seconds; a longer hand-over is called slow
 
 
 async def explain(context: Context, caller: Caller, kind: str, id_: str) -> tuple[list[str], dict[str, Any]]:
@@ -57,14 +57,14 @@ async def explain_claim(context: Context, caller: Caller, id_: str) -> tuple[lis
 
 
 def _state_of(claim: Claim, now: float) -> str:
-    who = f"Claim {claim.id} of tenant {claim.tenant} on pool {claim.pool}"
+    subject = f"Claim {claim.id} of tenant {claim.tenant} on pool {claim.pool}"
     if claim.state == "ended":
         assert claim.ended_at is not None
         code = "" if claim.exit_code is None else f", exit code {claim.exit_code}"
         when = f"{text(max(0, now - claim.ended_at))} ago, at {_utc(claim.ended_at)}"
-        return f"{who} ended {when}: {claim.outcome}{code} ({claim.reason})."
+        return f"{subject} ended {when}: {claim.outcome}{code} ({claim.reason})."
     since = {"waiting": claim.created_at, "assigned": claim.assigned_at, "active": claim.active_at}[claim.state]
-    return f"{who} has been {claim.state} {_since(since or now, now)}."
+    return f"{subject} has been {claim.state} {_since(since or now, now)}."
 
 
 def _active(claim: Claim, now: float) -> list[str]:
@@ -117,7 +117,7 @@ async def explain_worker(context: Context, id_: str) -> tuple[list[str], dict[st
 
 
 async def explain_pool(context: Context, name: str) -> tuple[list[str], dict[str, Any]]:
-    # A name is free as soon as its pool is being deleted: the live one is meant, if there is one.
+    # A name can be used again as soon as its pool is being deleted, so there may be several. The live pool comes first.
     found = sorted((load for load in await context.store.pools.loads() if load.pool.name == name), key=_live_first)
     if not found:
         raise not_found("pool", name)
@@ -166,12 +166,12 @@ def pool_sentences(load: PoolLoad) -> list[str]:
         waits = "1 claim waits" if load.waiting == 1 else f"{load.waiting} claims wait"
         sentences.append(f"{waits}, the oldest {_since(load.now - load.oldest_wait, load.now)}.")
     if (capped := load.waiting - load.servable) > 0:
-        whose = (
+        capped_tenants = (
             "1 of them belongs to a tenant that holds its"
             if capped == 1
             else f"{capped} of them belong to tenants that hold their"
         )
-        sentences.append(f"{whose} cap.")
+        sentences.append(f"{capped_tenants} cap.")
     if gives and load.servable and load.free_ready and load.oldest_wait > 2:
         sentences.append("Workers are free although claims wait: matching is at fault, see `holdfast get duties`.")
     if gives and load.waiting and present >= pool.spec.max:

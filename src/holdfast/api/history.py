@@ -1,4 +1,4 @@
-"""The history over HTTP: events, live or not, and why things are as they are."""
+"""The routes for the history: events, as a list or a live stream, and explanations."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -97,13 +97,13 @@ async def _sse(context: Context, call: Call, found: list[Event], cursor: str, ab
                     return
                 found, cursor = await _news(context, cursor, about)
             except StoreUnavailable:
-                return  # the reader comes back with its Last-Event-ID
+                return  # the reader connects again with its Last-Event-ID
 
 
 async def _news(context: Context, after: str, about: dict[str, Any]) -> tuple[list[Event], str]:
-    """What happened since, and where to look from next time. Who hears of nothing moves on with the head of the whole history:
-    otherwise every look would walk through all that others did since. What is at the head was complete when it was read, so
-    a look that came later and found nothing skips nothing."""
+    """Returns the reader's new events, and the cursor for the next read. Without new events the cursor moves to the head of the
+    whole history; otherwise every read would scan all events since then that the filter excludes. No event is skipped, because
+    the head is read first and the history up to it is complete."""
     _, head = await context.store.history.events(after=after, limit=1, newest=True)
     if head == after:
         return [], after
@@ -121,7 +121,7 @@ def _event(event: Event, caller: Caller) -> EventView:
         reason=event.reason,
         also=event.also,
         pool=event.pool,
-        # P1: a tenant hears of a worker when its claim on it is active, not before.
+        # P1: the worker is not shown to a tenant before its claim is active.
         worker=event.worker if caller.trusted or event.kind in TOLD else None,
         claim=event.claim,
         tenant=event.tenant,
@@ -134,13 +134,13 @@ async def explained(context: Context, call: Call) -> Response:
     if kind not in ("pool", "worker", "claim"):
         raise not_found("kind", kind, "; pool, worker or claim can be explained")
     if kind != "claim" and not call.caller.trusted:
-        raise Problem(403, "forbidden", "tenants explain their own claims")
+        raise Problem(403, "forbidden", "a tenant may explain only its own claims")
     sentences, facts = await explain(context, call.caller, kind, id_)
     return answer(Explanation(kind, id_, sentences, facts))  # type: ignore[arg-type]
 
 
 ROUTES = [
-    Route("GET", "/v1/events", "The history, oldest first; live with Accept: text/event-stream", events, roles=ALL, query=EventQuery,
+    Route("GET", "/v1/events", "Events, oldest first; a live stream with Accept: text/event-stream", events, roles=ALL, query=EventQuery,
          answers={200: EventList}, errors=(429,)),
-    Route("GET", "/v1/explain/{kind}/{id}", "Why, in sentences", explained, roles=ALL, names=Kind, answers={200: Explanation}, errors=(403, 404)),
+    Route("GET", "/v1/explain/{kind}/{id}", "Explain a pool, worker or claim in sentences", explained, roles=ALL, names=Kind, answers={200: Explanation}, errors=(403, 404)),
 ]  # fmt: skip

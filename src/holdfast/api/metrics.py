@@ -1,4 +1,4 @@
-"""Fill what is read from the database just before it is shown: every replica shows the same, and nothing flickers."""
+"""Fills the metrics that come from the database at each scrape, so that every replica shows the same values."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ async def refresh(context: Context) -> None:
     store = context.store
     figures, loads = await store.metrics(), await store.pools.loads()
     duties, replicas = await store.fleet.duties(), await store.fleet.replicas()
-    # Nothing is awaited from here on: two scrapes at once would add up what each of them counts.
+    # There must be no await from here on. Otherwise two scrapes at the same time would both add to the same gauges.
     m = context.metrics
     for gauge in (m.workers, m.suspects, m.unconfirmed, m.claims, m.oldest, m.starved, m.saturated, m.frozen, m.replicas):
         gauge.clear()
@@ -21,7 +21,7 @@ async def refresh(context: Context) -> None:
         m.unconfirmed.labels(row["pool"]).inc(row["unconfirmed"])
     for row in figures["claims"]:
         m.claims.labels(row["pool"], row["state"]).set(row["n"])
-    for load in sorted(loads, key=lambda load: load.pool.state == "live"):  # of two with one name the live one is shown
+    for load in sorted(loads, key=lambda load: load.pool.state == "live"):  # the live pool of a name is set last
         _pool(m, load)
     for duty in duties:
         _duty(m, duty)
@@ -36,13 +36,14 @@ async def refresh(context: Context) -> None:
 
 def _pool(m: Metrics, load: PoolLoad) -> None:
     name = load.pool.name
-    # Waiting with free workers is a fault in matching; without, a lack of capacity. 2 s: the backstop runs every second.
+    # Claims that wait although workers are free are a fault of matching; without free workers it is a lack of capacity.
+    # The limit is 2 s, because matching runs at least every second.
     late = load.servable > 0 and load.oldest_wait > 2
     m.oldest.labels(name).set(load.oldest_wait)
     m.starved.labels(name).set(late and load.free_ready > 0)
     m.saturated.labels(name).set(load.servable > 0 and load.free_ready == 0)
     m.frozen.labels(name).set(load.pool.frozen is not None)
-    m.unprotected.labels(name)  # from 0 on: the first one is an increase, and not a new series that no alert sees
+    m.unprotected.labels(name)  # starts at 0; otherwise the first one is a new series, which no alert sees as an increase
 
 
 def _duty(m: Metrics, duty: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""OpenAPI 3.1, written from the table of routes."""
+"""Generates the OpenAPI 3.1 document from the table of routes."""
 
 import re
 from typing import Any
@@ -89,7 +89,7 @@ def _query(route: Route) -> list[dict[str, Any]]:
 
 
 def _plain(kind: dict[str, Any]) -> dict[str, Any]:
-    """A query parameter is left out rather than null."""
+    """Removes null from a query parameter's schema, because a parameter is left out instead."""
     options = [option for option in kind.get("anyOf", []) if option != {"type": "null"}]
     if len(options) == 1:
         return {**{k: v for k, v in kind.items() if k not in ("anyOf", "default")}, **options[0]}

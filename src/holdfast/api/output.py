@@ -1,4 +1,4 @@
-"""What a claim's command printed, over HTTP, from any replica."""
+"""The route for the output of a claim's command. Any replica can serve it."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated
@@ -43,7 +43,8 @@ async def _follow(context: Context, call: Call, claim: Claim, offset: int, follo
                 continue
             if ended or not await context.auth.still(call.request.headers.get("authorization")):
                 return
-            # Ended first, then once more to the end of the file: the last bytes are written before the result.
+            # After the claim has ended, the loop reads once more to the end of the file. That read is complete, because the
+            # last bytes are written before the result.
             found = await context.store.claims.get([claim.id])
             ended = not found or found[0].state == "ended"
             if found:
@@ -54,6 +55,6 @@ async def _follow(context: Context, call: Call, claim: Claim, offset: int, follo
 
 
 ROUTES = [
-    Route("GET", "/v1/claims/{id}/output", "What its command printed", output, query=OutputQuery, errors=(404,),
+    Route("GET", "/v1/claims/{id}/output", "The output of a claim's command", output, query=OutputQuery, errors=(404,),
          raw="application/octet-stream"),
 ]  # fmt: skip

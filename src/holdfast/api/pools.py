@@ -1,4 +1,4 @@
-"""Pools over HTTP."""
+"""The routes for pools."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -108,7 +108,7 @@ async def put_pool(context: Context, call: Call) -> Response:
         raise field_problems(found)
     existing = await context.store.pools.get(name)
     if existing is not None and existing.source == "cr":
-        raise Problem(409, "not-ours", f"pool {name!r} belongs to its WorkerPool object; change that")
+        raise Problem(409, "not-ours", f"pool {name!r} belongs to its WorkerPool object; change that object")
     if existing is not None and existing.spec.mode != spec.mode:
         raise refused("mode", f"pool {name!r} is a {existing.spec.mode} pool; delete it first, the name is free at once")
     if existing is not None and existing.spec.worker.agent != spec.worker.agent:
@@ -121,7 +121,7 @@ async def put_pool(context: Context, call: Call) -> Response:
     stored, what = await context.store.pools.put(draft.id, name, spec, "api")
     context.forget_pool(name)
     if what == "taken":
-        raise Problem(409, "not-ours", f"pool {name!r} belongs to its WorkerPool object; change that")
+        raise Problem(409, "not-ours", f"pool {name!r} belongs to its WorkerPool object; change that object")
     return answer(pool_view(stored, None), 201 if what == "created" else 200, {"Holdfast-Result": what})
 
 
@@ -129,7 +129,7 @@ async def delete_pool(context: Context, call: Call) -> Response:
     name = call.path("name")
     existing = await context.store.pools.get(name)
     if existing is not None and existing.source == "cr":
-        raise Problem(409, "not-ours", f"pool {name!r} belongs to its WorkerPool object; delete that")
+        raise Problem(409, "not-ours", f"pool {name!r} belongs to its WorkerPool object; delete that object")
     drained = await context.store.pools.delete(name)
     context.forget_pool(name)
     if drained is None:
@@ -158,9 +158,9 @@ ROUTES = [
     Route("GET", "/v1/pools/{name}", "One pool", pool, answers={200: PoolView}, errors=(404,)),
     Route("PUT", "/v1/pools/{name}", "Create or change a pool", put_pool, roles=OPERATORS, names=Name, body=PoolSpec,
          answers={200: PoolView, 201: PoolView}, errors=(409,)),
-    Route("DELETE", "/v1/pools/{name}", "Drain a pool: free workers go, busy ones finish", delete_pool, roles=OPERATORS,
+    Route("DELETE", "/v1/pools/{name}", "Drain and delete a pool: free workers end, busy ones finish", delete_pool, roles=OPERATORS,
          answers={200: PoolView}, errors=(404, 409)),
-    Route("POST", "/v1/pools/{name}/freeze", "Nothing in it is ended or spawned", freeze, roles=OPERATORS, body=Because,
+    Route("POST", "/v1/pools/{name}/freeze", "Freeze a pool: nothing in it is spawned or ended", freeze, roles=OPERATORS, body=Because,
          answers={200: PoolView}, errors=(404,)),
-    Route("POST", "/v1/pools/{name}/thaw", "End the freeze", thaw, roles=OPERATORS, body=Nothing, answers={200: PoolView}, errors=(404,)),
+    Route("POST", "/v1/pools/{name}/thaw", "Thaw a pool: end its freeze", thaw, roles=OPERATORS, body=Nothing, answers={200: PoolView}, errors=(404,)),
 ]  # fmt: skip

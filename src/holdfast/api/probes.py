@@ -1,4 +1,5 @@
-"""A port for kubelets, which cannot carry a token: two paths, a status code and nothing else (docs/decisions/0012)."""
+"""A port for kubelets, which cannot send a token. It serves two paths and answers only with a status code
+(docs/decisions/0012)."""
 
 import asyncio
 import contextlib
@@ -6,14 +7,15 @@ from collections.abc import Callable
 
 import h11
 
-HEAD_SECONDS = 5.0  # for a whole request: a kubelet sends it at once
+HEAD_SECONDS = 5.0  # for the whole request, because a kubelet sends it at once
 HEAD_BYTES = 8 * 1024
 MOST_CONNECTIONS = 64
 REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 503: "Service Unavailable"}
 
 
 class Probes:
-    """`GET /healthz`: the event loop turns. `GET /readyz`: `ready` says so. Everything else is not there."""
+    """Answers `GET /healthz` with 200 because the event loop runs, and `GET /readyz` with 200 or 503 by calling `ready`. Any
+    other request gets 404."""
 
     def __init__(self, ready: Callable[[], bool]) -> None:
         self._ready = ready
@@ -21,7 +23,7 @@ class Probes:
         self._open = 0
 
     async def listen(self, host: str, port: int) -> int:
-        """The port that it got."""
+        """Starts to listen, and returns the port."""
         self._server = await asyncio.start_server(self._attend, host, port)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
@@ -56,7 +58,7 @@ class Probes:
 
 
 async def _request(reader: asyncio.StreamReader) -> h11.Request | None:
-    """The head of one request; None: it is not one of HTTP."""
+    """Returns the head of one request, or None if it is not valid HTTP."""
     http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
     while True:
         try:

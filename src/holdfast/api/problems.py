@@ -1,4 +1,4 @@
-"""Errors as problem+json: the field and the reason, so that the reader can act."""
+"""Errors as problem+json, with the field and the reason, so that the caller can correct the request."""
 
 import re
 from typing import Any
@@ -25,7 +25,7 @@ WHERE = re.compile(r"(?P<reason>.*?)(?: - at (?P<key>`key` in )?`(?P<path>\$[^`]
 
 
 class ProblemBody(msgspec.Struct, frozen=True, rename={"type_": "type"}):
-    """What every error answers (RFC 9457). Decide by `status` and `code`, never by text."""
+    """The body of every error (RFC 9457). Programs must decide by `status` and `code`, never by the text."""
 
     type_: str
     title: str
@@ -36,7 +36,7 @@ class ProblemBody(msgspec.Struct, frozen=True, rename={"type_": "type"}):
 
 
 class Problem(Exception):
-    """Raised anywhere behind a route; nothing has changed when it is."""
+    """An error answer. It may be raised anywhere in a handler, but only if the request changed nothing."""
 
     def __init__(
         self,
@@ -74,12 +74,12 @@ def refused(field: str, reason: str) -> Problem:
 
 
 def invalid(error: msgspec.ValidationError, prefix: str = "") -> Problem:
-    """msgspec says where in the text of its message: take it apart, so that callers get it as a field."""
+    """Converts msgspec's error. msgspec puts the path of the field into its message; here it becomes a field of the answer."""
     match = WHERE.fullmatch(str(error))
     assert match is not None
     reason, path = match["reason"], (match["path"] or "$").removeprefix("$").removeprefix(".")
     if match["key"]:
-        reason = f"has a name in it that is refused: {reason}"
+        reason = f"contains a name that is refused: {reason}"
     if missing := re.fullmatch(r"Object (missing required|contains unknown) field `(.*)`", reason, re.DOTALL):
         path = f"{path}.{missing[2]}".removeprefix(".")
         reason = "is required" if missing[1] == "missing required" else "is not a field of this object"
@@ -93,10 +93,10 @@ def unavailable(what: str) -> Problem:
 
 
 def not_now(by: str, pool: str) -> str:
-    """What forbids it for now, and what to do about that."""
+    """Returns a sentence on what forbids the change at the moment, and what to do about it."""
     return {
         "frozen": f"pool {pool!r} is frozen, so nothing in it is ended; `holdfast thaw {pool}` ends that",
-        "braked": "the brake holds; `holdfast brake` says why, and `holdfast brake release --reason …` lets go of it",
+        "braked": "the brake is tripped; `holdfast brake` shows why, and `holdfast brake release --reason …` releases it",
         "recovering": "the database lost commits, and pods are being compared; that ends by itself, try again in a minute",
     }.get(by, f"not now: {by}")
 

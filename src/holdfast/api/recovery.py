@@ -1,4 +1,4 @@
-"""Recovery over HTTP: what lost commits left undecided, and an operator's decision about one worker."""
+"""The routes for recovery: the workers that lost commits left undecided, and an operator's decision about one of them."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -38,7 +38,7 @@ class RecoveryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an operator decides about an unconfirmed worker, and why."""
+    """An operator's decision about an unconfirmed worker, and the reason."""
 
     decision: Literal["confirm", "give-up"]
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500, pattern=PRINTED)]
@@ -70,7 +70,7 @@ def unconfirmed_view(one: Unconfirmed) -> UnconfirmedView:
 
 
 def effects(one: Unconfirmed) -> tuple[str, str]:
-    """What `confirm` and `give-up` would do to this worker and its claim."""
+    """Returns what `confirm` and `give-up` would do to this worker and its claim."""
     if one.claim is None:
         return "it may be given out again", "it retires"
     if one.claim_state == "active":
@@ -102,7 +102,7 @@ async def decide(context: Context, call: Call) -> Response:
 
 
 async def _claim_left(context: Context, claim: str) -> None:
-    """Signals a claim that lost its worker, and counts it if it ended."""
+    """Wakes the requests that wait for a claim that lost its worker, and counts the claim if it ended."""
     found = await context.store.claims.get([claim])
     if found and found[0].state == "ended":
         context.claim_path.ended(EndedClaim(Done(), found[0]), "force")
@@ -118,7 +118,7 @@ def _nothing_to_decide(worker: Worker) -> Problem:
 
 
 ROUTES = [
-    Route("GET", "/v1/recovery", "Whether commits are being recovered, and which workers are unconfirmed", recovery, roles=OPERATORS,
+    Route("GET", "/v1/recovery", "Whether a recovery is in progress, and which workers are unconfirmed", recovery, roles=OPERATORS,
          query=PageQuery, answers={200: RecoveryView}),
     Route("POST", "/v1/recovery/{worker}", "Decide about an unconfirmed worker", decide, roles=OPERATORS, body=Decision,
          answers={200: WorkerView}, errors=(404, 409)),

@@ -1,4 +1,4 @@
-"""One shape for every route: who may, what it takes, what it answers. Served and documented from the same table."""
+"""The shape of every route: roles, request and answers. Requests are served and documented from the same table."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 T = TypeVar("T")
 BODY_LIMIT = 64 * 1024
-DEPTH_LIMIT = 100  # objects in objects; every reader of what we store must be able to follow
-PATH_LIMIT = 200  # characters of a name in a path: none of ours is half as long
-QUERY_LIMIT = 1000  # characters of a query's value: cursors are the longest
+DEPTH_LIMIT = 100  # nested objects and lists; every program that reads stored values must be able to decode them
+PATH_LIMIT = 200  # characters of a name in a path; our own names are less than half as long
+QUERY_LIMIT = 1000  # characters of a query's value; cursors are the longest values
 ALL = ("admin", "operator", "tenant")
 OPERATORS = ("admin", "operator")
 ADMINS = ("admin",)
 AGENT = ("agent",)  # a signed agent token
-BOOTSTRAP = ("bootstrap",)  # the cluster's token, which its handler has reviewed
-ANYONE = ("anyone",)  # any token of ours, an agent's too: for what says nothing of anybody
-# What people read in lists, logs and terminals is one line: a newline could forge another, an escape rewrite the screen.
+BOOTSTRAP = ("bootstrap",)  # the cluster's token, which the handler verifies
+ANYONE = ("anyone",)  # any valid token, also an agent's, for routes that reveal nothing about tenants
+# Text that is shown in lists, logs and terminals must be one line without control characters. A newline could forge a second
+# line, and an escape sequence could change the screen.
 PRINTED = r"^[^\x00-\x1f\x7f-\x9f]*$(?!\n)"
 Line = Annotated[str, msgspec.Meta(max_length=500, pattern=PRINTED)]
 JSON = {"Content-Type": "application/json"}
@@ -47,13 +48,13 @@ class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Because(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of what an operator does: why, kept in the history."""
+    """The body of an operator's action: the reason, which is stored in the history."""
 
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500, pattern=PRINTED)]
 
 
 def page(items: list[T], query: PageQuery, name: Callable[[T], str]) -> tuple[list[T], str | None]:
-    """A page of a list that is short enough to be read whole, by name."""
+    """Returns a page of the items, ordered by name, and the next cursor. For lists that are short enough to be read whole."""
     ordered = sorted(items, key=name)
     rest = [item for item in ordered if query.cursor is None or name(item) > query.cursor]
     shown = rest[: query.limit]
@@ -62,7 +63,7 @@ def page(items: list[T], query: PageQuery, name: Callable[[T], str]) -> tuple[li
 
 @dataclass(frozen=True)
 class Call:
-    """One request, decoded and allowed."""
+    """One request after authentication and decoding."""
 
     request: Request
     query: Any
@@ -80,17 +81,18 @@ class Route:
     path: str
     summary: str
     handler: Callable[["Context", Call], Awaitable[Response]]
-    roles: tuple[str, ...] = ALL  # never empty: no request is answered without a token
-    names: Any = str  # what the first name in its path may be, where not any; for the document
+    roles: tuple[str, ...] = ALL  # never empty, because every route needs a token
+    names: Any = str  # the type of the first name in the path; only for the OpenAPI document
     query: type[msgspec.Struct] = NoQuery
     body: Any = None
     answers: dict[int, Any] = field(default_factory=lambda: {200: None})
-    errors: tuple[int, ...] = ()  # besides those that the route's shape implies: see openapi
+    errors: tuple[int, ...] = ()  # in addition to those that openapi.py derives from the route
     raw: str | None = None  # the media type of an answer that is not JSON
 
     @property
     def needs_body(self) -> bool:
-        """Where every field has a default an empty body means all of them, except where it would reset what is stored."""
+        """Returns whether an empty body is refused. If every field has a default, an empty body means all defaults, except for
+        PUT, where that would reset what is stored."""
         return self.body is not None and (
             self.method == "PUT" or any(each.required for each in msgspec.structs.fields(self.body))
         )
@@ -109,7 +111,7 @@ NO_AGENT = AgentIdentity("", "")
 
 
 def serve(route: Route, context: "Context") -> Callable[[Request], Awaitable[Response]]:
-    """The endpoint of a route: authenticate, decode, handle; every failure becomes a problem with a field and a reason."""
+    """Returns the endpoint of a route. It authenticates, decodes and calls the handler; every failure becomes a problem."""
     counter = context.metrics.requests
 
     async def endpoint(request: Request) -> Response:
@@ -123,7 +125,7 @@ def serve(route: Route, context: "Context") -> Callable[[Request], Awaitable[Res
         if route.roles == AGENT:
             agent = context.auth.agent(header)
         elif route.roles == BOOTSTRAP:
-            bearer(header)  # some token; its handler asks the cluster whose
+            bearer(header)  # only checks that there is a token; the handler verifies it with the cluster
         elif route.roles == ANYONE:
             await context.auth.anyone(header)
         else:
@@ -141,7 +143,7 @@ def serve(route: Route, context: "Context") -> Callable[[Request], Awaitable[Res
 
 
 async def answered(context: "Context", route: str, work: Awaitable[Response]) -> Response:
-    """Its answer, or the problem that it ran into."""
+    """Returns the answer of `work`, or the problem for the error that it raised."""
     try:
         return await work
     except Problem as problem:
@@ -155,7 +157,7 @@ async def answered(context: "Context", route: str, work: Awaitable[Response]) ->
         return unavailable("the cluster is not available").response()
     except Exception:
         log.exception("a request failed", route=route)
-        return Problem(500, "internal", "this is a defect of Holdfast; the log says more").response()
+        return Problem(500, "internal", "this is a defect of Holdfast; the replica's log has the details").response()
 
 
 def decode_query(request: Request, kind: type[msgspec.Struct]) -> Any:
@@ -175,7 +177,7 @@ def decode_query(request: Request, kind: type[msgspec.Struct]) -> Any:
     except msgspec.ValidationError as error:
         raise invalid(error) from None
     for name in given:
-        # Read leniently, `state=null` would mean "no filter" rather than a state that there is not.
+        # msgspec reads `state=null` as None, which would mean "no filter" instead of an unknown state.
         if getattr(query, name) is None:
             raise refused(name, "must not be null; leave it out")
     return query
@@ -192,7 +194,7 @@ async def decode_body(request: Request, route: Route) -> Any:
     except RecursionError:
         raise refused("body", f"is nested deeper than {DEPTH_LIMIT}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        # By position: what users sent is not told to whoever reads the answer.
+        # The reason names a position only, so that the answer does not repeat what the user sent.
         reason = str(error) if isinstance(error, msgspec.DecodeError) else "is not UTF-8"
         raise Problem(400, "malformed", "the body is not JSON", [FieldProblem("body", reason)]) from None
     if _SUSPICIOUS.search(raw) or raw.count(b"[") + raw.count(b"{") > DEPTH_LIMIT:
@@ -217,7 +219,7 @@ _SUSPICIOUS = re.compile(rb"\\u0000|[0-9]{19}")
 
 
 def _refuse_unkeepable(value: Any, path: str, depth: int) -> None:
-    """What is JSON but cannot be stored, or not be read again everywhere. Names are shown, values never."""
+    """Refuses JSON values that Postgres cannot store or that some programs cannot read. Errors show names, never values."""
     where = path or "body"
     if depth > DEPTH_LIMIT:
         raise refused(where[:QUERY_LIMIT], f"is nested deeper than {DEPTH_LIMIT}")

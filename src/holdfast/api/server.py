@@ -1,4 +1,4 @@
-"""HTTP as uvicorn speaks it, with a bound on a request's head: the parser itself would take one without end."""
+"""Uvicorn's HTTP protocol with a limit on the size of a request's head, because the parser itself has none."""
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -16,9 +16,9 @@ TOO_LARGE = (
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """Closes a connection whose request head grows beyond the limit, before anybody is authenticated."""
+    """Closes a connection whose request head grows beyond the limit. This happens before authentication."""
 
-    _head: int | None = 0  # bytes of a head that is not complete; None: in a body
+    _head: int | None = 0  # bytes of a head that is not complete yet; None after the head
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

@@ -1,4 +1,4 @@
-"""The system itself over HTTP: duties, replicas, brake, doctor, health, metrics."""
+"""The routes for the system itself: duties, replicas, brake, doctor, health, metrics."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -101,13 +101,13 @@ async def brake(context: Context, call: Call) -> Response:
 
 async def release_brake(context: Context, call: Call) -> Response:
     if not await context.store.fleet.release_brake(call.body.reason):
-        raise Problem(409, "not-tripped", "the brake does not hold")
+        raise Problem(409, "not-tripped", "the brake is not tripped, so there is nothing to release")
     return await brake(context, call)
 
 
 async def doctor(context: Context, call: Call) -> Response:
     checks = [Check(**row) for row in await context.store.check()]
-    # Each by itself: where no list is answered, the rights that are missing for it say why.
+    # The two are separate, so that the second still reports missing rights when the first fails because of them.
     asked = _asked("the cluster can be asked", _rows(context)), _asked("the cluster can be examined", _examined(context))
     for found in await asyncio.gather(*asked):
         checks += found
@@ -118,7 +118,7 @@ async def _asked(name: str, look: Awaitable[list[Check]]) -> list[Check]:
     try:
         return await look
     except ClusterUnavailable as error:
-        return [Check(promise="P7", name=name, ok=False, detail=str(error), advice="nothing is ended meanwhile")]
+        return [Check(promise="P7", name=name, ok=False, detail=str(error), advice="nothing is ended until it answers")]
 
 
 async def _rows(context: Context) -> list[Check]:
@@ -127,7 +127,7 @@ async def _rows(context: Context) -> list[Check]:
     now = await context.store.now()
     lost = [p.name for p in pods if p.name not in known and p.phase != "ended" and now - p.created_at > 120]
     detail = f"pods without a row: {', '.join(lost[:20])}" if lost else ""
-    advice = "busy ones are quarantined: see events pod.quarantined; end them by hand once nobody needs them"
+    advice = "busy ones are quarantined: see events pod.quarantined; end them by hand once they are no longer needed"
     return [Check(promise="P5", name="every pod has a row", ok=not lost, detail=detail, advice=advice if lost else "")]
 
 
@@ -141,7 +141,7 @@ async def me(context: Context, call: Call) -> Response:
 
 
 async def healthz(context: Context, call: Call) -> Response:
-    """Alive: the event loop turns. A replica that lost its store is not restarted for it."""
+    """Answers 200 as long as the event loop runs, also without the store, because a restart would not bring the store back."""
     return answer({"ok": True})
 
 
@@ -163,14 +163,15 @@ async def metrics(context: Context, call: Call) -> Response:
 
 
 ROUTES = [
-    Route("GET", "/v1/duties", "Who does what, and when it last succeeded", duties, roles=OPERATORS, query=PageQuery, answers={200: DutyList}),
+    Route("GET", "/v1/duties", "Duties, their replicas and their last success", duties, roles=OPERATORS, query=PageQuery,
+         answers={200: DutyList}),
     Route("GET", "/v1/replicas", "Replicas and their duties", replicas, roles=OPERATORS, query=PageQuery, answers={200: ReplicaList}),
-    Route("GET", "/v1/brake", "The brake", brake, roles=OPERATORS, answers={200: BrakeView}),
+    Route("GET", "/v1/brake", "The state of the brake", brake, roles=OPERATORS, answers={200: BrakeView}),
     Route("POST", "/v1/brake/release", "Release the brake", release_brake, roles=OPERATORS, body=Because,
          answers={200: BrakeView}, errors=(409,)),
-    Route("GET", "/v1/doctor", "Check the promises on the running system", doctor, roles=OPERATORS, answers={200: Doctor}),
-    Route("GET", "/v1/me", "Who am I", me, roles=ALL, answers={200: Me}),
-    Route("GET", "/healthz", "Alive", healthz, roles=ANYONE),
-    Route("GET", "/readyz", "Ready for requests", readyz, roles=ANYONE),
-    Route("GET", "/metrics", "Prometheus", metrics, roles=OPERATORS, raw="text/plain"),
+    Route("GET", "/v1/doctor", "Check whether the running system keeps its promises", doctor, roles=OPERATORS, answers={200: Doctor}),
+    Route("GET", "/v1/me", "The role and tenant of the caller's token", me, roles=ALL, answers={200: Me}),
+    Route("GET", "/healthz", "Whether the replica is alive", healthz, roles=ANYONE),
+    Route("GET", "/readyz", "Whether the replica can serve requests", readyz, roles=ANYONE),
+    Route("GET", "/metrics", "Metrics for Prometheus", metrics, roles=OPERATORS, raw="text/plain"),
 ]  # fmt: skip

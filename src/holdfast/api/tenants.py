@@ -1,4 +1,4 @@
-"""Tenants over HTTP: their limits, and what they hold."""
+"""The routes for tenants: their limits, and how many claims they have."""
 
 import msgspec
 from starlette.responses import Response
@@ -40,7 +40,7 @@ async def put_tenant(context: Context, call: Call) -> Response:
     try:
         msgspec.convert(name, TenantName)
     except msgspec.ValidationError:
-        raise refused("name", "must fit a label value: letters, digits, '-', '_' and '.', at most 63") from None
+        raise refused("name", "must fit a label value: letters, digits, '-', '_' and '.', at most 63 characters") from None
     try:
         seconds(call.body.park_ttl or "0s")
     except ValueError as error:

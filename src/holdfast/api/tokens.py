@@ -1,4 +1,4 @@
-"""Tokens over HTTP: made by admins, shown once."""
+"""The routes for tokens. Admins create them, and each token is shown once."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -28,7 +28,7 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     created_at: datetime | None = None
     expires_at: datetime | None = None
-    token: str | None = None  # only in the answer that made it
+    token: str | None = None  # only in the answer to the request that created it
 
 
 class TokenList(msgspec.Struct, frozen=True):
@@ -58,14 +58,14 @@ async def make_token(context: Context, call: Call) -> Response:
 
 async def revoke(context: Context, call: Call) -> Response:
     if call.path("id") == call.caller.id:
-        raise Problem(409, "own-token", "this is the token that you use")
+        raise Problem(409, "own-token", "this is the token that you use; revoke it with another token")
     if not await context.store.access.revoke(call.path("id")):
         raise not_found("token", call.path("id"))
     return empty()
 
 
 ROUTES = [
-    Route("GET", "/v1/tokens", "All tokens, without the tokens", tokens, roles=ADMINS, query=PageQuery, answers={200: TokenList}),
-    Route("POST", "/v1/tokens", "Make a token; shown once", make_token, roles=ADMINS, body=NewToken, answers={201: TokenView}),
+    Route("GET", "/v1/tokens", "All tokens, without their values", tokens, roles=ADMINS, query=PageQuery, answers={200: TokenList}),
+    Route("POST", "/v1/tokens", "Create a token; it is shown once", make_token, roles=ADMINS, body=NewToken, answers={201: TokenView}),
     Route("DELETE", "/v1/tokens/{id}", "Revoke a token", revoke, roles=ADMINS, answers={204: None}, errors=(404, 409)),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Workers over HTTP: look at them, and let a free one go."""
+"""The routes for workers: list and read them, and retire a free one."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -72,7 +72,7 @@ def worker_view(worker: Worker) -> WorkerView:
 async def workers(context: Context, call: Call) -> Response:
     query: WorkerQuery = call.query
     if query.cursor is not None and await context.store.workers.get(query.cursor) is None:
-        raise refused("cursor", "is not one of this list, or its worker was pruned: begin again")
+        raise refused("cursor", "is not a cursor of this list, or its worker was pruned; start again without a cursor")
     found, after = await context.store.workers.find(pool=query.pool, state=query.state, limit=query.limit, cursor=query.cursor)
     return answer(WorkerList([worker_view(worker) for worker in found], after))
 
@@ -98,7 +98,7 @@ async def retire(context: Context, call: Call) -> Response:
 
 
 def _not_free(worker: Worker) -> Problem:
-    """Why it cannot be retired, as it is now."""
+    """Returns the problem that explains why a worker in this state cannot be retired."""
     if worker.state == "gone":
         return Problem(409, "gone", f"worker {worker.id} is gone already: nothing is left of it to retire")
     if worker.state == "retiring":

@@ -1,1 +1,1 @@
-"""A claim's way from its request to its holder: submit, match, protect, offer, acknowledged, told. Start in `path.py`."""
+"""The path of a claim from its request to its holder: submit, match, protect, offer, acknowledge, answer. Start in `path.py`."""

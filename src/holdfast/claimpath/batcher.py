@@ -1,4 +1,4 @@
-"""Share one store call between callers that come at the same time: a batch leaves when the one before it has returned."""
+"""Share one store call between callers that arrive at the same time. A batch is sent when the one before it has returned."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,8 +9,8 @@ Answer = TypeVar("Answer")
 
 
 class Batcher(Generic[Item, Answer]):
-    """A lone caller pays one round trip, because nothing is waited for; a burst shares commits, because items that
-    arrive while a batch is on its way leave together in the next one."""
+    """A single caller pays one round trip, because a batch does not wait for more items. A burst shares commits, because items
+    that arrive while a batch is being sent go together into the next one."""
 
     def __init__(self, send: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | Exception]]], limit: int) -> None:
         """`send` returns one answer per item, in order; an exception in place of an answer is raised at that item's caller.

@@ -1,4 +1,4 @@
-"""The claim path, from top to bottom: submit, match, protect, offer, acknowledged, told."""
+"""The claim path, from top to bottom: submit, match, protect, offer, acknowledge, answer."""
 
 import asyncio
 import contextlib
@@ -21,14 +21,14 @@ from .signals import Signals, Waiter
 
 log = structlog.get_logger()
 
-BATCH = 128  # requests: beyond this, a batch's own length delays its first request more than sharing helps its last
-UNKNOWN_TRIES = 3  # an unknown commit is settled by sending the same batch, with the same ids, again
-LOOK_AGAIN = 3.0  # seconds: a waiter looks by itself this often, because signals are hints
+BATCH = 128  # requests; in a larger batch, the first request loses more time than the last one gains
+UNKNOWN_TRIES = 3  # when it is unknown whether a batch was stored, the same batch is sent again, with the same ids
+LOOK_AGAIN = 3.0  # seconds after which a waiter reads without a signal, because signals may be lost
 YIELD_SECONDS = 0.5  # how long other work waits for hand-overs in progress
 
 
 class Submitted(NamedTuple):
-    """What became of a request: `claim` is the id of the claim that now stands for it."""
+    """The result of a request. `claim` is the id of the claim that stands for it."""
 
     claim: str
     what: SubmittedAs
@@ -54,9 +54,9 @@ class ClaimPath:
     # 1. Submit: a request joins its pool's next batch.
 
     async def submit(self, pool: Pool, new: NewClaim, until: tuple[str, ...], seconds: float) -> tuple[Submitted, Claim | None]:
-        """Stores a request and waits until its claim reaches one of the states `until`, at most so many seconds. Returns no claim
-        where `what` says everything, or where the database lost the claim meanwhile."""
-        # Watched before it is stored, so that no signal is missed and no first look is needed.
+        """Stores a request and waits until its claim reaches one of the states `until`, at most so many seconds. Returns None for
+        the claim if `what` is 'closed' or 'other', or if the database lost the claim meanwhile."""
+        # The watch starts before the claim is stored, so that no signal is missed and no first read is needed.
         with self._signals.claims.watch(new.id) as waiter:
             submitted = await self._batcher(pool).add(new)
             if submitted.what in ("closed", "other"):
@@ -73,14 +73,14 @@ class ClaimPath:
             self._requests[pool.id] = Batcher(partial(self._send_requests, pool.id), BATCH)
         return self._requests[pool.id]
 
-    # 2. Match: one statement stores the batch and pairs what waits with free workers.
+    # 2. Match: one statement stores the batch and pairs waiting claims with free workers.
 
     def match_soon(self, pool: Pool) -> None:
-        """Pairs what waits in the pool, because a worker became free or a claim came back to the queue."""
+        """Pairs the pool's waiting claims soon, because a worker became free or a claim came back to the queue."""
         self._batcher(pool).nudge()
 
     def worker_freed(self, pool_id: str) -> None:
-        """Pairs what waits in the pool, without waiting for the duty `match`."""
+        """Pairs the pool's waiting claims without waiting for the duty `match`."""
         self._in_background(self._match_freed(pool_id))
 
     async def _match_freed(self, pool_id: str) -> None:
@@ -89,7 +89,7 @@ class ClaimPath:
                 self.match_soon(pool)
 
     async def match(self, pool: Pool) -> None:
-        """Pairs what waits in the pool now, and raises StoreUnavailable if that is not possible: for the duty `match`."""
+        """Pairs the pool's waiting claims now, for the duty `match`. Raises StoreUnavailable if that is not possible."""
         batch = await self._store.claims.match(pool.id, (), BATCH)
         self._hand_over_all(pool, batch.pairs)
 
@@ -105,7 +105,7 @@ class ClaimPath:
                 return [error]
             if not new:
                 log.exception("waiting claims could not be matched", pool=pool.name)
-            # One request of the batch makes the statement fail: sent alone, it fails alone.
+            # One request of the batch makes the statement fail, so each is sent alone and only that one fails.
             return [answer for each in new for answer in await self._send_requests(pool_id, [each])]
         crash_point("claim.stored")
         self._metrics.match.observe(time.perf_counter() - started)
@@ -126,7 +126,7 @@ class ClaimPath:
                 await asyncio.sleep(0.2)
                 continue
             if attempt > 0:
-                # Pairs that an earlier try made are not in this answer: the waiters have to look.
+                # Pairs that an earlier try made are not in this result, so the waiters have to read their claims.
                 self._signals.claims.changed(*(each.id for each in new))
             return batch
         raise AssertionError("unreachable")
@@ -135,16 +135,16 @@ class ClaimPath:
         for pair in pairs:
             self._in_background(self.hand_over(pool, pair))
 
-    # 3. Protect, and 4. offer: the claim has a worker, and neither its holder nor the worker's agent knows.
+    # 3. Protect, and 4. offer: the claim has a worker, but neither its holder nor the worker's agent knows it yet.
 
     async def hand_over(self, pool: Pool, pair: Pair) -> None:
-        """Protects the worker's pod, then lets the worker's agent have the claim. In a pool without an agent the claim is active
-        after that."""
+        """Protects the worker's pod, then offers the claim to the worker's agent. In a pool without an agent this makes the claim
+        active."""
         self._handing_over += 1
         try:
             await self._hand_over(pool, pair)
         except StoreUnavailable:
-            pass  # The claim stays assigned without progress: the duty `deadlines` hands it over again within 5 s.
+            pass  # The claim stays assigned without progress, so the duty `deadlines` hands it over again within 5 s.
         finally:
             self._handing_over -= 1
             if not self._handing_over:
@@ -165,7 +165,7 @@ class ClaimPath:
             self._metrics.unprotected.labels(pool.name).inc()
         crash_point("handover.protected")
         claim = await self._offers.add(Offer(pair, ready.protected))
-        if claim is None:  # it ended meanwhile, or was given to another worker
+        if claim is None:  # the claim ended meanwhile, or was assigned to another worker
             await self._protection.remove(self._store, pair)
         else:
             if claim.state == "active":
@@ -180,12 +180,12 @@ class ClaimPath:
         return [taken.get((offer.pair.claim, offer.pair.fence)) for offer in offers]
 
     async def _refuse(self, pair: Pair) -> None:
-        """Ends the claim, because its pool prefers no holder to an unprotected one. Its worker goes back unused."""
+        """Ends the claim as refused, because its pool requires protection. Its worker goes back unused."""
         await self.end(
             pair.claim,
             outcome="refused",
             how="unprotected",
-            reason="the cluster would not take the protection that the pool requires",
+            reason="the cluster did not accept the protection that the pool requires",
             states=("assigned",),
             fence=pair.fence,
         )
@@ -198,11 +198,11 @@ class ClaimPath:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._none_in_progress.wait(), YIELD_SECONDS)
 
-    # 5. Acknowledged: the worker's agent has fetched the claim and made the worker its tenant's.
+    # 5. Acknowledge: the worker's agent has fetched the claim and prepared the worker for its tenant.
 
     async def acknowledge(self, worker: str, fence: int, endpoint: str | None) -> Claim | None:
-        """Makes the claim active; the agent may start its command only after this. Returns None if the claim is no longer this
-        worker's."""
+        """Makes the claim active and returns it. The agent may start the command only after this. Returns None if the claim no
+        longer belongs to this worker."""
         acknowledged = await self._store.claims.acknowledge(worker, fence, endpoint)
         crash_point("handover.acknowledged")
         if acknowledged is None:
@@ -216,10 +216,10 @@ class ClaimPath:
             self._metrics.claim_active(acknowledged.claim)
         self._signals.claims.changed(acknowledged.claim.id, row=acknowledged.claim)
 
-    # 6. Told: the holder's request returns when its claim is active, or when the request's time is up.
+    # 6. Answer: the holder's request returns when its claim is active, or when the request's time is up.
 
     async def wait(self, claim_id: str, until: tuple[str, ...], seconds: float) -> Claim | None:
-        """Returns the claim once its state is one of `until` or the time is up; None: there is no such claim."""
+        """Returns the claim once its state is one of `until` or the time is up, or None if there is no such claim."""
         with self._signals.claims.watch(claim_id) as waiter:
             return await self._until(waiter, claim_id, until, seconds, look=True)
 
@@ -232,7 +232,7 @@ class ClaimPath:
             if row is not None and row.state in until:
                 return row
             over = end <= loop.time() or self._signals.stopping.is_set()
-            # A waiter that only looks by itself reads the state alone, which costs next to nothing.
+            # A waiter that reads without a signal reads only the state, which costs very little.
             if over or changed or (look and await self._store.claims.state(claim_id) in (*until, None)):
                 found = await self._store.claims.get([claim_id])
                 if over or not found or found[0].state in until:
@@ -240,7 +240,7 @@ class ClaimPath:
             await waiter.wait(min(end - loop.time(), LOOK_AGAIN))
             look = waiter.row is None
 
-    # The end, by the holder, the result, or an operator.
+    # The end: by the holder, by the command's result, or by an operator.
 
     async def end(
         self,
@@ -254,7 +254,7 @@ class ClaimPath:
         tenant: str | None = None,
         exit_code: int | None = None,
     ) -> EndedClaim:
-        """Ends a claim, moves its worker on, and signals both."""
+        """Ends a claim, moves its worker to its next state, and signals both."""
         ended = await self._store.claims.end(
             claim, outcome=outcome, how=how, reason=reason, states=states, fence=fence, tenant=tenant, exit_code=exit_code
         )

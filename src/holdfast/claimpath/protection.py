@@ -1,4 +1,5 @@
-"""Protect a worker's pod before anybody is told of the worker (P3), or find out why the worker cannot be used."""
+"""Protect a worker's pod before the holder or the agent learns of the assignment (P3), or find out why the worker cannot be
+used."""
 
 import asyncio
 import contextlib
@@ -15,8 +16,8 @@ from ..ports.store import Pair, Store
 TRIES = 3
 PAUSE = 0.1  # seconds between two tries
 TRY_SECONDS = 1.0
-# Protections in progress at the same time. More would only queue in the API server while their second runs: in a burst of
-# hundreds, tries would be given up that only wait for their turn, and all of them would be sent again.
+# Protections in progress at the same time. More would only queue in the API server while their TRY_SECONDS run: in a burst of
+# hundreds, many tries would time out in that queue, and all of them would be sent again.
 TURNS = 32
 
 
@@ -27,7 +28,7 @@ class Unusable(NamedTuple):
 
 
 class Protected(NamedTuple):
-    """The worker can be given out; `protected` is what its holder is told."""
+    """The worker can be given out. `protected` is reported to its holder."""
 
     protected: bool
 
@@ -39,22 +40,22 @@ class Protection:
         self._turns = asyncio.Semaphore(TURNS)
 
     async def ensure(self, pair: Pair, spec: ProtectionSpec) -> Protected | Unusable:
-        """Brings the pod to what the pool's protection mode asks for. A cluster that does not take the protection, or cannot
-        be read, does not make the worker unusable."""
+        """Brings the pod to what the pool's protection mode requires. If the cluster does not accept the protection or cannot be
+        read, the worker is still usable."""
         if spec.mode == "claim":
             return _judge(await self._protect(pair))
         pod = await self._read(pair)
         if spec.mode == "always" and isinstance(pod, Pod) and not pod.protected:
-            # A pod of this mode is protected from its birth, unless it is older than the mode or the protection was removed.
+            # A pod of this mode is created protected, unless it is older than the mode or the protection was removed.
             return _judge(await self._protect(pair))
         return pod if isinstance(pod, Unusable) else Protected(spec.mode == "always")
 
     async def _protect(self, pair: Pair) -> Pod | Unusable | None:
-        """Returns the pod after the write; None: the cluster would not take it."""
+        """Writes stamp and protection, and returns the pod after the write, or None when the cluster did not accept it."""
         if pair.uid is None:
             return Unusable("its worker has no pod yet")
         stamp = Stamp(pair.tenant, pair.claim, pair.fence)
-        # All tries together and one more stay below the time after which `deadlines` hands the claim over again.
+        # All tries, and one more, must take less time than it takes until `deadlines` hands the claim over again.
         end = asyncio.get_running_loop().time() + TRIES * TRY_SECONDS
         for attempt in range(TRIES):
             if attempt:
@@ -71,8 +72,8 @@ class Protection:
 
     @contextlib.asynccontextmanager
     async def _turn(self, end: float) -> AsyncIterator[None]:
-        """Waits for one of the turns until `end`; raises _NoTurn when the protections before this one are still waiting for a
-        cluster that does not answer."""
+        """Waits for one of the turns until `end`. Raises _NoTurn if none is free by then, because the cluster does not answer the
+        protections in progress."""
         try:
             async with asyncio.timeout_at(end) if self._turns.locked() else contextlib.nullcontext():
                 await self._turns.acquire()
@@ -85,7 +86,7 @@ class Protection:
             self._turns.release()
 
     async def _read(self, pair: Pair) -> Pod | Unusable | None:
-        """Returns the pod as the cluster last showed it, where no write would show it; None: it could not be read."""
+        """Returns the pod as the cluster last showed it, for modes that write nothing, or None if it could not be read."""
         try:
             pods = await asyncio.wait_for(self._cluster.read_cached([pair.worker]), TRY_SECONDS)
         except (ClusterUnavailable, TimeoutError):
@@ -93,8 +94,8 @@ class Protection:
         return _usable(pods.get(pair.worker))
 
     async def remove(self, store: Store, pair: Pair) -> None:
-        """Removes this claim's stamp and protection, if nothing was delivered and the worker is free again. The duty `converge`
-        finds on the pod what fails here."""
+        """Removes this claim's stamp and protection, if nothing was delivered and the worker is free again. If this fails, the
+        duty `converge` does it later."""
         with contextlib.suppress(ClusterUnavailable, TimeoutError):
             row = await store.workers.get(pair.worker)
             if row is None or row.state not in ("warm", "parked"):
@@ -105,8 +106,8 @@ class Protection:
 
 
 async def clear(store: Store, cluster: Cluster, worker: str, version: int, uid: str, pod_version: str) -> Outcome:
-    """Removes stamp and protection from a free worker: first in its row, if the row is as seen; then on its pod, if the pod is.
-    In the other order a clear that was planned from an old view could land on a new claim's protection."""
+    """Removes stamp and protection from a free worker: first in its row, if the row is unchanged, then on its pod, if the pod is
+    unchanged. In the other order, a clear that was planned from an old view could remove the protection of a new claim."""
     outcome = await store.workers.unprotect(worker, version)
     if not isinstance(outcome, Done):
         return outcome
@@ -114,11 +115,11 @@ async def clear(store: Store, cluster: Cluster, worker: str, version: int, uid: 
 
 
 class _NoTurn(Exception):
-    """No turn came in time."""
+    """No turn became free in time."""
 
 
 def _judge(pod: Pod | Unusable | None) -> Protected | Unusable:
-    # `protected` is what the answer shows, not what was sent: a webhook may remove what we put on.
+    # `protected` comes from the cluster's answer, not from what was sent, because a webhook may remove the protection.
     return pod if isinstance(pod, Unusable) else Protected(pod is not None and pod.protected)
 
 

@@ -1,4 +1,5 @@
-"""Tell the parts of this replica that a claim, a worker or a pool changed. A signal is a hint: losing one costs time only."""
+"""Signal changes of claims, workers and pools within this replica. A signal is a hint: if one is lost, things only take
+longer."""
 
 import asyncio
 import contextlib
@@ -13,25 +14,25 @@ Kind = Literal["c", "w", "p", "reset"]
 
 
 class Waiter:
-    """One waiter for changes of one claim, worker or pool."""
+    """Waits for changes of one claim, worker or pool."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
-        self.named = False  # this very key was signalled; False: everything was, and this key has probably not changed
+        self.named = False  # this id was signalled; False when everything was signalled and this id has probably not changed
         self.row: Claim | None = None  # the changed claim, if the code that changed it had the row
 
     async def wait(self, seconds: float) -> None:
-        """Returns when a change was signalled since the last `clear`, at the latest after so many seconds."""
+        """Returns when a change was signalled since the last `clear`, after so many seconds at the latest."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), max(0.0, seconds))
 
     def clear(self) -> None:
-        """Forgets what was signalled so far. Call it before the look, so that a change during the look is not missed."""
+        """Forgets earlier signals. Call it before the read, so that a change during the read is not missed."""
         self._changed.clear()
         self.named, self.row = False, None
 
     def signal(self, *, named: bool, row: Claim | None) -> None:
-        # A signal with a row must not hide an earlier one without: the row may be older than what the other one is about.
+        # A signal with a row must not hide an earlier signal without one, because the row may be older than that change.
         self.named = self.named or (named and row is None)
         self.row = row if row is not None else self.row
         self._changed.set()
@@ -41,12 +42,12 @@ class Topic:
     """Changes of claims, of workers or of pools, by id."""
 
     def __init__(self) -> None:
-        # A dict keeps the order of arrival, which a set does not: the first waiter is woken first.
+        # A dict, because unlike a set it keeps the order of arrival: the first waiter is woken first.
         self._waiters: dict[str, dict[Waiter, None]] = defaultdict(dict)
         self._subscribers: list[Callable[[set[str]], None]] = []
 
     def changed(self, *ids: str, row: Claim | None = None) -> None:
-        """These changed. `row` is the new row of a single claim, for callers that have it."""
+        """Signals that these have changed. `row` is the new row of a single claim, for callers that have it."""
         assert row is None or len(ids) == 1
         for id_ in ids:
             for waiter in self._waiters.get(id_, ()):
@@ -55,7 +56,7 @@ class Topic:
             subscriber(set(ids))
 
     def subscribe(self, subscriber: Callable[[set[str]], None]) -> None:
-        """Calls the subscriber with the ids of every change. It must return at once."""
+        """Calls the subscriber with the ids of every change. The subscriber must return at once."""
         self._subscribers.append(subscriber)
 
     @contextmanager
@@ -70,30 +71,31 @@ class Topic:
                 del self._waiters[id_]
 
     def all_changed(self) -> None:
-        """Wakes every waiter, because changes may have been missed. Subscribers find them by their own full passes."""
+        """Wakes every waiter, because signals may have been missed. Subscribers are not called: their full passes find the
+        changes."""
         for waiters in self._waiters.values():
             for waiter in waiters:
                 waiter.signal(named=False, row=None)
 
 
 class Signals:
-    """The one way in which parts of a replica nudge each other."""
+    """The only way in which parts of a replica wake each other."""
 
     def __init__(self) -> None:
         self.claims = Topic()
         self.workers = Topic()
         self.pools = Topic()
-        self.stopping = asyncio.Event()  # this replica stops: waiting requests are answered as things stand
+        self.stopping = asyncio.Event()  # set when this replica stops: waiting requests are answered with the current state
 
     def notice(self, kind: Kind, ids: Iterable[str]) -> None:
-        """Signals what the store's notices report, mostly changes that other replicas made."""
+        """Signals the changes in a notice of the store. Most of them were made by other replicas."""
         if kind == "reset":
             self.all_changed()
         else:
             {"c": self.claims, "w": self.workers, "p": self.pools}[kind].changed(*ids)
 
     def all_changed(self) -> None:
-        """Wakes every waiter: after a gap in the notices, or because this replica stops."""
+        """Wakes every waiter, after a gap in the notices or because this replica stops."""
         self.claims.all_changed()
         self.workers.all_changed()
         self.pools.all_changed()

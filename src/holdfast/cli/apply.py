@@ -1,4 +1,4 @@
-"""`apply`: make the server's pools and tenants what a file says."""
+"""`apply`: creates and changes the server's pools and tenants according to a file."""
 
 import sys
 from pathlib import Path
@@ -21,10 +21,10 @@ def register(app: typer.Typer) -> None:
 
 def apply(
     context: typer.Context,
-    file: Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="YAML; - is standard input.")],
+    file: Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="A YAML file; - is standard input.")],
     output: Output = "table",
 ) -> None:
-    """Create or change the pools and tenants of a file. A mistake anywhere in it, and nothing is changed.
+    """Create or change the pools and tenants of a file. If any part of the file is wrong, nothing is changed.
 
     Example: holdfast apply -f pools.yaml
     """
@@ -52,7 +52,8 @@ def apply(
 
 
 async def _put(client: "Client", wanted: "Manifest") -> tuple[str, Any]:
-    """What became of it is told by comparing the server's own answers: they have the same defaults."""
+    """Sends one manifest, and returns what changed and the server's answer. The change is found by comparing two answers of the
+    server, because both have the defaults filled in."""
     import json
     from urllib.parse import quote
 
@@ -70,7 +71,7 @@ async def _put(client: "Client", wanted: "Manifest") -> tuple[str, Any]:
 
 
 def _settings(answer: dict[str, Any]) -> Any:
-    """A pool's spec; a tenant's own fields, without its counts."""
+    """Returns a pool's spec, or a tenant's fields without its counts."""
     if "spec" in answer:
         return answer["spec"]
     return {name: value for name, value in answer.items() if name not in ("live", "waiting", "updated_at")}

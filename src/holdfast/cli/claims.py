@@ -1,4 +1,4 @@
-"""Commands about one claim: take, hold, release, cancel, read, explain."""
+"""Commands about one claim: create, hold, release, cancel, read its output. `explain` is here as well."""
 
 import asyncio
 import signal
@@ -26,14 +26,19 @@ def register(app: typer.Typer) -> None:
 def claim(
     context: typer.Context,
     pool: Annotated[str, typer.Option(help="The pool.")],
-    tenant: Annotated[str | None, typer.Option(help="For whom; admins and operators only.")] = None,
-    key: Annotated[str | None, typer.Option(help="Names the claim for 24 h: asking again returns it.")] = None,
-    lease: Annotated[str | None, typer.Option(help="Such as 60s; the pool's by default.")] = None,
-    wait: Annotated[str, typer.Option(help="How long to wait for it, at most 60s.")] = "10s",
-    hold: Annotated[bool, typer.Option("--hold", help="Wait, renew until Ctrl-C, then release.")] = False,
+    tenant: Annotated[str | None, typer.Option(help="The tenant; only for admins and operators.")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(help="Names the claim until 24 h after its end: the same request with it returns the same claim."),
+    ] = None,
+    lease: Annotated[str | None, typer.Option(help="The lease, such as 60s; the pool's by default.")] = None,
+    wait: Annotated[str, typer.Option(help="How long to wait for a worker, at most 60s.")] = "10s",
+    hold: Annotated[
+        bool, typer.Option("--hold", help="Wait for the worker, renew the lease until Ctrl-C, then release it.")
+    ] = False,
     output: Output = "table",
 ) -> None:
-    """Ask for a worker and print the claim.
+    """Claim a worker and print the claim.
 
     Example: holdfast claim --pool notebook --tenant acme --hold
     """
@@ -54,7 +59,7 @@ async def _hold(client: "Client", pool: str, tenant: str | None, key: str | None
     stop = asyncio.Event()
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
-    for number in (signal.SIGINT, signal.SIGTERM):  # while it waits: give up, which cancels the claim
+    for number in (signal.SIGINT, signal.SIGTERM):  # during the wait, a signal cancels the claim
         loop.add_signal_handler(number, task.cancel)
     try:
         async with held(pool, client=client, tenant=tenant, key=key, lease=lease) as worker:
@@ -69,7 +74,7 @@ async def _hold(client: "Client", pool: str, tenant: str | None, key: str | None
 
 
 def _say_how_it_ended(worker: "HeldWorker") -> None:
-    """What is known, and no more: a release that nobody stored is none."""
+    """Prints how the claim ended. Fails if it is not known that the release was stored."""
     if worker.unreleased is not None:
         ends = [("its lease", worker.lease_until), ("its longest duration", worker.max_until)]
         by = next((f"{what} ends it, not before {_utc(at)}" for what, at in ends if at), "nothing else is known to end it")
@@ -108,8 +113,8 @@ def _end(context: typer.Context, verb: str, claim_id: str, body: dict[str, Any],
 def release(
     context: typer.Context,
     claim: ClaimId,
-    force: Annotated[bool, typer.Option("--force", help="Take it from its holder; needs --reason.")] = False,
-    reason: Annotated[str, typer.Option(help="Why; kept in the history.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Take the worker from its holder; needs --reason.")] = False,
+    reason: Annotated[str, typer.Option(help="The reason, which is stored in the history.")] = "",
     output: Output = "table",
 ) -> None:
     """Release a claim: its worker is parked for its tenant, or ends.
@@ -117,14 +122,14 @@ def release(
     Example: holdfast release c-1a2b3c --force --reason "its holder is gone"
     """
     if force and not reason:
-        raise Failed("--force takes a worker from its holder: say why with --reason", 2)
+        raise Failed("--force takes a worker from its holder; give the reason with --reason", 2)
     _end(context, "release", claim, {"force": force, "reason": reason}, output, "released")
 
 
 def cancel(
     context: typer.Context,
     claim: ClaimId,
-    reason: Annotated[str, typer.Option(help="Why; kept in the history.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason, which is stored in the history.")] = "",
     output: Output = "table",
 ) -> None:
     """Cancel a claim, waiting or running.
@@ -137,8 +142,8 @@ def cancel(
 def logs(
     context: typer.Context,
     claim: ClaimId,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the claim has ended.")] = False,
-    offset: Annotated[int, typer.Option(min=0, help="Skip so many bytes.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the claim has ended.")] = False,
+    offset: Annotated[int, typer.Option(min=0, help="How many bytes to skip.")] = 0,
 ) -> None:
     """Print a job's output.
 
@@ -160,11 +165,11 @@ def logs(
 
 def explain(
     context: typer.Context,
-    kind: Annotated[Literal["pool", "worker", "claim"], typer.Argument(help="What it is.")],
+    kind: Annotated[Literal["pool", "worker", "claim"], typer.Argument(help="The kind of thing to explain.")],
     name: Annotated[str, typer.Argument(help="Its name or id.")],
     output: Output = "table",
 ) -> None:
-    """Say in sentences what is going on with it, and why.
+    """Explain in sentences the state of a pool, worker or claim, and the reasons.
 
     Example: holdfast explain claim c-1a2b3c
     """

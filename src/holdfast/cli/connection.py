@@ -1,4 +1,4 @@
-"""What every command needs: the server, one run of the event loop, and words for what went wrong."""
+"""What every command needs: the server, one run of the event loop, and messages for errors."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ T = TypeVar("T")
 Format = Literal["table", "json"]
 Output = Annotated[Format, typer.Option("--output", "-o", help="A table for people, or the server's JSON.")]
 
-_hidden: list[str] = []  # values that must never be printed, whoever quotes them back at us
+_hidden: list[str] = []  # values that are never printed, also when the server's answer repeats them
 
 
 @dataclass(frozen=True)
 class Where:
-    """The global options, as given."""
+    """The global options as the user gave them."""
 
     url: str | None = None
     token: str | None = None
@@ -37,7 +37,7 @@ class Where:
 
 
 class Failed(Exception):
-    """A command failed for a reason that can be said in one line."""
+    """A command failed; the message is one line, and `code` is the exit code."""
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ class Failed(Exception):
 
 
 def speak(context: typer.Context, talk: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-    """Run one conversation with the server."""
+    """Connects to the server, runs `talk` with the client, and returns its result."""
     from holdfast.client import Client
 
     where: Where = context.obj
@@ -60,19 +60,19 @@ def speak(context: typer.Context, talk: Callable[[Client], Coroutine[Any, Any, T
 
 
 def hide(*secrets: str) -> None:
-    """Keep these out of everything that `say` prints."""
+    """Makes `say` replace these values with ***."""
     _hidden.extend(secret for secret in secrets if secret)
 
 
 def say(message: str) -> None:
-    """A line for the person, on stderr: stdout is for what other programs read."""
+    """Prints a line for the user to stderr, because stdout is for output that programs read."""
     for secret in sorted(_hidden, key=len, reverse=True):
         message = message.replace(secret, "***")
     print(message, file=sys.stderr, flush=True)
 
 
 class Cut:
-    """Whether an output was cut off: heard while it is read, and said once at its end, where it is seen."""
+    """Remembers whether an output was truncated, and prints that after the output, where the user sees it."""
 
     def __init__(self, claim: str) -> None:
         self._claim = claim
@@ -87,7 +87,7 @@ class Cut:
 
 
 def complain(error: Exception) -> int:
-    """One line that says what is wrong; the exit code. What is no expected error is a bug, and says so."""
+    """Prints the error as one line and returns the exit code. An unexpected error is printed as a bug."""
     from holdfast.client.errors import HoldfastError
 
     if isinstance(error, Failed):

@@ -1,4 +1,4 @@
-"""`get`: lists and single things, once or for as long as one watches."""
+"""`get`: prints lists and single things, once or with `--watch` after every change."""
 
 import asyncio
 import json
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from holdfast.client import Client
 
 Noun = Literal["pools", "workers", "claims", "tenants", "duties", "replicas", "events"]
-ALONE = ("pools", "workers", "claims", "tenants")  # those that have a door for a single one
+ALONE = ("pools", "workers", "claims", "tenants")  # those with an endpoint for a single item
 SETTLE = 0.2  # seconds in which a burst of events becomes one refresh
-BACKSTOP = 5.0  # seconds; ages grow and not everything is an event
+BACKSTOP = 5.0  # seconds; without an event the list is read this often, because not every change is an event
 
 
 def register(app: typer.Typer) -> None:
@@ -27,13 +27,15 @@ def register(app: typer.Typer) -> None:
 def get(
     context: typer.Context,
     noun: Annotated[Noun, typer.Argument(help="What to list.")],
-    name: Annotated[str | None, typer.Argument(help="One of them; for events, whose they are.")] = None,
-    pool: Annotated[str | None, typer.Option(help="Of this pool (workers, claims, events).")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Of this tenant (claims).")] = None,
-    state: Annotated[str | None, typer.Option(help="In this state (workers, claims).")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 100,
+    name: Annotated[
+        str | None, typer.Argument(help="The name or id of one; for events, of the pool, worker or claim they are about.")
+    ] = None,
+    pool: Annotated[str | None, typer.Option(help="Only of this pool (workers, claims, events).")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only of this tenant (claims).")] = None,
+    state: Annotated[str | None, typer.Option(help="Only in this state (workers, claims).")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many to show at most.")] = 100,
     output: Output = "table",
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on when something changes.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Print again whenever something changes.")] = False,
 ) -> None:
     """List pools, workers, claims, tenants, duties, replicas or events.
 
@@ -90,7 +92,7 @@ def _print(noun: str, limit: int, body: bytes, output: str) -> None:
 
 
 async def _follow(client: "Client", params: dict[str, Any], output: str) -> None:
-    """The last events, then each as it comes, one line each."""
+    """Prints the last events and then each new one, one line per event."""
     from holdfast.client.events import watch_events
 
     filters = {name: params.get(name) for name in ("claim", "worker", "pool")}
@@ -128,15 +130,15 @@ async def _refresh(client: "Client", noun: str, path: str, params: dict[str, Any
 
 
 async def changes(client: "Client") -> AsyncIterator[None]:
-    """At once, then after every burst of events, and every few seconds whatever happens."""
+    """Yields at once, then after every burst of events, and at least every BACKSTOP seconds."""
     stirred = asyncio.Event()
 
     async def listen() -> None:
-        known = await client.list_events(newest=True, limit=1)  # what is history already is no change
+        known = await client.list_events(newest=True, limit=1)  # only later events are changes
         async for _ in client.watch_events(after=known.items[-1].id if known.items else None):
             stirred.set()
 
-    listening = asyncio.create_task(listen())  # a token that may not read events has the backstop
+    listening = asyncio.create_task(listen())  # if it fails, the backstop still refreshes
     try:
         while True:
             yield
@@ -150,4 +152,4 @@ async def changes(client: "Client") -> AsyncIterator[None]:
         listening.cancel()
         await asyncio.wait([listening])
         if not listening.cancelled():
-            listening.exception()  # seen: an unreachable server is told by the refresh itself
+            listening.exception()  # marks it as retrieved; the refresh itself reports an unreachable server

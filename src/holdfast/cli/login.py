@@ -1,4 +1,4 @@
-"""`login`: remember a server and a token, after asking the server who that is."""
+"""`login`: stores a server and a token, after the server accepted the token."""
 
 import asyncio
 from typing import Annotated
@@ -15,13 +15,13 @@ def register(app: typer.Typer) -> None:
 
 def login(
     context: typer.Context,
-    url: Annotated[str | None, typer.Argument(help="The server; several replicas separated by commas.")] = None,
-    token: Annotated[str | None, typer.Option(help="The token; asked for when left out.")] = None,
-    name: Annotated[str | None, typer.Option(help="What to call it; the server's host by default.")] = None,
-    show: Annotated[bool, typer.Option("--list", help="Show the contexts; * is in use.")] = False,
+    url: Annotated[str | None, typer.Argument(help="The server's URL; several replicas separated by commas.")] = None,
+    token: Annotated[str | None, typer.Option(help="The token; without it, the command prompts for it.")] = None,
+    name: Annotated[str | None, typer.Option(help="The context's name; the server's host by default.")] = None,
+    show: Annotated[bool, typer.Option("--list", help="Show the contexts; * marks the one in use.")] = False,
     use: Annotated[str | None, typer.Option(metavar="NAME", help="Use this context from now on.")] = None,
 ) -> None:
-    """Remember a server and a token as a context, and use it from now on.
+    """Store a server and a token as a context, and use it from now on.
 
     Example: holdfast login https://holdfast.example.com --name prod
     """
@@ -42,10 +42,10 @@ def login(
     token = token or context.obj.token or typer.prompt("Token", hide_input=True, err=True)
     assert token is not None
     hide(token)
-    who = asyncio.run(_who(url, token))
+    identity = asyncio.run(_who(url, token))
     name = name or urlsplit(url.split(",")[0]).netloc
     contexts.write_contexts(path, known.with_context(name, contexts.Context(url=url, token=token)))
-    typer.echo(f"logged in to {url} as {who}; context {name!r} is now in use")
+    typer.echo(f"logged in to {url} as {identity}; context {name!r} is now in use")
 
 
 async def _who(url: str, token: str) -> str:

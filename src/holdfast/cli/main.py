@@ -1,7 +1,7 @@
-"""Put the commands together, and turn errors into one line and an exit code.
+"""Registers all commands, and turns errors into one line and an exit code.
 
-Exit codes: 0 done, 1 refused or unreachable, 2 wrong usage; those of `run` are its job's own, see there.
-Heavy imports happen inside commands, so that `--help` and completion are quick.
+Exit codes: 0 done, 1 refused or unreachable, 2 wrong usage. `run` exits with the code of its job, see run.py.
+Slow imports are inside the commands, so that `--help` and completion are quick.
 """
 
 import sys
@@ -16,7 +16,7 @@ app = typer.Typer(
     name="holdfast",
     help="Fleets of warm workers: one holder each, never killed while busy, never leaked while idle.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,  # it would print local variables, and with them secrets
+    pretty_exceptions_enable=False,  # it would print local variables, which may hold secrets
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -25,14 +25,16 @@ app = typer.Typer(
 @app.callback()
 def options(
     context: typer.Context,
-    url: Annotated[str | None, typer.Option(help="The server; several replicas separated by commas. Also HOLDFAST_URL.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="The server's URL; several replicas separated by commas. Also HOLDFAST_URL.")
+    ] = None,
     token: Annotated[str | None, typer.Option(help="The token. Also HOLDFAST_TOKEN, which other users cannot see.")] = None,
-    name: Annotated[str | None, typer.Option("--context", help="One of the contexts that `holdfast login` made.")] = None,
+    name: Annotated[str | None, typer.Option("--context", help="The name of a context that `holdfast login` stored.")] = None,
     version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
 ) -> None:
     """Fleets of warm workers: one holder each, never killed while busy, never leaked while idle.
 
-    Without --url, HOLDFAST_URL or a login the fleet on this machine is meant: http://127.0.0.1:7070.
+    Without --url, HOLDFAST_URL or a login, commands use the fleet on this machine: http://127.0.0.1:7070.
     """
     if version:
         from holdfast import __version__

@@ -1,7 +1,7 @@
-"""Read manifests: YAML documents of known kinds, refused as a whole with the line, the path and the reason.
+"""Reads manifests: YAML documents of known kinds. A wrong file is refused as a whole, with the line, the path and the reason.
 
-The server's own types refuse what is wrong before anything is sent, so that a file with a mistake in its last
-document changes nothing. YAML is read as 1.2 has it: `mode: off` is a word; only true and false are booleans.
+All documents are checked against the server's types before the first one is sent, so that a mistake in the last document
+changes nothing. YAML is read as version 1.2: `mode: off` is a string, because only true and false are booleans.
 """
 
 import re
@@ -20,11 +20,11 @@ API_VERSION = "holdfast.dev/v1alpha1"
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     kind: str  # WorkerPool | Tenant
     name: str
-    spec: dict[str, Any]  # as written: defaults are the server's
+    spec: dict[str, Any]  # as written; the server fills in the defaults
 
 
 class Wrong(Exception):
-    """A manifest is refused: where, and why."""
+    """A manifest is refused. The message has the line, the path and the reason."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -39,7 +39,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|Tr
 
 
 def read(text: str, file: str) -> list[Manifest]:
-    """All documents, each of them good; Wrong says which is not."""
+    """Returns all documents of the text. Raises Wrong if any of them is refused."""
     found: list[Manifest] = []
     try:
         for node, document in _documents(text):
@@ -81,7 +81,7 @@ def _documents(text: str) -> Iterator[tuple[yaml.Node, Any]]:
 
 
 def _refuse_doubles(node: yaml.Node) -> None:
-    """YAML would keep the last of two equal keys in silence."""
+    """Refuses a key that appears twice, because YAML would silently keep the last one."""
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
             _refuse_doubles(item)
@@ -125,7 +125,7 @@ def _manifest(document: Any) -> Manifest:
 
 
 def _convert(value: Any, kind: Any, path: str) -> Any:
-    """msgspec's words, with the path as users write it."""
+    """Converts a value. Raises _At with msgspec's reason, and with the path as users write it."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -138,7 +138,7 @@ def _convert(value: Any, kind: Any, path: str) -> Any:
 
 
 def _line(node: yaml.Node, path: str) -> int:
-    """The line of the deepest part of the path that exists."""
+    """Returns the line of the deepest part of the path that exists."""
     line = node.start_mark.line
     for part in re.findall(r"[^.\[\]]+", path):
         if isinstance(node, yaml.SequenceNode) and part.isdigit() and int(part) < len(node.value):

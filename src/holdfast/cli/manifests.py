@@ -1,4 +1,4 @@
-"""`manifests`: everything that an installation on Kubernetes needs, as YAML for `kubectl apply -f -`."""
+"""`manifests`: prints all objects that an installation on Kubernetes needs, as YAML for `kubectl apply -f -`."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,29 +17,31 @@ def register(app: typer.Typer) -> None:
 
 
 def manifests(
-    namespace: Annotated[str, typer.Option(help="Where Holdfast and its workers live. It must exist.")] = "holdfast",
+    namespace: Annotated[str, typer.Option(help="The namespace of Holdfast and its workers. It must exist.")] = "holdfast",
     install: Annotated[str, typer.Option(help="The installation's name: several can share a namespace.")] = "holdfast",
-    image: Annotated[str | None, typer.Option(help="Holdfast's image, where your cluster finds it.")] = None,
-    pull_secret: Annotated[list[str] | None, typer.Option(help="For the replicas' image; may be given again.")] = None,
+    image: Annotated[str | None, typer.Option(help="Holdfast's image, at a place from which your cluster can pull it.")] = None,
+    pull_secret: Annotated[list[str] | None, typer.Option(help="A pull secret for the replicas' image; can be repeated.")] = None,
     dsn_secret: Annotated[str | None, typer.Option(help="A Secret that holds a Postgres DSN under the key `dsn`.")] = None,
-    pooled: Annotated[bool, typer.Option("--pooled", help="The DSN leads through PgBouncer in transaction mode.")] = False,
+    pooled: Annotated[bool, typer.Option("--pooled", help="The DSN connects through PgBouncer in transaction mode.")] = False,
     replicas: Annotated[int, typer.Option(min=1, max=16, help="How many replicas.")] = 2,
-    crd: Annotated[bool, typer.Option(help="The WorkerPool CRD, which all installations of a cluster share.")] = True,
-    priority_classes: Annotated[bool, typer.Option(help="The PriorityClasses, which they share as well.")] = True,
+    crd: Annotated[bool, typer.Option(help="Print the WorkerPool CRD, which all installations of a cluster share.")] = True,
+    priority_classes: Annotated[bool, typer.Option(help="Print the PriorityClasses, which they share as well.")] = True,
     preemption: Annotated[
-        Literal["Never", "PreemptLowerPriority"], typer.Option(help="Whether workers may push out pods of lower priority.")
+        Literal["Never", "PreemptLowerPriority"], typer.Option(help="Whether workers may preempt pods of lower priority.")
     ] = "Never",
-    secrets: Annotated[bool, typer.Option(help="Make keys and an admin's token. The second time: --no-secrets.")] = True,
-    metrics: Annotated[bool, typer.Option("--metrics", help="For the Prometheus operator: scraping and alerts.")] = False,
+    secrets: Annotated[
+        bool, typer.Option(help="Print new keys and a new admin token. Use --no-secrets from the second time on.")
+    ] = True,
+    metrics: Annotated[bool, typer.Option("--metrics", help="Print scraping and alerts for the Prometheus operator.")] = False,
     metrics_secret: Annotated[
-        str | None, typer.Option(help="A Secret with a token to scrape with, under the key `token`; else the admin's is used.")
+        str | None, typer.Option(help="A Secret that holds the token for scraping under the key `token`; the admin's by default.")
     ] = None,
     try_postgres: Annotated[
-        bool, typer.Option("--try-postgres", help="A Postgres that forgets everything with its pod. Only to try things out.")
+        bool, typer.Option("--try-postgres", help="Add a Postgres that loses all data with its pod. Only to try things out.")
     ] = False,
     postgres_image: Annotated[str, typer.Option(help="With --try-postgres: its image.")] = POSTGRES,
 ) -> None:
-    """Print the objects of an installation on Kubernetes. They hold secrets: pipe them, or keep them where those belong.
+    """Print the objects of an installation on Kubernetes. They contain secrets, so pipe them or store them safely.
 
     Example: holdfast manifests --namespace holdfast --image IMAGE --dsn-secret postgres | kubectl apply -f -
     To try it: holdfast manifests --image IMAGE --try-postgres | kubectl apply -f -
@@ -76,14 +78,14 @@ def _text(values: "Values", found: list[dict[str, Any]]) -> str:
     import yaml
 
     class Plain(yaml.SafeDumper):
-        """Without anchors: whoever reads it wants to see what stands where."""
+        """Writes no anchors, so that a reader sees each value where it is used."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
     head = f"# Holdfast's installation {values.install!r} in the namespace {values.namespace!r}.\n"
     if values.secrets is not None:
-        head += "# Its Secrets were made just now. They are immutable: print with --no-secrets from the second time on.\n"
+        head += "# Its Secrets are new and immutable: use --no-secrets from the second time on.\n"
     if values.try_postgres is not None:
-        head += "# Its Postgres keeps nothing: with its pod goes everything. Only to try things out.\n"
+        head += "# Its Postgres loses all data with its pod. Only to try things out.\n"
     return head + "".join("---\n" + yaml.dump(each, Dumper=Plain, sort_keys=False, width=120) for each in found)

@@ -1,4 +1,4 @@
-"""What operators do to pools, workers and the brake, and how they ask whether all is well."""
+"""Commands for operators: freeze, thaw and drain a pool, retire a worker, release the brake, check the system."""
 
 import json
 from typing import Annotated, Any
@@ -9,11 +9,11 @@ import typer
 from .connection import Failed, Output, speak
 from .show import print_json, print_table
 
-Reason = Annotated[str, typer.Option(help="Why; kept in the history.")]
+Reason = Annotated[str, typer.Option(help="The reason, which is stored in the history.")]
 PoolName = Annotated[str, typer.Argument(help="The pool's name.")]
 
 brakes = typer.Typer(
-    help="The brake that bounds how much may be ended in ten minutes.",
+    help="The brake, which limits how much may be ended in ten minutes.",
     invoke_without_command=True,
     rich_markup_mode=None,
 )
@@ -34,7 +34,7 @@ def _post(context: typer.Context, path: str, body: dict[str, Any], output: str, 
 
 
 def freeze(context: typer.Context, pool: PoolName, reason: Reason, output: Output = "table") -> None:
-    """Freeze a pool: nothing in it is ended or spawned until it is thawed.
+    """Freeze a pool: nothing in it is spawned or ended until it is thawed.
 
     Example: holdfast freeze linux --reason "looking at a stuck job"
     """
@@ -43,7 +43,7 @@ def freeze(context: typer.Context, pool: PoolName, reason: Reason, output: Outpu
 
 
 def thaw(context: typer.Context, pool: PoolName, output: Output = "table") -> None:
-    """Let a frozen pool go on.
+    """Thaw a frozen pool: its workers are spawned and ended again.
 
     Example: holdfast thaw linux
     """
@@ -56,7 +56,7 @@ def retire(
     reason: Reason,
     output: Output = "table",
 ) -> None:
-    """End a free worker; one that is held is refused.
+    """Retire a free worker. A held worker is refused.
 
     Example: holdfast retire w-1a2b3c --reason "its disk is slow"
     """
@@ -67,10 +67,10 @@ def retire(
 def drain(
     context: typer.Context,
     pool: PoolName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     output: Output = "table",
 ) -> None:
-    """Delete a pool: free workers leave at once, busy ones finish first.
+    """Delete a pool: free workers end at once, busy ones finish first.
 
     Example: holdfast drain linux --yes
     """
@@ -85,7 +85,7 @@ def drain(
 
 @brakes.callback()
 def brake(context: typer.Context, output: Output = "table") -> None:
-    """Show the brake, or release it after looking at why it was pulled.
+    """Show the brake, or release it after finding out why it tripped.
 
     Example: holdfast brake release --reason "the rollout was meant"
     """
@@ -95,7 +95,7 @@ def brake(context: typer.Context, output: Output = "table") -> None:
 
 @brakes.command()
 def show(context: typer.Context, output: Output = "table") -> None:
-    """Show whether the brake is pulled, and why.
+    """Show whether the brake is tripped, and why.
 
     Example: holdfast brake show
     """
@@ -117,7 +117,7 @@ def release(context: typer.Context, reason: Reason, output: Output = "table") ->
 
 
 def doctor(context: typer.Context, output: Output = "table") -> None:
-    """Check that every promise can be kept; exit code 1 when one cannot.
+    """Check that every promise can be kept. The exit code is 1 if a check fails.
 
     Example: holdfast doctor
     """

@@ -1,4 +1,4 @@
-"""`plan`: how many warm workers a pool needs, found by running the real matching and scaling over a trace of arrivals."""
+"""`plan`: finds how many warm workers a pool needs, by running the real matching and scaling over a trace of arrivals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BUSIEST = 7200.0  # seconds of a longer trace that are simulated unless --whole or --busiest say otherwise
+BUSIEST = 7200.0  # seconds of a longer trace that are simulated without --whole and --busiest
 
 
 def register(app: typer.Typer) -> None:
@@ -34,30 +34,33 @@ def register(app: typer.Typer) -> None:
 def plan(
     context: typer.Context,
     trace: Annotated[str | None, typer.Option(metavar="FILE", help="CSV: at,seconds,tenant,pool,priority; - is stdin.")] = None,
-    synthetic: Annotated[Literal["day", "steady", "bursts"] | None, typer.Option(help="Make a trace up: see --rate.")] = None,
+    synthetic: Annotated[Literal["day", "steady", "bursts"] | None, typer.Option(help="Generate a trace; see --rate.")] = None,
     fleet: Annotated[bool, typer.Option("--fleet", help="Take the trace from the claims of the running fleet.")] = False,
     warm: Annotated[str | None, typer.Option(help="Settings to try: 2..40, 2..40/2, or 2,4,8.")] = None,
-    target: Annotated[str, typer.Option(help="What is good enough: p50, p95, p99 or longest.")] = "p95=1s",
+    target: Annotated[str, typer.Option(help="The wait that is good enough, for p50, p95, p99 or longest.")] = "p95=1s",
     pool: Annotated[str | None, typer.Option(help="Only this pool's rows; with --file or --fleet also its spec.")] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="Pools and tenants as for `apply`.")] = None,
     max_: Annotated[
-        int | None, typer.Option("--max", min=1, help="The pool's max; else its spec's, or so high that it is no limit.")
+        int | None, typer.Option("--max", min=1, help="The pool's max; its spec's by default, or no limit without a spec.")
     ] = None,
-    start_time: Annotated[str, typer.Option(help="From a worker's creation until it is ready: 5s, or 4s..9s.")] = "5s",
-    busiest: Annotated[str | None, typer.Option(help="Only the busiest stretch of this length; 2h for longer traces.")] = None,
-    whole: Annotated[bool, typer.Option("--whole", help="All of a trace that is longer than 2h.")] = False,
-    rate: Annotated[str, typer.Option(help="With --synthetic: how many claims come.")] = "100/h",
-    duration: Annotated[str, typer.Option(help="With --synthetic: how long one is held, in the mean.")] = "60s",
-    length: Annotated[str | None, typer.Option(help="With --synthetic: how long it is; 24h for a day, else 2h.")] = None,
-    tenants: Annotated[int, typer.Option(min=1, max=1000, help="With --synthetic: how many tenants share it.")] = 1,
-    since: Annotated[str, typer.Option(help="With --fleet: claims of the last so long; history is kept for 7 days.")] = "24h",
+    start_time: Annotated[str, typer.Option(help="Time from a worker's creation until it is ready: 5s, or 4s..9s.")] = "5s",
+    busiest: Annotated[str | None, typer.Option(help="Simulate only the busiest stretch of this length; 2h by default.")] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="Simulate all of a trace that is longer than 2h.")] = False,
+    rate: Annotated[str, typer.Option(help="With --synthetic: how many claims arrive.")] = "100/h",
+    duration: Annotated[str, typer.Option(help="With --synthetic: how long a claim is held on average.")] = "60s",
+    length: Annotated[
+        str | None, typer.Option(help="With --synthetic: the trace's length; 24h for `day`, 2h for others.")
+    ] = None,
+    tenants: Annotated[int, typer.Option(min=1, max=1000, help="With --synthetic: how many tenants there are.")] = 1,
+    since: Annotated[str, typer.Option(help="With --fleet: how far back; history is kept for 7 days.")] = "24h",
     export: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the trace; - is stdout. Without --warm only that.")
+        str | None,
+        typer.Option(metavar="FILE", help="Write the trace to this file; - is stdout. Without --warm nothing is simulated."),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, max=40, help="Settings that run at once.")] = os.cpu_count() or 1,
+    jobs: Annotated[int, typer.Option(min=1, max=40, help="How many settings run at the same time.")] = os.cpu_count() or 1,
     output: Annotated[Format, typer.Option("--output", "-o", help="A table and a plot, or JSON.")] = "table",
 ) -> None:
-    """Say how many warm workers a pool needs: the real matching and scaling, over a recorded or made-up trace.
+    """Find how many warm workers a pool needs, with the real matching and scaling over a recorded or generated trace.
 
     Example: holdfast plan --trace arrivals.csv --warm 2..40/2 --target p95=2s
     """
@@ -115,11 +118,11 @@ def _synthetic(shape: Literal["day", "steady", "bursts"], rate: str, hold: str, 
     from holdfast.model.duration import seconds
     from holdfast.plan.synthetic import parse_rate, synthesize
 
-    a_second, mean = _said("--rate", parse_rate, rate), _said("--duration", seconds, hold)
+    per_second, mean = _said("--rate", parse_rate, rate), _said("--duration", seconds, hold)
     long = _said("--length", seconds, length) if length is not None else None
     if mean <= 0 or long == 0:
         raise Failed("--duration and --length must be longer than 0s", 2)
-    return _said("--synthetic", lambda _: synthesize(shape, a_second, mean, long, tenants), shape)
+    return _said("--synthetic", lambda _: synthesize(shape, per_second, mean, long, tenants), shape)
 
 
 def _from_fleet(context: typer.Context, pool: str | None, since: str) -> Trace:
@@ -134,7 +137,7 @@ def _from_fleet(context: typer.Context, pool: str | None, since: str) -> Trace:
 
     got = speak(context, talk)
     if got.never_held:
-        say(f"{got.never_held} claims that never had a worker are left out: nobody knows how long they would have held it")
+        say(f"{got.never_held} claims that never had a worker are left out: how long they would have held it is not known")
     if got.still_held:
         say(f"{got.still_held} claims are still held, and count as held until now")
     if got.trace is None:
@@ -159,7 +162,7 @@ def _write(found: Trace, to: str) -> None:
 def _pool(
     context: typer.Context, file: Path | None, pool: str | None, fleet: bool, found: Trace
 ) -> tuple[str, PoolSpec, dict[str, TenantSpec]]:
-    """The pool's name and spec, and tenants' limits."""
+    """Returns the pool's name and spec, and the tenants' limits."""
     import msgspec
 
     from holdfast.model.pool import PoolSpec

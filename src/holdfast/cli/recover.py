@@ -1,4 +1,4 @@
-"""`recover`: what lost commits left undecided, and the decision about one worker."""
+"""`recover`: shows the workers that lost commits left undecided, or decides about one of them."""
 
 import json
 from typing import Annotated, Any
@@ -16,24 +16,26 @@ def register(app: typer.Typer) -> None:
 
 def recover(
     context: typer.Context,
-    worker: Annotated[str | None, typer.Argument(help="The worker to decide about; without it, what is left is shown.")] = None,
+    worker: Annotated[
+        str | None, typer.Argument(help="The worker to decide about; without it, the undecided workers are shown.")
+    ] = None,
     confirm: Annotated[bool, typer.Option("--confirm", help="The worker is what its row says; it may be used again.")] = False,
     give_up: Annotated[
         bool, typer.Option("--give-up", help="The worker retires; its claim, if it may have run, is lost.")
     ] = False,
-    reason: Annotated[str | None, typer.Option(help="Why; kept in the history.")] = None,
+    reason: Annotated[str | None, typer.Option(help="The reason, which is stored in the history.")] = None,
     output: Output = "table",
 ) -> None:
-    """Show what is left after the database lost commits, or decide about one worker.
+    """Show the unconfirmed workers after the database lost commits, or decide about one of them.
 
-    A worker whose agent has not reported since is neither given out nor ended, until its agent reports, its pod ends,
-    or you decide.
+    A worker whose agent has not reported since then is neither given out nor ended until its agent reports, its pod
+    ends, or you decide.
 
     Example: holdfast recover w-1a2b3c --give-up --reason "its machine was replaced"
     """
     if worker is None:
         if confirm or give_up or reason is not None:
-            raise Failed("--confirm, --give-up and --reason need the worker that is decided about", 2)
+            raise Failed("--confirm, --give-up and --reason need the worker to decide about", 2)
         _show(context, output)
         return
     if confirm == give_up:

@@ -1,7 +1,7 @@
-"""`run`: a command on a warm worker, as if it ran here.
+"""`run`: runs a command on a warm worker as if it ran on this machine.
 
-Ctrl-C cancels the claim and waits for its end; the second one leaves. The exit code is the job's own; 124
-when it was not served or not done in time, 125 for any other end, 128 + signal when a signal made us stop.
+Ctrl-C cancels the claim and waits for its end; a second Ctrl-C exits without waiting. The exit code is the job's own.
+It is 124 if the job got no worker or did not finish in time, 125 for any other end, and 128 + signal after a signal.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from .show import print_json
 if TYPE_CHECKING:
     from holdfast.client import Claim, ClaimOptions, Client
 
-TIMED_OUT = 124  # as timeout(1) says it
-NOT_RUN = 125  # as docker run says it
-PATIENT = "2s"  # longer waits are explained
+TIMED_OUT = 124  # the same code as timeout(1)
+NOT_RUN = 125  # the same code as `docker run`
+PATIENT = "2s"  # after this wait, the reason for waiting is printed
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -34,20 +34,23 @@ def run(
     context: typer.Context,
     command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="The command and its arguments.")],
     pool: Annotated[str, typer.Option(help="The pool.")],
-    tenant: Annotated[str | None, typer.Option(help="For whom; admins and operators only.")] = None,
-    key: Annotated[str | None, typer.Option(help="Names the claim for 24 h: asking again returns it.")] = None,
-    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable; repeat it.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="The tenant; only for admins and operators.")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(help="Names the claim until 24 h after its end: the same request with it returns the same claim."),
+    ] = None,
+    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An environment variable; can be repeated.")] = None,
     secret: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE|NAME=@FILE",
-            help="Like --env, never shown and erased at hand-over; a file loses its last newline.",
+            help="Like --env, but never shown, and erased at hand-over. A file's last newline is removed.",
         ),
     ] = None,
-    deadline: Annotated[str | None, typer.Option(help="Refuse it when no worker was free so long.")] = None,
+    deadline: Annotated[str | None, typer.Option(help="Refuse the claim if no worker is free within this time.")] = None,
     priority: Annotated[int | None, typer.Option(min=0, max=9, help="Higher is served earlier.")] = None,
-    retry: Annotated[Literal["lost"] | None, typer.Option(help="Run again if its worker died.")] = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the claim's id and leave.")] = False,
+    retry: Annotated[Literal["lost"] | None, typer.Option(help="Run the command again if its worker died.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the claim's id and exit.")] = False,
     output: Output = "table",
 ) -> None:
     """Run a command on a warm worker, stream its output and exit with its code.
@@ -81,7 +84,7 @@ def run(
 
 
 def _pairs(option: str, given: list[str] | None, *, files: bool = False) -> dict[str, str]:
-    """NAME=VALUE; an error names the option and the name, never a value."""
+    """Parses NAME=VALUE options. Errors show the option and the name, never a value."""
     pairs: dict[str, str] = {}
     for number, each in enumerate(given or (), 1):
         name, equals, value = each.partition("=")
@@ -98,7 +101,7 @@ def _pairs(option: str, given: list[str] | None, *, files: bool = False) -> dict
 
 
 class _Job:
-    """One run: its claim, once known, and the signal that asked it to stop, if any."""
+    """One run of a command: its claim, once known, and the first signal that was received, if any."""
 
     def __init__(self, client: "Client") -> None:
         self._client = client
@@ -127,7 +130,7 @@ class _Job:
 
     async def _work(self, pool: str, options: "ClaimOptions") -> int:
         claim = self._claim = await self._client.claim(pool, wait=PATIENT, **options)
-        # It is ours now and goes on whatever happens to servers: wait for them as long as it takes, and say so.
+        # The claim exists now and continues while no server is reachable, so wait for a server without a limit, and say so.
         self._client.transport.patience = float("inf")
         self._client.transport.told = lambda error: say(f"claim {claim.id} goes on; waiting for the server: {error}")
         if self._signal is not None:
@@ -143,7 +146,7 @@ class _Job:
                 sys.stdout.buffer.flush()
             except BrokenPipeError:
                 sys.stdout = None  # nothing to flush at exit
-                raise Failed(f"nobody reads the output any more; claim {claim.id} goes on", 141) from None
+                raise Failed(f"the reader of the output has closed the pipe; claim {claim.id} goes on", 141) from None
         cut.say()
         claim = await self._client.until(claim, "ended")
         if self._cancelling is not None:
@@ -151,7 +154,7 @@ class _Job:
         return self._exit_code(claim)
 
     def _explain(self, claim: "Claim") -> None:
-        self._deadline = claim.deadline_at or self._deadline  # shown only while it waits
+        self._deadline = claim.deadline_at or self._deadline  # the server shows it only while the claim waits
         if claim.state in ("waiting", "assigned") and claim.reason != self._told:
             self._told = claim.reason or ""
             say(f"claim {claim.id} is {claim.state}: {claim.reason or 'no reason given yet'}")
@@ -159,7 +162,7 @@ class _Job:
     def _exit_code(self, claim: "Claim") -> int:
         if claim.outcome in ("completed", "failed"):
             if claim.exit_code in (126, 127) and claim.reason:
-                say(claim.reason)  # a command that could not be started prints nothing itself
+                say(claim.reason)  # because a command that could not be started prints nothing
             fallback = 0 if claim.outcome == "completed" else 1
             return claim.exit_code if claim.exit_code is not None else fallback
         say(f"claim {claim.id} ended as {claim.outcome}: {claim.reason or 'no reason given'}")
@@ -174,7 +177,7 @@ class _Job:
             self._left.set()
             return
         self._signal = number
-        say("cancelling; once more to leave it alone")
+        say("cancelling the claim; interrupt again to exit without waiting for its end")
         if self._claim is not None:
             self._cancel()
 

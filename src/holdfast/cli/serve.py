@@ -1,4 +1,4 @@
-"""The commands that are a server rather than speak to one: up, serve, agent, migrate."""
+"""The commands that run a part of Holdfast instead of calling a server: up, serve, agent, migrate."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
     from .manifest import Manifest
 
-DataDir = Annotated[Path, typer.Option("--data-dir", help="Where everything of this fleet is kept.")]
+DataDir = Annotated[Path, typer.Option("--data-dir", help="The directory for all files of this fleet.")]
 Dsn = Annotated[
     str | None,
     typer.Option(
-        help="A Postgres of yours (15 or newer). Also HOLDFAST_DSN, which other users cannot see.",
+        help="The DSN of your own Postgres (15 or newer). Also HOLDFAST_DSN, which other users cannot see.",
         envvar="HOLDFAST_DSN",
         show_envvar=False,
     ),
 ]
-Port = Annotated[int, typer.Option(min=1, max=65535, help="The port; more replicas take the ones above.")]
-Pooled = Annotated[bool, typer.Option("--pooled", help="The DSN leads through PgBouncer in transaction mode.")]
+Port = Annotated[int, typer.Option(min=1, max=65535, help="The port; further replicas use the next ports.")]
+Pooled = Annotated[bool, typer.Option("--pooled", help="The DSN connects through PgBouncer in transaction mode.")]
 Host = Annotated[str, typer.Option(help="The address to listen on.")]
 
 
@@ -43,10 +43,10 @@ def up(
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Pools and tenants to apply.")] = None,
     dsn: Dsn = None,
     host: Host = "127.0.0.1",
-    stop_workers: Annotated[bool, typer.Option(help="At the end, let free workers go and wait for busy ones.")] = False,
+    stop_workers: Annotated[bool, typer.Option(help="When stopping, end free workers and wait for busy ones.")] = False,
     pooled: Pooled = False,
 ) -> None:
-    """A whole fleet on this machine: Postgres, replicas, warm workers. Ctrl-C stops it; busy workers go on.
+    """Run a whole fleet on this machine: Postgres, replicas, warm workers. Ctrl-C stops it; busy workers go on.
 
     Example: holdfast up -f pools.yaml
     """
@@ -60,11 +60,11 @@ def up(
     from . import manifest
 
     if pooled and dsn is None:
-        raise Failed("--pooled is about a Postgres of your own: it needs --dsn or HOLDFAST_DSN")
+        raise Failed("--pooled works only with your own Postgres: it needs --dsn or HOLDFAST_DSN")
     found = []
     if file is not None:
         try:
-            found = manifest.read(file.read_text(), str(file))  # refused before anything starts
+            found = manifest.read(file.read_text(), str(file))  # before the start, so that a wrong file starts nothing
         except (manifest.Wrong, OSError) as wrong:
             raise Failed(str(wrong)) from None
 
@@ -78,7 +78,7 @@ def up(
 
 
 async def _greet(plan: "Plan", layout: "Layout", found: "list[Manifest]") -> None:
-    """Wait for a replica, apply the file, and say what to try next."""
+    """Waits for a replica, applies the file, and prints the next steps."""
     import asyncio
 
     from holdfast.client import Client, Unavailable, Unreachable
@@ -100,7 +100,7 @@ async def _greet(plan: "Plan", layout: "Layout", found: "list[Manifest]") -> Non
 
 
 def _next_steps(plan: "Plan", layout: "Layout", found: "list[Manifest]") -> str:
-    """Commands that work as they are printed, for the pools that are there."""
+    """Returns commands to try. They use the pools of the file, and work as they are printed."""
     import shutil
     import sys
 
@@ -138,26 +138,30 @@ def serve(
     pooled: Pooled = False,
     probe_port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="Another port, which says /healthz and /readyz to kubelets without a token."),
+        typer.Option(min=1, max=65535, help="A second port, which serves /healthz and /readyz to kubelets without a token."),
     ] = None,
-    advertise: Annotated[str | None, _option("The address that others reach it at.", "HOLDFAST_ADVERTISE")] = None,
-    key_file: Annotated[Path | None, _option("The key that all replicas share.", "HOLDFAST_KEY_FILE")] = None,
-    token_file: Annotated[Path | None, _option("An admin's token that must work.", "HOLDFAST_ADMIN_TOKEN_FILE")] = None,
+    advertise: Annotated[str | None, _option("The address at which others reach this replica.", "HOLDFAST_ADVERTISE")] = None,
+    key_file: Annotated[Path | None, _option("A file with the key that all replicas share.", "HOLDFAST_KEY_FILE")] = None,
+    token_file: Annotated[
+        Path | None, _option("A file with an admin token that replicas accept.", "HOLDFAST_ADMIN_TOKEN_FILE")
+    ] = None,
     namespace: Annotated[
         str | None, _option("Workers are pods of this Kubernetes namespace, not local processes.", "HOLDFAST_NAMESPACE")
     ] = None,
     install: Annotated[str, _option("The installation's name: several can share a namespace.", "HOLDFAST_INSTALL")] = "holdfast",
     agent_image: Annotated[str, _option("Holdfast's own image, for agents.", "HOLDFAST_AGENT_IMAGE")] = "holdfast:latest",
     agent_url: Annotated[
-        str | None, _option("Where agents find the replicas; several separated by commas.", "HOLDFAST_AGENT_URL")
+        str | None, _option("The replicas' URL for agents; several separated by commas.", "HOLDFAST_AGENT_URL")
     ] = None,
-    kubeconfig: Annotated[Path | None, _option("In a pod its own account is used, else this file.", "KUBECONFIG")] = None,
+    kubeconfig: Annotated[
+        Path | None, _option("The kubeconfig to use outside a pod; in a pod, its service account is used.", "KUBECONFIG")
+    ] = None,
     kube_context: Annotated[str | None, typer.Option(help="A context of the kubeconfig.")] = None,
     priority_class: Annotated[
         str | None, _option("The PriorityClass of workers whose pool names none.", "HOLDFAST_PRIORITY_CLASS")
     ] = None,
 ) -> None:
-    """One replica, on a Postgres that is already there. `up` starts these.
+    """Run one replica on an existing Postgres. `up` starts replicas with this command.
 
     Example: HOLDFAST_DSN=postgresql://… holdfast serve --data-dir /var/lib/holdfast
     On Kubernetes: HOLDFAST_DSN=postgresql://… holdfast serve --namespace workers
@@ -186,21 +190,21 @@ def serve(
     try:
         run(settings)
     except WrongInstallation as wrong:
-        whose = "the data directory" if pods is None else "the --install"
-        raise Failed(f"{wrong}; use {whose} that this database was made with") from None
+        option = "the data directory" if pods is None else "the --install"
+        raise Failed(f"{wrong}; use {option} that this database was made with") from None
     except NoCluster as wrong:
         raise Failed(str(wrong)) from None
 
 
 def agent() -> None:
-    """The agent of one worker; the backend starts it, with its settings in the environment."""
+    """Run the agent of one worker. The backend starts it, with its settings in the environment."""
     from holdfast.agent.main import main
 
     main()
 
 
 def migrate(dsn: Dsn = None, data_dir: DataDir = Path(".holdfast")) -> None:
-    """Bring the schema up to date. Replicas do this themselves when they start; racing them is safe.
+    """Bring the schema up to date. Replicas also do this when they start; doing it at the same time is safe.
 
     Example: HOLDFAST_DSN=postgresql://… holdfast migrate
     """

@@ -1,4 +1,4 @@
-"""Tables for people and JSON for programs, from the server's own JSON."""
+"""Prints the server's JSON as tables for people or as JSON for programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Column = tuple[str, Callable[[Row], object]]
 
 
 def age(moment: object) -> str:
-    """How long ago, in words; the server's clock and ours may differ a little."""
+    """Returns how long ago a moment was, as text. It is never negative, because the server's clock may differ from ours."""
     if not isinstance(moment, str) or not moment:
         return ""
     try:
@@ -42,7 +42,7 @@ def since(name: str) -> Callable[[Row], object]:
 
 
 def status(pool: Row, *names: str) -> object:
-    """A number of a pool's status: counts by state are either in it or in its `workers`."""
+    """Returns a number of a pool's status. Counts by state are either in the status or in its `workers`."""
     found = pool.get("status") or {}
     for place in (found, found.get("workers")):
         for name in names:
@@ -62,7 +62,7 @@ def pool_state(pool: Row) -> str:
 
 
 def replica_state(replica: Row) -> str:
-    """One that is not live says since when: the server forgets it after ten minutes."""
+    """Returns a replica's state. If it is not live, the text says since when; the server removes it after ten minutes."""
     state, seen = str(replica.get("state") or ""), age(replica.get("seen_at"))
     if state == "live" or not seen:
         return state
@@ -179,7 +179,7 @@ def cell(value: object) -> str:
 
 
 def table(kind: str, rows: Sequence[Row]) -> Table:
-    """Columns are never cut: an id that lost its end cannot be pasted into the next command."""
+    """Returns a table. Columns are never cut, because an incomplete id cannot be pasted into the next command."""
     from rich.table import Table
     from rich.text import Text
 
@@ -194,7 +194,7 @@ def table(kind: str, rows: Sequence[Row]) -> Table:
 
 
 def console() -> Console:
-    """Into a pipe lines are as long as they need to be."""
+    """Returns a console that is as wide as the terminal. For a pipe it is 400 columns wide, so that lines are not wrapped."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 400, highlight=False, soft_wrap=False)
@@ -202,7 +202,7 @@ def console() -> Console:
 
 def print_table(kind: str, rows: Sequence[Row]) -> None:
     if kind == "replicas":
-        rows = sorted(rows, key=lambda row: row.get("state") != "live")  # who is there, then who was
+        rows = sorted(rows, key=lambda row: row.get("state") != "live")  # live replicas first
     if not rows:
         print(f"no {kind}", file=sys.stderr)
         return
@@ -212,6 +212,6 @@ def print_table(kind: str, rows: Sequence[Row]) -> None:
 
 
 def print_json(body: bytes | object, *, indent: int | None = 2) -> None:
-    """The server's JSON, set for reading."""
+    """Prints JSON, indented for people unless `indent` is None."""
     value = json.loads(body) if isinstance(body, bytes) else body
     print(json.dumps(value, indent=indent, ensure_ascii=False), flush=True)

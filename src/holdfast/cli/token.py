@@ -1,4 +1,4 @@
-"""`token`: who may speak to the server."""
+"""`token`: creates, lists and revokes the tokens that the server accepts."""
 
 from typing import Annotated, Any, Literal
 
@@ -19,11 +19,11 @@ def create(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="What it is for.")],
     role: Annotated[Literal["admin", "operator", "tenant"], typer.Option(help="What it may do.")],
-    tenant: Annotated[str | None, typer.Option(help="Whose claims, for the role tenant.")] = None,
-    expires_in: Annotated[str | None, typer.Option(help="Such as 720h; never, by default.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="The tenant; required for the role tenant.")] = None,
+    expires_in: Annotated[str | None, typer.Option(help="When it expires, such as 720h; never by default.")] = None,
     output: Output = "table",
 ) -> None:
-    """Create a token and print it: the only time that it can be seen.
+    """Create a token and print it. It cannot be shown again later.
 
     Example: holdfast token create ci --role tenant --tenant acme --expires-in 720h
     """
@@ -40,7 +40,7 @@ def create(
 
 @tokens.command("list")
 def list_(context: typer.Context, output: Output = "table") -> None:
-    """List tokens, never their values.
+    """List tokens without their values.
 
     Example: holdfast token list
     """
@@ -54,8 +54,10 @@ def list_(context: typer.Context, output: Output = "table") -> None:
 
 
 @tokens.command()
-def revoke(context: typer.Context, token: Annotated[str, typer.Argument(help="Its id.")], output: Output = "table") -> None:
-    """Revoke a token at once.
+def revoke(
+    context: typer.Context, token: Annotated[str, typer.Argument(help="The token's id.")], output: Output = "table"
+) -> None:
+    """Revoke a token. Replicas refuse it within 5 seconds.
 
     Example: holdfast token revoke t-1a2b3c
     """

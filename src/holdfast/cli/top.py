@@ -1,4 +1,4 @@
-"""`top`: the fleet at a read_cached, live."""
+"""`top`: a live overview of the fleet."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def register(app: typer.Typer) -> None:
 
 def top(
     context: typer.Context,
-    once: Annotated[bool, typer.Option("--once", help="Print one frame and leave.")] = False,
-    output: Annotated[Format, typer.Option("--output", "-o", help="With --once: a table, or what it is made of.")] = "table",
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and exit.")] = False,
+    output: Annotated[Format, typer.Option("--output", "-o", help="With --once: a table, or its data as JSON.")] = "table",
 ) -> None:
     """Watch pools, duties and the last events.
 
@@ -63,12 +63,12 @@ async def _live(client: Client) -> None:
             try:
                 seen = await _look(client)
             except (Unreachable, Unavailable) as error:
-                seen = {**seen, "trouble": str(error)}  # the last good frame stays, and says that it is old
+                seen = {**seen, "trouble": str(error)}  # shows the last good frame, marked as not current
             screen.update(_frame(seen), refresh=True)
 
 
 async def _look(client: Client) -> dict[str, Any]:
-    """Everything at once. None: a door that is closed to this token."""
+    """Returns everything that a frame shows. `duties` is None if this token may not read them."""
     from holdfast.client import Denied
 
     async def items(path: str, **params: Any) -> list[dict[str, Any]]:
@@ -127,5 +127,5 @@ def _duty(duty: dict[str, Any]) -> str:
     name, old = str(duty.get("duty") or duty.get("name")), duty.get("age")
     if not isinstance(old, int | float):
         return f"{name} never"
-    bound = 3 * PERIOD.get(name, 15) + 5  # P6: by then another replica must have taken it over
+    bound = 3 * PERIOD.get(name, 15) + 5  # P6: within this time another replica must have taken the duty over
     return f"{name} {lasting(old) or '0s'}" + (" STALE" if old > bound or old < 0 else "")

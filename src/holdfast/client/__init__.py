@@ -1,4 +1,4 @@
-"""The Python door: hold a worker with `claim`, or speak to every endpoint with `Client`.
+"""The Python client: hold a worker with `claim`, or call any endpoint with `Client`.
 
     async with holdfast.claim("duckdb", tenant="acme") as worker:
         async with session.get(worker.endpoint, headers=worker.headers) as answer: ...
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .requests import ClaimOptions, ClaimRequest
     from .sync import SyncClient
 
-# Resolved on first use: `import holdfast` must not pay for an HTTP library.
+# Names are imported on first use, because `import holdfast` must not load an HTTP library.
 _HOME = {
     "Claim": "answers",
     "Event": "answers",

@@ -1,4 +1,4 @@
-"""What the server answers. Unknown fields are ignored, so that a newer server works."""
+"""The server's answers. Unknown fields are ignored, so that this client works with a newer server."""
 
 from datetime import datetime
 from typing import Any, Generic, TypeVar
@@ -20,7 +20,7 @@ class Page(_Answer, Generic[T], frozen=True, kw_only=True):
 
 
 class Timings(_Answer, frozen=True, kw_only=True):
-    """Seconds that a claim spent in each part of its journey."""
+    """Seconds that a claim waited for a worker, was handed over, and was held."""
 
     wait: float | None = None
     hand_over: float | None = None
@@ -101,7 +101,7 @@ class Unconfirmed(_Answer, frozen=True, kw_only=True):
 
 
 class Recovery(Page[Unconfirmed], frozen=True, kw_only=True):
-    """Whether a recovery is under way; `items` are the workers that are left to be decided about."""
+    """Whether a recovery is in progress. `items` are the workers that are still unconfirmed."""
 
     recovering: bool
     since: str | None = None
@@ -133,7 +133,7 @@ class Explanation(_Answer, frozen=True, kw_only=True):
 
 
 class Duty(_Answer, frozen=True, kw_only=True):
-    """A duty's holder, its last success and what it did; `age` is in seconds."""
+    """A duty: its holder, how much it did, and `age`, the seconds since its last success."""
 
     duty: str = ""
     name: str = ""
@@ -171,7 +171,7 @@ class Doctor(_Answer, frozen=True, kw_only=True):
 
 
 class Token(_Answer, frozen=True, kw_only=True):
-    """A token's row; `token` itself is there only in the answer that created it."""
+    """A token's row. `token` itself is only in the answer to the request that created it."""
 
     id: str
     name: str = ""
@@ -186,7 +186,7 @@ class Token(_Answer, frozen=True, kw_only=True):
 
 
 class Identity(_Answer, frozen=True, kw_only=True):
-    """Whom the server takes a token for."""
+    """The role and tenant that the server stored for a token."""
 
     role: str
     name: str | None = None

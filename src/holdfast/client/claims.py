@@ -1,4 +1,4 @@
-"""The doors to claims: ask, wait, renew, release, cancel, read the output."""
+"""The endpoints for claims: create, wait, renew, release, cancel, read the output."""
 
 import uuid
 from collections.abc import AsyncGenerator, Callable
@@ -12,12 +12,12 @@ from .output import read_output, unheard
 from .requests import ClaimOptions, ClaimRequest
 
 LONG_POLL = "30s"
-SHORTEST_POLL = 0.2  # seconds between two polls, should a server answer at once without news
+SHORTEST_POLL = 0.2  # seconds between two polls, also if a server answers at once although nothing changed
 
 
 class ClaimDoors(Endpoints):
     async def claim(self, pool: str, *, wait: str = "10s", **options: Unpack[ClaimOptions]) -> Claim:
-        """Ask for a worker. Without a key one is made, so that a lost answer can be asked for again."""
+        """Claims a worker. Without a key a random one is used, so that the request can be repeated after a lost answer."""
         key = options.get("key") or f"made-{uuid.uuid4().hex}"
         given = {name: value for name, value in options.items() if name != "key"}
         request = ClaimRequest(pool=pool, wait=wait, key=key, **given)  # type: ignore[arg-type]
@@ -32,12 +32,13 @@ class ClaimDoors(Endpoints):
         limit: int | None = None,
         cursor: str | int | None = None,
     ) -> Page[Claim]:
-        """Newest first."""
+        """Returns a page of claims, newest first."""
         params = {"pool": pool, "tenant": tenant, "state": state, "limit": limit, "cursor": cursor}
         return await self.ask(Page[Claim], "GET", at("claims"), params=params)
 
     async def get_claim(self, claim: str, *, wait: str | None = None, until: Literal["active", "ended"] | None = None) -> Claim:
-        """One claim; with `wait` the answer comes when it is active or ended, or only when it ended."""
+        """Returns one claim. With `wait` the server answers when the claim is active or ended (`until="ended"`: only when it has
+        ended), or when that time is over."""
         held = seconds(wait) if wait is not None else 0.0
         return await self.ask(Claim, "GET", at("claims", claim), params={"wait": wait, "until": until}, wait=held)
 
@@ -49,7 +50,7 @@ class ClaimDoors(Endpoints):
         poll: str = LONG_POLL,
         news: Callable[[Claim], object] = lambda _: None,
     ) -> Claim:
-        """Wait, however long it takes, until the claim is there or has ended; `news` hears every answer."""
+        """Waits without a time limit until the claim is in this state or has ended. Calls `news` with every answer."""
         while not (claim.ended or claim.state == state):
             asked_at = self.transport.clock()
             claim = await self.get_claim(claim.id, wait=poll, until=state)
@@ -60,21 +61,22 @@ class ClaimDoors(Endpoints):
         return claim
 
     async def renew(self, claim: str, fence: int) -> Claim:
-        """A new `lease_until`; Conflict when the claim ended or the fence is old."""
+        """Renews the lease and returns the claim with its new `lease_until`. Raises Conflict if the claim has ended or the fence
+        is old."""
         return await self.ask(Claim, "POST", at("claims", claim, "renew"), body={"fence": fence}, safe=True)
 
     async def release(self, claim: str, *, fence: int | None = None, force: bool = False, reason: str = "") -> Claim:
-        """End it. Asked again after a lost answer: an ended claim is ended for good, so that harms nobody."""
+        """Ends the claim. The request is repeated after a lost answer. That is safe, because an ended claim stays ended."""
         body = {"force": force, "reason": reason} | ({} if fence is None else {"fence": fence})
         return await self.ask(Claim, "POST", at("claims", claim, "release"), body=body, safe=True)
 
     async def cancel(self, claim: str, *, reason: str = "") -> Claim:
-        """End it wherever it is. Safe to ask again, like `release`."""
+        """Ends the claim in any state. The request is safe to repeat, like `release`."""
         return await self.ask(Claim, "POST", at("claims", claim, "cancel"), body={"reason": reason}, safe=True)
 
     def output(
         self, claim: str, *, offset: int = 0, follow: bool = True, truncated: Callable[[int], object] = unheard
     ) -> AsyncGenerator[bytes, None]:
-        """What the job wrote, from `offset`; with `follow` until the claim has ended, whatever breaks. Where it wrote more than
-        is kept, `truncated` is called once with the number of bytes that are."""
+        """Yields the job's output from `offset`. With `follow` it continues, across broken connections, until the claim has
+        ended. If the job wrote more than is kept, `truncated` is called once with the number of bytes that were kept."""
         return read_output(self, claim, offset, follow, truncated)

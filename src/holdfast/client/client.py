@@ -1,4 +1,4 @@
-"""One client for every door, with fail-over between replicas."""
+"""One client for all endpoints, with fail-over between replicas."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .transport import Transport
 class Client(ClaimDoors, FleetDoors):
     """`async with Client("http://127.0.0.1:7070", token) as client: …`
 
-    `urls` may name several replicas: any of them serves any request. `patience` is how long, in seconds, an
-    unreachable or unavailable server is asked again before that becomes an error.
+    `urls` may name several replicas, because any replica serves any request. `patience` is the number of seconds for
+    which a request to an unreachable or unavailable server is repeated before it fails.
     """
 
     def __init__(self, urls: str | Sequence[str], token: str, *, patience: float = 30.0) -> None:
@@ -25,13 +25,13 @@ class Client(ClaimDoors, FleetDoors):
 
     @classmethod
     def over(cls, transport: Transport) -> Self:
-        """A client on a transport of the caller's own."""
+        """Returns a client that uses the caller's transport."""
         client = cls.__new__(cls)
         client.transport = transport
         return client
 
     def seconds_until(self, moment: datetime) -> float:
-        """How long until a moment of the *server's* clock."""
+        """Returns the seconds until a moment of the *server's* clock."""
         return moment.timestamp() - (time.time() + self.transport.skew)
 
     async def close(self) -> None:

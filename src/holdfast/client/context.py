@@ -1,6 +1,6 @@
-"""Which server, and as whom: arguments, the environment, the login file, or the fleet on this machine.
+"""Finds the server and the token: from arguments, the environment, the login file, or the fleet on this machine.
 
-A stored token belongs to its address. It is never sent to another one, whatever the environment says.
+A stored token belongs to its address. It is never sent to another address, even if HOLDFAST_URL names one.
 """
 
 import json
@@ -29,7 +29,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contexts(msgspec.Struct, frozen=True, kw_only=True):
-    """What `holdfast login` remembered, and which of it is in use."""
+    """The contexts that `holdfast login` stored, and the name of the one in use."""
 
     current: str | None = None
     contexts: dict[str, Context] = {}
@@ -63,9 +63,9 @@ def read_contexts(path: Path) -> Contexts:
 
 
 def write_contexts(path: Path, contexts: Contexts) -> None:
-    """Replace the file as a whole: nobody else may read it, and a crash leaves the old one."""
+    """Replaces the file as a whole, so that a crash leaves the old one. Only its owner can read it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=".contexts-")  # mode 0600 from its birth
+    descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=".contexts-")  # creates it with mode 0600
     try:
         with os.fdopen(descriptor, "w") as file:
             json.dump(msgspec.to_builtins(contexts), file, indent=2)
@@ -84,7 +84,8 @@ def resolve(
     env: Mapping[str, str] = os.environ,
     folder: Path | None = None,
 ) -> Context:
-    """The server and token to use: given, a named context, the environment, the login, this machine."""
+    """Returns the server and token to use. The order is: arguments, the named context, the environment, the context in use,
+    the fleet on this machine."""
     stored = read_contexts(contexts_file(env))
     named = stored.named(context) if context is not None else None
     current = stored.named(stored.current) if stored.current in stored.contexts else None
@@ -98,7 +99,7 @@ def resolve(
 
 
 def _token_for(address: str, chosen: Context | None, stored: Contexts, folder: Path) -> str:
-    """A remembered token, of exactly this address."""
+    """Returns the stored token of exactly this address. Raises NotConfigured if there is none."""
     wanted = addresses(address)
     for known in ([chosen] if chosen else []) + list(stored.contexts.values()):
         if addresses(known.url) == wanted:

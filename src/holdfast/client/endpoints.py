@@ -1,4 +1,4 @@
-"""What all doors share: ask and decode."""
+"""What all groups of endpoints share: send a request and decode the answer."""
 
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -26,7 +26,7 @@ class Endpoints:
         safe: bool | None = None,
         wait: float = 0.0,
     ) -> bytes:
-        """The server's own JSON, for callers that pass it on."""
+        """Returns the server's JSON as bytes, for callers that pass it on."""
         answer = await self.transport.request(
             method,
             path,
@@ -52,9 +52,9 @@ class Endpoints:
         try:
             return msgspec.json.decode(answer, type=kind)
         except msgspec.DecodeError as error:
-            raise HoldfastError(f"{method} {path}: not an answer of Holdfast: {error}") from error
+            raise HoldfastError(f"{method} {path}: the answer is not one that Holdfast sends: {error}") from error
 
 
 def at(*parts: str) -> str:
-    """A path below /v1; names come from users and must not change its shape."""
+    """Returns a path below /v1. Parts are quoted, because names come from users and may contain `/`."""
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)

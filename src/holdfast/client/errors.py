@@ -1,14 +1,14 @@
-"""What can go wrong when speaking to Holdfast.
+"""The errors that the client raises.
 
 HoldfastError
 ├── NotConfigured      no server or no token is known here
-├── Unreachable        no replica answered; `sent` says whether one may have heard the request
+├── Unreachable        no replica answered; `sent` is True if a replica may have received the request
 ├── Refused            a replica answered with a problem: `problem` has code, status, detail and errors
 │   ├── Denied         401, 403: the token is unknown, or may not do this
 │   ├── NotFound       404
 │   ├── Conflict       409: stale fence, the key of another request, a worker that is held
-│   ├── Invalid        400, 413, 422: a field is wrong; `problem.errors` says which and why
-│   └── Unavailable    502, 503, 504: nothing was lost; `retry_after` says when to ask again
+│   ├── Invalid        400, 413, 422: a field is wrong; `problem.errors` names the field and the reason
+│   └── Unavailable    502, 503, 504: nothing was lost; `retry_after` is when to try again, in seconds
 ├── ClaimEnded         the claim ended before it became active: `claim` has outcome and reason
 └── LeaseLost          the worker is no longer ours: the lease ran out, or the claim was ended
 """
@@ -40,14 +40,14 @@ class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True):
     errors: list[FieldError] = []
 
     def __str__(self) -> str:
-        """One line that names every field: what a person needs to put it right."""
+        """Returns one line with every field that is wrong, so that a person can correct it."""
         fields = "; ".join(f"{error.field}: {error.reason}" for error in self.errors)
-        said = self.detail or self.title or f"HTTP {self.status}"
-        return f"{said} ({fields})" if fields and fields not in said else said
+        text = self.detail or self.title or f"HTTP {self.status}"
+        return f"{text} ({fields})" if fields and fields not in text else text
 
 
 class HoldfastError(Exception):
-    """Anything that this package raises by itself."""
+    """The base class of all errors that this package defines."""
 
 
 class NotConfigured(HoldfastError):
@@ -55,7 +55,7 @@ class NotConfigured(HoldfastError):
 
 
 class Unreachable(HoldfastError):
-    """No replica answered. With `sent`, one may have heard the request and done what it asked."""
+    """No replica answered. If `sent` is True, a replica may have received the request and carried it out."""
 
     def __init__(self, message: str, *, sent: bool = False) -> None:
         super().__init__(message)
@@ -84,15 +84,15 @@ class Denied(Refused):
 
 
 class NotFound(Refused):
-    """There is no such thing, or not for this token."""
+    """The thing does not exist, or this token may not see it."""
 
 
 class Conflict(Refused):
-    """The request contradicts what is: a stale fence, the key of another request, a held worker."""
+    """The request contradicts the current state: a stale fence, the key of another request, a held worker."""
 
 
 class Invalid(Refused):
-    """A field is wrong; `problem.errors` says which and why."""
+    """A field is wrong. `problem.errors` names the field and the reason."""
 
 
 class Unavailable(Refused):
@@ -108,7 +108,7 @@ class ClaimEnded(HoldfastError):
 
 
 class LeaseLost(HoldfastError):
-    """The worker is no longer ours; its credential is dead and its connections are closed."""
+    """The holder no longer has the worker. Its credential is refused, and its connections are closed."""
 
     def __init__(self, claim_id: str, why: str) -> None:
         super().__init__(f"claim {claim_id} is lost: {why}")
@@ -131,7 +131,7 @@ _BY_STATUS: dict[int, type[Refused]] = {
 
 
 def refusal(status: int, body: bytes, retry_after: float | None = None) -> Refused:
-    """The error for an answer: decided by its status, since a proxy's page is no problem+json."""
+    """Returns the error for an answer. Its class depends on the status only, because a proxy's error page is no problem+json."""
     try:
         problem = msgspec.json.decode(body, type=ProblemDetails)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Follow the history as server-sent events, resuming after the last one seen."""
+"""Follows the history as server-sent events, and resumes after the last event that was received."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 
@@ -7,11 +7,11 @@ import aiohttp
 from .endpoints import at
 from .transport import Params, Transport
 
-QUIET = 60.0  # seconds without so much as a comment: the connection is taken for dead
+QUIET = 60.0  # seconds without a byte until the connection counts as dead; the server sends a comment every 15 s
 
 
 async def watch_events(transport: Transport, after: str | int | None, filters: Params) -> AsyncGenerator[bytes, None]:
-    """The data of each event, for ever."""
+    """Yields the data of each event, forever."""
     last = None if after is None else str(after)
     while True:
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last is not None else {})
@@ -27,11 +27,11 @@ async def watch_events(transport: Transport, after: str | int | None, filters: P
                 for url in transport.urls:
                     if url.startswith(origin):
                         transport.leave(url)
-        await transport.sleep(0.2)  # a server that ends its streams at once must not make us spin
+        await transport.sleep(0.2)  # so that a server that ends its streams at once does not cause a busy loop
 
 
 async def _messages(content: aiohttp.StreamReader) -> AsyncIterator[tuple[str | None, bytes]]:
-    """(id, data) of each complete message; one cut off in the middle is not told, and comes again."""
+    """Yields id and data of each complete message. An incomplete message is dropped, because the server sends it again."""
     name: str | None = None
     data: list[bytes] = []
     while line := await content.readuntil(b"\n"):

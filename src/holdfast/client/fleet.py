@@ -1,4 +1,4 @@
-"""The routes for what operators look after: pools, workers, tenants, duties, replicas, the brake, recovery, tokens."""
+"""The endpoints for operators: pools, workers, tenants, events, duties, replicas, the brake, recovery, tokens."""
 
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Literal
@@ -39,8 +39,8 @@ class FleetDoors(Endpoints):
         return await self.ask(Pool, "PUT", at("pools", name), body=spec)
 
     async def delete_pool(self, name: str) -> None:
-        """Drain it: free workers leave at once, busy ones finish."""
-        # Never repeated after a lost answer: by then the name may be another pool's.
+        """Drains and deletes a pool: free workers end at once, busy ones finish."""
+        # This is never repeated after a lost answer, because the name may belong to a new pool by then.
         await self.raw("DELETE", at("pools", name))
 
     async def freeze(self, name: str, *, reason: str) -> Pool:
@@ -66,7 +66,7 @@ class FleetDoors(Endpoints):
         return await self.ask(Worker, "GET", at("workers", worker))
 
     async def retire(self, worker: str, *, reason: str) -> Worker:
-        """Conflict while it is held."""
+        """Retires a free worker. Raises Conflict if it is held."""
         return await self.ask(Worker, "POST", at("workers", worker, "retire"), body={"reason": reason})
 
     # Tenants
@@ -92,7 +92,7 @@ class FleetDoors(Endpoints):
         limit: int | None = None,
         newest: bool = False,
     ) -> Page[Event]:
-        """Oldest first, from the beginning; with `newest` the last ones, which are oldest first as well."""
+        """Returns the first events after `after`, oldest first. With `newest`, returns the last events, also oldest first."""
         params = {"after": after, "claim": claim, "worker": worker, "pool": pool, "limit": limit}
         params |= {"newest": True} if newest else {}
         return await self.ask(Page[Event], "GET", at("events"), params=params)
@@ -105,11 +105,11 @@ class FleetDoors(Endpoints):
         worker: str | None = None,
         pool: str | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """Events as they happen, for ever; resumes after the last one seen when a connection breaks."""
+        """Yields events as they happen, forever. After a broken connection it resumes after the last event it received."""
         async for data in watch_events(self.transport, after, {"claim": claim, "worker": worker, "pool": pool}):
             yield msgspec.json.decode(data, type=Event)
 
-    # What operators ask
+    # The state of the system
 
     async def explain(self, kind: Literal["pool", "worker", "claim"], name: str) -> Explanation:
         return await self.ask(Explanation, "GET", at("explain", kind, name))
@@ -127,11 +127,11 @@ class FleetDoors(Endpoints):
         return await self.ask(dict[str, Any], "POST", at("brake", "release"), body={"reason": reason})
 
     async def recovery(self, *, limit: int | None = None, cursor: Cursor = None) -> Recovery:
-        """Whether commits are being recovered, and which workers have not been confirmed since."""
+        """Returns whether a recovery is in progress, and which workers are unconfirmed."""
         return await self.ask(Recovery, "GET", at("recovery"), params={"limit": limit, "cursor": cursor})
 
     async def decide_recovery(self, worker: str, decision: Literal["confirm", "give-up"], *, reason: str) -> Worker:
-        """Confirm an unconfirmed worker, or give it up. Conflict if it is confirmed already."""
+        """Confirms an unconfirmed worker, or gives it up. Raises Conflict if there is nothing to decide about it."""
         return await self.ask(Worker, "POST", at("recovery", worker), body={"decision": decision, "reason": reason})
 
     async def doctor(self) -> Doctor:
@@ -146,7 +146,7 @@ class FleetDoors(Endpoints):
         return await self.ask(Page[Token], "GET", at("tokens"))
 
     async def create_token(self, name: str, role: str, *, tenant: str | None = None, expires_in: str | None = None) -> Token:
-        """The answer is the only one that ever holds the token itself."""
+        """Creates a token. No later answer contains the token itself."""
         body = {"name": name, "role": role, "tenant": tenant, "expiresIn": expires_in}
         body = {field: value for field, value in body.items() if value is not None}
         return await self.ask(Token, "POST", at("tokens"), body=body)
@@ -155,7 +155,7 @@ class FleetDoors(Endpoints):
         await self.raw("DELETE", at("tokens", token))
 
     async def whoami(self) -> Identity:
-        """Whom the server takes us for. A server without that door is asked what we may read instead."""
+        """Returns the role and tenant of our token. On a server without /v1/me, the role is derived from what we may read."""
         try:
             return await self.ask(Identity, "GET", at("me"))
         except NotFound:

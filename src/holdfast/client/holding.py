@@ -1,8 +1,9 @@
-"""Hold a worker for the length of a block: wait for it, renew its lease, release it.
+"""Holds a worker for the length of a block: waits for it, renews its lease, releases it.
 
-The server decides when a lease is over, since its clock stops while it cannot hear (P7): an outage during
-which renewals fail is waited out, and only the word of a replica ends the block. Then the body's task is
-cancelled, and the `async with` raises LeaseLost in its place. A cancellation from outside stays one.
+Only the server decides when a lease has ended, because its heard time stops while it cannot receive renewals (P7).
+Therefore renewals are repeated during an outage, and only an answer of a replica ends the block. Then the task that
+runs the block is cancelled, and the `async with` raises LeaseLost instead of CancelledError. A cancellation from
+outside remains a CancelledError.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from .requests import ClaimOptions
 
 log = logging.getLogger("holdfast.client")
 
-FIRST_WAIT = "2s"  # short: a caller that gives up must learn the claim's id before it can cancel it
-GIVE_UP = 5.0  # seconds for cancelling a claim that nobody waits for any more; its deadline ends it otherwise
-RELEASE_WITHIN = 10.0  # seconds; leaving a block must not hang for an outage, the lease ends the claim anyway
-RENEW_AT = 3  # at a third of the lease: two more tries fit into it
+FIRST_WAIT = "2s"  # short, because a caller that gives up needs the claim's id to cancel it
+GIVE_UP = 5.0  # seconds for cancelling a claim whose caller stopped waiting; otherwise its deadline ends it
+RELEASE_WITHIN = 10.0  # seconds; leaving a block must not hang during an outage, because the lease ends the claim anyway
+RENEW_AT = 3  # renew after a third of the lease, so that two more tries fit into it
 SHORTEST_RENEWAL = 0.2  # seconds
-# What a claim that ended under its holder may say; the others are the holder's own doing.
+# The outcomes of a claim that was taken from its holder. All other outcomes are caused by the holder.
 TAKEN = ("expired", "lost", "cancelled", "refused")
 
 
@@ -55,11 +56,11 @@ class HeldWorker:
         self.lease_until = claim.lease_until  # moves with each renewal
         self.max_until = claim.max_until
         self.outcome: str | None = None  # after the block: how the claim ended, if that is known
-        self.unreleased: str | None = None  # after the block: why nobody can say that the release was stored
+        self.unreleased: str | None = None  # after the block: why it is not known that the release was stored
 
     @property
     def headers(self) -> dict[str, str]:
-        """What every request to `endpoint` must carry."""
+        """Returns the headers that every request to `endpoint` must have."""
         return {"Authorization": f"Bearer {self.credential}"} if self.credential else {}
 
     def __repr__(self) -> str:  # without the credential
@@ -67,7 +68,7 @@ class HeldWorker:
 
 
 class Holding:
-    """One claim's life on the holder's side: `take`, then `keep` beside the work, then `let_go`."""
+    """One claim on the holder's side: `take` waits for it, `keep` renews it in the background, `let_go` releases it."""
 
     def __init__(self, client: Client, pool: str, options: ClaimOptions) -> None:
         self._client = client
@@ -78,7 +79,7 @@ class Holding:
         self.lost: LeaseLost | None = None
 
     async def take(self) -> Claim:
-        """Wait until the claim is active. Whoever gives up waiting leaves no claim behind."""
+        """Waits until the claim is active and returns it. If the caller is cancelled, the claim is cancelled as well."""
         asking = asyncio.ensure_future(self._client.claim(self._pool, wait=FIRST_WAIT, **self._options))
         try:
             claim = await asyncio.shield(asking)
@@ -91,12 +92,13 @@ class Holding:
         return claim
 
     def keep(self, claim: Claim, worker: HeldWorker, on_lost: Callable[[LeaseLost], object]) -> None:
-        """Renew in the background; `on_lost` is called at most once, and never after `let_go` began."""
+        """Starts to renew the lease in the background. `on_lost` is called at most once, and never after `let_go` began."""
         if claim.lease_until is not None:
             self._keeper = asyncio.create_task(self._renew(claim, worker, on_lost), name=f"renew {claim.id}")
 
     async def let_go(self, worker: HeldWorker) -> None:
-        """Stop renewing and release. A release that could not be stored is noted on the worker: the lease ends the claim."""
+        """Stops renewing and releases the claim. If the release could not be stored, `worker.unreleased` gets the reason, and
+        the lease ends the claim."""
         self._closing = True
         if self._keeper is not None:
             self._keeper.cancel()
@@ -131,7 +133,7 @@ class Holding:
             except (Unreachable, Unavailable) as error:
                 log.warning("claim %s: renewal failed, trying again: %s", claim.id, error)
                 continue
-            except HoldfastError as error:  # a revoked token, a fault: it is ours until its end
+            except HoldfastError as error:  # such as a revoked token: the worker is still held until the lease ends
                 if clock() < runs_out_at:
                     log.warning("claim %s: renewal refused, trying again: %s", claim.id, error)
                     continue
@@ -146,11 +148,11 @@ class Holding:
         return max(0.0, self._client.seconds_until(claim.lease_until))
 
     async def _learn_its_end(self, worker: HeldWorker, refusal: HoldfastError) -> None:
-        """The release came too late: was it taken from us, or had it ended as it should?"""
+        """Reads how the claim ended, after its release was refused, and sets `lost` if it was taken from the holder."""
         try:
             claim = await self._client.get_claim(worker.claim_id)
         except HoldfastError as error:
-            worker.unreleased = f"{refusal}; and how it stands could not be asked: {error}"
+            worker.unreleased = f"{refusal}; and its state could not be read: {error}"
             return
         worker.outcome = claim.outcome
         if claim.outcome in TAKEN:
@@ -214,7 +216,7 @@ class claim:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         assert self._task is not None
-        # Take back our own cancellation; if one is left, somebody else wants this task to end as well.
+        # Take back our own cancellation. If another one remains, other code wants to cancel this task as well.
         others = self._interrupted and self._task.uncancel() > self._cancelling
         try:
             await self._holding.let_go(self._worker)
@@ -223,7 +225,7 @@ class claim:
         lost = self._holding.lost
         if lost is None or others:
             return
-        # An error of the body's own stays, if the loss only came to light at the release.
+        # If the loss was only detected at the release, an error that the block raised is not replaced.
         if self._interrupted and (error is None or isinstance(error, Exception | asyncio.CancelledError)):
             raise lost from error
         if error is None:

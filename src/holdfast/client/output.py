@@ -1,9 +1,9 @@
-"""Read a job's output exactly once, across replicas that come and go.
+"""Reads a job's output exactly once, also when replicas stop and start.
 
-The offset is ours: after any break we ask another replica for what we have not yet seen. A stream that ends
-in good order proves nothing while the claim lives, since a replica that shuts down ends its streams like that
-too; so one more read follows once the claim is known to have ended, and only that one is the last. Its head also
-says for good whether all that was printed was kept: while a job runs, its output may still grow beyond the bound.
+The client keeps the offset: after a broken connection it requests the rest from another replica. A stream that ends
+normally does not prove that the output is complete, because a replica that shuts down ends its streams in the same way.
+Therefore one more read follows after the claim has ended, and only that read is the last. Its headers also show reliably
+whether the output was truncated; while a job runs, its output may still grow beyond the limit.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -18,20 +18,20 @@ from .errors import Refused
 if TYPE_CHECKING:
     from .endpoints import Endpoints
 
-QUIET = 60.0  # seconds; a job may be silent for hours, but a dead host must be noticed: reconnect and go on
+QUIET = 60.0  # seconds without a byte until we reconnect: a job may print nothing for hours, but a dead host must be detected
 PIECE = 64 * 1024
 
 
 def unheard(_size: int) -> None:
-    """For those who do not ask whether an output was cut off."""
+    """Does nothing: the default for callers that need not know whether the output was truncated."""
 
 
 async def read_output(
-    doors: "Endpoints", claim: str, offset: int, follow: bool, truncated: Callable[[int], object] = unheard
+    endpoints: "Endpoints", claim: str, offset: int, follow: bool, truncated: Callable[[int], object] = unheard
 ) -> AsyncGenerator[bytes, None]:
-    """`truncated` hears, once, after how many bytes the job's output was cut off."""
-    transport = doors.transport
-    told = False
+    """Yields the output from `offset`. If it was truncated, `truncated` is called once with the number of bytes kept."""
+    transport = endpoints.transport
+    reported = False  # whether `truncated` was called
     over = not follow  # whether this read is the last one
     while True:
         path = at("claims", claim, "output")
@@ -39,16 +39,16 @@ async def read_output(
         try:
             response = await transport.stream(path, params={"offset": offset, "follow": not over}, quiet=QUIET)
         except Refused as error:
-            if error.status == 416:  # nothing beyond what we have
+            if error.status == 416:  # the offset is beyond the end, so there is nothing more to read
                 return
             raise
         served_by = str(response.url.origin())
         async with response:
-            if not told and response.headers.get("Holdfast-Truncated") == "true":
-                told = True
+            if not reported and response.headers.get("Holdfast-Truncated") == "true":
+                reported = True
                 truncated(int(response.headers.get("Holdfast-Size", "0")))
             skip = offset - int(response.headers.get("Holdfast-Offset", offset))
-            if skip < 0:  # the beginning is no longer kept: go on from what there is
+            if skip < 0:  # the beginning is no longer kept, so continue where the output starts
                 offset, skip = offset - skip, 0
             try:
                 async for piece in response.content.iter_chunked(PIECE):
@@ -67,6 +67,6 @@ async def read_output(
         if over:
             continue
         if not broken:
-            over = (await doors.ask(Claim, "GET", at("claims", claim))).ended
-        if empty and not over:  # neither bytes nor an end: do not spin
+            over = (await endpoints.ask(Claim, "GET", at("claims", claim))).ended
+        if empty and not over:  # neither bytes nor an end: pause, so that this is no busy loop
             await transport.sleep(0.2)

@@ -1,4 +1,4 @@
-"""What users write when they ask for a worker."""
+"""The options and the request body of a new claim."""
 
 from typing import Any, Literal, TypedDict
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class ClaimOptions(TypedDict, total=False):
-    """Everything of a claim but its pool, as keyword arguments. Durations are strings such as `60s`."""
+    """All options of a claim except its pool, as keyword arguments. Durations are strings such as `60s`."""
 
     tenant: str | None
     key: str | None
@@ -23,7 +23,7 @@ class ClaimOptions(TypedDict, total=False):
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The body of `POST /v1/claims`. What is None is left out: the pool's and the tenant's defaults hold."""
+    """The body of `POST /v1/claims`. Fields that are None are left out, so that the pool's and the tenant's defaults apply."""
 
     pool: str
     tenant: str | None = None
@@ -40,5 +40,5 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     park_ttl: str | None = msgspec.field(default=None, name="parkTTL")
     retry: str | None = None
 
-    def __repr__(self) -> str:  # neither secrets nor env: both would end up in logs
+    def __repr__(self) -> str:  # without secrets and env, which would end up in logs
         return f"ClaimRequest(pool={self.pool!r}, tenant={self.tenant!r}, key={self.key!r})"

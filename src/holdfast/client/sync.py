@@ -1,6 +1,6 @@
-"""The same doors for code without an event loop: a private loop on a thread of its own does the work.
+"""The same client for code without an event loop. A private event loop on its own thread does the work.
 
-A thread cannot be interrupted from outside, so here a lost lease is told in three ways: `worker.lost` is set,
+A thread cannot be interrupted from outside, so a lost lease is reported in three ways: `worker.lost` is set,
 `worker.check()` raises LeaseLost, and so does leaving the block.
 """
 
@@ -24,7 +24,7 @@ from .requests import ClaimOptions
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LAST_WORDS = 6.0  # seconds in which calls under way may end; above holding.GIVE_UP, which bounds the longest of them
+LAST_WORDS = 6.0  # seconds in which calls in progress may end; more than holding.GIVE_UP, which limits the longest of them
 
 
 class LoopThread:
@@ -40,7 +40,7 @@ class LoopThread:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # Ctrl-C in our thread: what is under way must not go on without us
+            future.cancel()  # Ctrl-C in the caller's thread: the call must not continue in the background
             raise
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class LoopThread:
 
 
 async def _finish() -> None:
-    """Let cancelled calls clean up after themselves."""
+    """Waits until cancelled calls have cleaned up, at most LAST_WORDS, and cancels the rest."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     if others:
         _, late = await asyncio.wait(others, timeout=LAST_WORDS)
@@ -62,17 +62,17 @@ async def _finish() -> None:
 
 
 def _twin(
-    door: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[SyncClient, P], T]:
-    @functools.wraps(door)
+    @functools.wraps(method)
     def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.thread.run(door(self.client, *args, **kwargs))
+        return self.thread.run(method(self.client, *args, **kwargs))
 
     return call
 
 
 class SyncClient:
-    """`with SyncClient("http://127.0.0.1:7070", token) as client: …`; the doors are those of `Client`."""
+    """`with SyncClient("http://127.0.0.1:7070", token) as client: …`; its methods are those of `Client`."""
 
     def __init__(self, urls: str | Sequence[str], token: str, *, patience: float = 30.0) -> None:
         self.client = Client(urls, token, patience=patience)
@@ -139,7 +139,7 @@ class SyncClient:
 
 
 class SyncWorker(HeldWorker):
-    """A held worker that knows whether it is still ours."""
+    """A held worker that knows whether its lease was lost."""
 
     def __init__(self, claim: Claim) -> None:
         super().__init__(claim)
@@ -147,7 +147,7 @@ class SyncWorker(HeldWorker):
         self._loss: LeaseLost | None = None
 
     def check(self) -> None:
-        """Raise LeaseLost if the worker is no longer ours; call it between two steps of the work."""
+        """Raises LeaseLost if the worker is no longer held. Call it between two steps of the work."""
         if self._loss is not None:
             raise self._loss
 

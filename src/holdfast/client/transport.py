@@ -1,7 +1,7 @@
-"""Ask one of several replicas, and know what may be asked again.
+"""Sends requests to one of several replicas, and repeats those that are safe to repeat.
 
-Any replica serves any request, so a replica that cannot be reached is left for the next. A request that never
-left is always tried elsewhere; one that may have been heard is repeated only if the caller calls it `safe`.
+Any replica serves any request, so after a replica that cannot be reached the next one is tried. A request that was not
+sent is always tried again; a request that a replica may have received is repeated only if the caller declares it `safe`.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from .errors import HoldfastError, NotConfigured, Unavailable, Unreachable, refu
 T = TypeVar("T")
 Params = Mapping[str, str | int | bool | None]
 
-CONNECT_TIMEOUT = 3.0  # seconds; a replica on a dead host must not cost more than this
-ANSWER_TIMEOUT = 10.0  # seconds beyond what the caller asked the server to wait
+CONNECT_TIMEOUT = 3.0  # seconds; the longest that a replica on a dead host may delay a request
+ANSWER_TIMEOUT = 10.0  # seconds, in addition to the time that the server may wait before it answers
 KEEP_ALIVE = 4.0  # seconds; well below the 75 s after which our server closes an idle connection
 FIRST_PAUSE = 0.2  # seconds, doubling
 LONGEST_PAUSE = 5.0
@@ -33,7 +33,7 @@ class RawResponse(NamedTuple):
 
 
 def addresses(urls: str | Sequence[str]) -> list[str]:
-    """The replicas' addresses; one string may hold several, separated by commas."""
+    """Returns the replicas' addresses. A string may hold several, separated by commas."""
     found = [url.strip().rstrip("/") for part in ([urls] if isinstance(urls, str) else urls) for url in part.split(",")]
     found = [url for url in found if url]
     if not found:
@@ -46,7 +46,7 @@ def addresses(urls: str | Sequence[str]) -> list[str]:
 
 
 class Transport:
-    """HTTP to whichever replica answers."""
+    """Sends HTTP requests to the first replica that answers."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class Transport:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self.urls = addresses(urls)
-        self.told: Callable[[HoldfastError], None] | None = None  # hears once a call why it takes longer
-        self.patience = patience  # seconds for which an unreachable or unavailable server is asked again
+        self.told: Callable[[HoldfastError], None] | None = None  # called once per request that takes longer, with the reason
+        self.patience = patience  # seconds for which a request to an unreachable or unavailable server is repeated
         self.skew = 0.0  # seconds by which the server's clock is ahead of ours
         self.clock = clock
         self.sleep = sleep
@@ -82,7 +82,7 @@ class Transport:
         safe: bool = False,
         wait: float = 0.0,
     ) -> RawResponse:
-        """The answer of one replica. `wait` is how long the server was asked to wait."""
+        """Returns the answer of one replica. `wait` is the time, in seconds, that the server may take before it answers."""
         timeout = aiohttp.ClientTimeout(total=wait + ANSWER_TIMEOUT, sock_connect=CONNECT_TIMEOUT)
         headers = {"Content-Type": "application/json"} if body is not None else {}
 
@@ -105,7 +105,7 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         quiet: float,
     ) -> aiohttp.ClientResponse:
-        """An open GET whose body the caller reads and closes; `quiet` seconds without a byte break it."""
+        """Opens a GET whose body the caller reads and closes. It fails after `quiet` seconds without a byte."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=quiet)
 
         async def once(url: str) -> aiohttp.ClientResponse:
@@ -114,11 +114,11 @@ class Transport:
         return await self.anywhere(once, safe=True)
 
     async def anywhere(self, once: Callable[[str], Awaitable[T]], *, safe: bool) -> T:
-        """Try replica after replica, then pause and try them all again until patience ends."""
+        """Tries each replica once, then pauses and tries them all again, until `patience` is over."""
         gives_up_at: float | None = None
         pause = FIRST_PAUSE
         while True:
-            said: dict[str, HoldfastError] = {}
+            errors: dict[str, HoldfastError] = {}
             for _ in self.urls:
                 url = self.urls[self._at]
                 try:
@@ -126,26 +126,26 @@ class Transport:
                 except Unavailable as error:
                     if not safe:
                         raise
-                    said[url] = error
+                    errors[url] = error
                 except Unreachable as error:
                     if error.sent and not safe:
                         raise Unreachable(
-                            f"{url} may have heard the request, but its answer was lost: {error}", sent=True
+                            f"{url} may have received the request, but its answer was lost: {error}", sent=True
                         ) from error
-                    said[url] = error
+                    errors[url] = error
                 self.leave(url)
             if gives_up_at is None and self.told is not None:
-                self.told(_summary(said))
+                self.told(_summary(errors))
             gives_up_at = gives_up_at or self.clock() + self.patience
-            told = [error.retry_after or 0.0 for error in said.values() if isinstance(error, Unavailable)]
-            pause_now = max([pause * random.uniform(0.5, 1.0), *told])  # noqa: S311
+            requested = [error.retry_after or 0.0 for error in errors.values() if isinstance(error, Unavailable)]
+            pause_now = max([pause * random.uniform(0.5, 1.0), *requested])  # noqa: S311
             if self.clock() + pause_now > gives_up_at:
-                raise _summary(said)
+                raise _summary(errors)
             await self.sleep(pause_now)
             pause = min(pause * 2, LONGEST_PAUSE)
 
     def leave(self, url: str) -> None:
-        """Ask the next replica from now on, unless somebody else already moved on."""
+        """Uses the next replica from now on, unless another request has already switched."""
         if self.urls[self._at] == url:
             self._at = (self._at + 1) % len(self.urls)
 
@@ -168,7 +168,7 @@ class Transport:
                 data=body,
                 headers={"Authorization": f"Bearer {self._token}", "Accept": "application/json", **headers},
                 timeout=timeout,
-                allow_redirects=False,  # a redirect must not carry the token elsewhere
+                allow_redirects=False,  # otherwise a redirect could send the token to another host
             )
         except (
             aiohttp.ClientConnectorError,
@@ -190,7 +190,8 @@ class Transport:
         raise refusal(response.status, text, _seconds(response.headers.get("Retry-After")))
 
     def _note_time(self, date: str | None) -> None:
-        """Dates have whole seconds: taking the end of that second makes leases look shorter, never longer."""
+        """Updates `skew` from the Date header. The header has whole seconds, and the end of that second is used, so that leases
+        may look shorter than they are but never longer."""
         if date is None:
             return
         try:
@@ -212,7 +213,7 @@ def _seconds(retry_after: str | None) -> float | None:
     try:
         return max(0.0, float(retry_after)) if retry_after is not None else None
     except ValueError:
-        return None  # a date: our server never sends one
+        return None  # a date, which our server never sends
 
 
 def _words(error: BaseException) -> str:
@@ -223,10 +224,10 @@ def _words(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _summary(said: dict[str, HoldfastError]) -> HoldfastError:
-    """A replica's own word beats the silence of another."""
-    for error in said.values():
+def _summary(errors: dict[str, HoldfastError]) -> HoldfastError:
+    """Returns one error for all replicas. A replica's answer is preferred, because it says more than a failed connection."""
+    for error in errors.values():
         if isinstance(error, Unavailable):
             return error
-    sent = any(isinstance(error, Unreachable) and error.sent for error in said.values())
-    return Unreachable("no replica answered: " + "; ".join(f"{url}: {error}" for url, error in said.items()), sent=sent)
+    sent = any(isinstance(error, Unreachable) and error.sent for error in errors.values())
+    return Unreachable("no replica answered: " + "; ".join(f"{url}: {error}" for url, error in errors.items()), sent=sent)

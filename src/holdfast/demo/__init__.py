@@ -1,1 +1,1 @@
-"""A guided minute: a real fleet under jobs and sessions, a killed replica, a stopped Postgres, and what is counted meanwhile."""
+"""A demo of one minute: a real fleet runs jobs and sessions, a replica is killed, Postgres is stopped, and errors are counted."""

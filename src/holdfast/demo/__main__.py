@@ -1,4 +1,4 @@
-"""`python -m holdfast.demo`, or `make demo`."""
+"""Entry point of `python -m holdfast.demo` and `make demo`."""
 
 import argparse
 import sys
@@ -10,8 +10,8 @@ from .telling import Teller
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m holdfast.demo", description="A guided minute with Holdfast.")
-    parser.add_argument("--calm", type=float, default=10.0, metavar="SECONDS", help="how long work flows before the first fault")
+    parser = argparse.ArgumentParser(prog="python -m holdfast.demo", description="Shows Holdfast in one minute.")
+    parser.add_argument("--calm", type=float, default=10.0, metavar="SECONDS", help="how long work runs before the first fault")
     parser.add_argument("--outage", type=float, default=10.0, metavar="SECONDS", help="how long Postgres is stopped")
     options = parser.parse_args()
     teller, stage = Teller(sys.stdout), LocalStage()

@@ -1,4 +1,4 @@
-"""What guides through any demo: its steps one after another, the counter after each, and how a fleet is looked at meanwhile."""
+"""The base of all demos: runs the steps, prints the counter after each step, and reads the state of the fleet."""
 
 import asyncio
 import contextlib
@@ -12,15 +12,15 @@ from .leaks import Leaks
 from .telling import RED, Teller, seconds
 from .traffic import Traffic
 
-STEP_WITHIN = 60.0  # seconds; every bound of the failure table that is met here is shorter
+STEP_WITHIN = 60.0  # seconds; longer than every time limit of the failure table that a demo needs
 PATIENCE = 60.0
-RARE = ("prune",)  # it works once in many minutes: only its holder can be looked at
+RARE = ("prune",)  # these duties run once in many minutes, so only their holder can be checked
 
 Step = Callable[[int], Awaitable[None]]
 
 
 class Guide:
-    """`meet` a fleet in the first step; then there is traffic, and somebody who counts."""
+    """Runs the steps of a demo. A subclass calls `meet`, and sets `_traffic` and `_leaks`, before the first step."""
 
     def __init__(self, teller: Teller) -> None:
         self._tell = teller
@@ -31,15 +31,15 @@ class Guide:
         self._watch: asyncio.Task[None] | None = None
         self._lost: list[str] = []
         self._left: list[str] = []
-        self._unsound: list[str] = []  # what `doctor` says
+        self._unsound: list[str] = []  # the failed checks of `doctor`
 
     def meet(self, urls: Sequence[str], token: str) -> None:
-        """One client for each replica, which begins there and knows the others; and an observer who does not wait."""
+        """Makes one client per replica, which tries that replica first, and an observer, which does not retry."""
         self._clients = [Client([*urls[n:], *urls[:n]], token, patience=PATIENCE) for n in range(len(urls))]
         self._observer = Client(urls, token, patience=0.0)
 
     async def take(self, steps: Sequence[Step]) -> bool:
-        """All steps; whether nothing was lost, doubled or leaked."""
+        """Runs all steps. Returns whether nothing was lost, doubled or leaked."""
         clean = True
         for number, step in enumerate(steps, 1):
             await step(number)
@@ -51,7 +51,7 @@ class Guide:
         return clean
 
     async def part(self) -> None:
-        """Let go of everything that `meet` and the steps have begun."""
+        """Stops the traffic and closes the clients."""
         if self._watch is not None:
             self._watch.cancel()
         if self._clients:
@@ -59,16 +59,16 @@ class Guide:
             for client in (*self._clients, self._observer):
                 await client.close()
 
-    # What steps share
+    # Helpers for the steps
 
     def watch(self) -> None:
         self._watch = asyncio.create_task(self._leaks.watch())
 
     async def settle(self) -> None:
-        """No new work: what is under way finishes, and the books are compared."""
+        """Starts no new work, waits for the work in progress, and compares the demo's own records with the fleet."""
         await self._traffic.finish(STEP_WITHIN)
         self._lost += self._traffic.unfinished()
-        self._tell.figure("jobs asked for / run", f"{len(self._traffic.jobs)} / {self._traffic.jobs_done()}")
+        self._tell.figure("jobs requested / completed", f"{len(self._traffic.jobs)} / {self._traffic.jobs_done()}")
         self._tell.figure("sessions held / pages fetched", f"{self._traffic.sessions} / {len(self._traffic.pages)}")
         doctor = await self._observer.doctor()
         self._unsound = [f"{check.promise} {check.name}: {check.detail}" for check in doctor.checks if not check.ok]
@@ -79,20 +79,20 @@ class Guide:
         )
 
     async def busiest(self) -> Replica:
-        """The replica that does most of the duties."""
+        """Returns the replica that does most duties."""
         return max((await self._observer.list_replicas()).items, key=lambda replica: len(replica.duties))
 
     async def recovered(self, victim: Replica, killed_at: float) -> None:
-        """Until its duties are another's and it is back itself, with the figures of both."""
+        """Waits until another replica has the duties of the killed replica and that replica is ready again. Prints both times."""
         took_over, back = await asyncio.gather(self._taken_over(victim, killed_at), self._back(victim, killed_at))
-        self._tell.figure("the other has all its duties after", seconds(took_over))
+        self._tell.figure("another replica has its duties after", seconds(took_over))
         self._tell.figure("started again and ready after", seconds(back))
         first = min((s.active_at for s in self._traffic.served if s.asked_at > killed_at), default=time.monotonic())
         self._tell.figure("next new claim served after", seconds(first - killed_at))
         self.figures(killed_at)
 
     async def live(self) -> int:
-        """How many replicas say that they live."""
+        """Returns the number of live replicas."""
         return len({r.url for r in (await self._observer.list_replicas()).items if r.state == "live"})
 
     async def warm(self) -> int:
@@ -109,18 +109,18 @@ class Guide:
             )
 
     async def until(self, check: Callable[[], Awaitable[bool]], what: str) -> None:
-        """Ask until it is so; a replica that cannot answer yet is asked again."""
+        """Repeats the check until it is true. Errors count as false, because a replica may not answer yet."""
         deadline = time.monotonic() + STEP_WITHIN
         while True:
             with contextlib.suppress(HoldfastError):
                 if await check():
                     return
             if time.monotonic() > deadline:
-                raise TimeoutError(f"not within {STEP_WITHIN:.0f} s: {what}")
+                raise TimeoutError(f"did not happen within {STEP_WITHIN:.0f} s: {what}")
             await asyncio.sleep(0.1)
 
     async def _taken_over(self, victim: Replica, killed_at: float) -> float:
-        """Until each of its duties has succeeded for another replica."""
+        """Waits until each of its duties has succeeded on another replica. Returns the seconds since the kill."""
 
         async def others() -> bool:
             since = time.monotonic() - killed_at

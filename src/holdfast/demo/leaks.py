@@ -1,4 +1,4 @@
-"""Count what leaked: what runs and rows without each other, and workers that stay parked past their time."""
+"""Count leaks: processes or pods without a row, rows without a process or pod, and workers that stay parked too long."""
 
 import asyncio
 import time
@@ -8,31 +8,31 @@ from typing import Any
 from ..client import Client, HoldfastError, Page
 from ..client.endpoints import at
 
-# Seconds. A worker on its way in or out is one without the other for a moment, and a take-over may last 15 s.
+# Seconds. While a worker starts or ends it has only a row or only a process for a moment, and a take-over may last 15 s.
 BOUND = 30.0
 
 
 class Leaks:
-    """Looks once a second from outside: at what runs, and at the rows that any operator may read."""
+    """Compares once per second the running processes or pods with the rows that the API shows to operators."""
 
     def __init__(self, client: Client, running: Callable[[], Collection[str]], what: str, park_ttl: float) -> None:
         self._client = client
-        self._running = running  # the workers that the world outside of Holdfast shows; it may block
-        self._what = what  # and as what it shows them
+        self._running = running  # returns the workers that run, without using Holdfast; it may block
+        self._what = what  # how messages call what runs: a process or a pod
         self._park_ttl = park_ttl
-        self._since: dict[str, tuple[float, float]] = {}  # what, since when, and how long it may last
+        self._since: dict[str, tuple[float, float]] = {}  # problem: since when, and how long it may last
 
     async def watch(self) -> None:
         while True:
             try:
                 await self.look()
             except HoldfastError:
-                self._since.clear()  # time in which nobody could look or repair does not count
+                self._since.clear()  # an outage does not count, because no replica could repair anything
             await asyncio.sleep(1.0)
 
     async def look(self) -> int:
-        """One look; how many workers there are at all, by either."""
-        # What runs first: a row is made before its process or pod, so that one without a row had none.
+        """Compares once. Returns the number of workers that run or have a row."""
+        # The processes or pods are read first. A row is made before its process or pod, so a process without a row is a leak.
         running = set(await asyncio.to_thread(self._running))
         rows = await self.rows()
         odd = {f"worker {name} runs without a row": BOUND for name in running if name not in rows}
@@ -50,5 +50,6 @@ class Leaks:
         return {row["id"]: row for row in page.items}
 
     def found(self) -> list[str]:
+        """Returns the problems that lasted too long."""
         now = time.monotonic()
         return [what for what, (since, bound) in self._since.items() if now - since > bound]

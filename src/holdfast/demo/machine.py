@@ -1,4 +1,4 @@
-"""What runs below a folder, as the machine's own process table shows it: none of Holdfast's books are asked."""
+"""Find the processes that belong to a folder, in the machine's process table and without using Holdfast's own data."""
 
 import contextlib
 import os
@@ -12,29 +12,29 @@ END_WITHIN = 20.0  # seconds for killed processes to be gone
 
 
 def processes(home: Path) -> list[psutil.Process]:
-    """Every process that works below the folder, or carries its name in its command line or environment."""
+    """Returns every process that works below the folder, or has the folder's path in its command line or environment."""
     return [process for process, _ in _found(home)]
 
 
 def workers(home: Path) -> dict[str, list[psutil.Process]]:
-    """The same by worker of a local fleet."""
+    """Returns the processes of a local fleet by worker."""
     return by_folder(home / "data" / "workers")
 
 
 def by_folder(folder: Path) -> dict[str, list[psutil.Process]]:
-    """The same by who they belong to: each has a folder of its own in this one, which its processes name."""
+    """Returns the processes by the name of the subfolder that they belong to."""
     inside = re.compile(re.escape(f"{folder}/") + r"([A-Za-z0-9][\w.-]*)")
-    by_owner: dict[str, list[psutil.Process]] = {}
+    by_name: dict[str, list[psutil.Process]] = {}
     for process, words in _found(folder):
         if name := inside.search(words):
-            by_owner.setdefault(name[1], []).append(process)
-    return by_owner
+            by_name.setdefault(name[1], []).append(process)
+    return by_name
 
 
 def _found(home: Path) -> list[tuple[psutil.Process, str]]:
     found = []
     for process in psutil.process_iter():
-        # psutil compares start times, so a pid that was given away in between never stands for the old process.
+        # psutil compares start times, so a process that reuses a pid is not mistaken for the old process.
         with contextlib.suppress(psutil.Error, OSError):
             if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
                 continue
@@ -45,7 +45,7 @@ def _found(home: Path) -> list[tuple[psutil.Process, str]]:
 
 
 def end_all(home: Path) -> None:
-    """Kill whatever is left below the folder, until two looks in a row find nothing: one may have forked just before."""
+    """Kills all processes of the folder, until two scans in a row find none, because a process may fork before it is killed."""
     deadline = time.monotonic() + END_WITHIN
     quiet = 0
     while quiet < 2 and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Run a demo from its first line to its last word: Ctrl-C at any moment, and nothing is left behind."""
+"""Run a demo, and leave no process or file behind, also after Ctrl-C at any moment."""
 
 import asyncio
 import signal
@@ -9,7 +9,7 @@ from typing import Protocol
 from .stage import Stage
 from .telling import Teller
 
-INTERRUPTED = 130  # as a shell says it of Ctrl-C
+INTERRUPTED = 130  # the exit code of a shell after Ctrl-C
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LAST_WORD = {
     0: "Every process that was started is gone, and so are its files.",
@@ -20,14 +20,14 @@ LAST_WORD = {
 
 class Played(Protocol):
     async def play(self) -> bool:
-        """Whether nothing was lost, doubled or leaked."""
+        """Runs the demo. Returns whether nothing was lost, doubled or leaked."""
 
     async def close(self) -> None:
-        """Whatever it was at: let go, and stop what it started."""
+        """Stops everything that the demo started, at any point of it."""
 
 
 def run(stage: Stage, teller: Teller, story: Callable[[], Played]) -> int:
-    """The exit code. The story is made on the event loop."""
+    """Runs the demo and returns the exit code. `story` is called on the event loop."""
     code = 1
     try:
         with stage.logs_aside():
@@ -37,7 +37,7 @@ def run(stage: Stage, teller: Teller, story: Callable[[], Played]) -> int:
                 teller.line(f"  log  {line}")
     finally:
         for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave half of it behind
+            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the cleanup
         stage.clear_away()
     teller.line()
     teller.line(LAST_WORD[code])
@@ -58,7 +58,7 @@ async def _play(make: Callable[[], Played], teller: Teller) -> int:
         return INTERRUPTED
     except Exception as error:
         teller.line(f"\nThe demo failed: {error or type(error).__name__}")
-        traceback.print_exc()  # into the log, whose end is shown
+        traceback.print_exc()  # into the log; its last lines are printed
         return 1
     finally:
         for number in SIGNALS:

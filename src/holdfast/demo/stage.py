@@ -1,4 +1,4 @@
-"""Where the demo plays: a fleet of its own in a temporary folder on free ports, and nothing left of it afterwards."""
+"""The environment of a demo: its own fleet in a temporary folder on free ports, which is removed afterwards."""
 
 import contextlib
 import os
@@ -18,18 +18,18 @@ REPLICAS = 2
 
 
 class Stage:
-    """A folder that everything which is started names, the marks that jobs leave in it, and a log."""
+    """A temporary folder with a log and the files in which jobs record their start and end. All processes of the demo name it."""
 
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="hf-demo-")).resolve()
-        self.home.chmod(0o755)  # as root, Postgres runs as another account
+        self.home.chmod(0o755)  # if the demo runs as root, Postgres runs as another user
         self.begun = self.home / "begun"
         self.done = self.home / "done"
         self.log = self.home / "log"
 
     @contextlib.contextmanager
     def logs_aside(self) -> Iterator[None]:
-        """What the replicas and their supervisor log goes to a file: the story is told on stdout alone."""
+        """Redirects stderr, to which the replicas and their supervisor log, to a file, so that the demo's lines stay readable."""
         sys.stderr.flush()
         own = os.dup(2)
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -46,7 +46,7 @@ class Stage:
         return self.log.read_text(errors="replace").splitlines()[-lines:] if self.log.exists() else []
 
     def clear_away(self) -> None:
-        """End what is left and remove every file. The ordinary end leaves nothing to do but the files."""
+        """Ends the processes that are left, which a normal end does not leave, and removes all files."""
         machine.end_all(self.home)
         shutil.rmtree(self.home, ignore_errors=True)
 
@@ -69,17 +69,17 @@ class LocalStage(Stage):
 
 
 def end_postgres(data_dir: Path) -> None:
-    """At once, with the files that it may have elsewhere."""
+    """Kills Postgres, and removes its files in other folders."""
     postgres = EmbeddedPostgres(data_dir, find_binaries())
     with contextlib.suppress(PostgresFailed):
         postgres.kill()
     shutil.rmtree(postgres.socket_dir, ignore_errors=True)
-    if data_dir.is_symlink():  # it lies elsewhere where its account cannot reach our folder
+    if data_dir.is_symlink():  # the data is elsewhere if the user of Postgres cannot reach the demo's folder
         shutil.rmtree(data_dir.resolve(), ignore_errors=True)
 
 
 def free_ports(count: int) -> int:
-    """The first of so many free ports in a row."""
+    """Returns the first of `count` consecutive free ports."""
     while True:
         with contextlib.ExitStack() as held:
             first = held.enter_context(socket.socket())

@@ -1,4 +1,4 @@
-"""The guided minute itself: six steps, each a thing that happens to a real fleet, with its figures."""
+"""The steps of the local demo. In each step something happens to a real fleet, and the demo prints the figures."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from .stage import LocalStage
 from .telling import BOLD, Teller, seconds
 from .traffic import Job, Traffic
 
-LEASE = 6  # seconds: shorter than the outage, so that a clock which went on running would end every session
+LEASE = 6  # seconds; shorter than the outage, so that leases which ran on during the outage would end every session
 PARK_TTL = 5
 SERVE = ["sh", "-c", 'exec "$0" -m http.server --bind 127.0.0.1 "$PORT"', sys.executable]
 POOLS: dict[str, dict[str, Any]] = {
@@ -45,7 +45,7 @@ class Story(Guide):
         self._session_over = asyncio.Event()
 
     async def play(self) -> bool:
-        """All steps; whether nothing was lost, doubled or leaked."""
+        """Runs all steps. Returns whether nothing was lost, doubled or leaked."""
         tell = self._tell
         tell.line("Holdfast in a minute: a real fleet on this machine, and what it does when parts of it die.", BOLD)
         tell.line("  lost     a job that did not run to its end, a session that broke under its holder")
@@ -54,7 +54,7 @@ class Story(Guide):
         return await self.take([self.start, self.work, self.kill_a_replica, self.stop_postgres, self.finish, self.drain])
 
     async def close(self) -> None:
-        """Whatever the story was at: let go, stop replicas and Postgres."""
+        """Stops the traffic, the replicas and Postgres, at any point of the demo."""
         await self.part()
         await self._up.stop()
 
@@ -82,7 +82,7 @@ class Story(Guide):
         self.watch()
 
     async def work(self, number: int) -> None:
-        self._tell.step(number, f"Jobs and sessions flow, for {self._calm:.0f} s; one of each stays to the end")
+        self._tell.step(number, f"Jobs and sessions run for {self._calm:.0f} s; one job and one session stay to the end")
         since = time.monotonic()
         self._long_job = self._traffic.start_job(f'while test ! -e "{self._stop_long}"; do sleep 0.2; done')
         self._traffic.start_session("initech", self._session_over)
@@ -92,7 +92,7 @@ class Story(Guide):
         self._tell.proves("P1", "each worker went to one holder, by a warm hand-over instead of a start")
 
     async def kill_a_replica(self, number: int) -> None:
-        self._tell.step(number, "kill -9 of the replica that does most of the duties, in the middle of it")
+        self._tell.step(number, "kill -9 of the replica that does most duties, while it works")
         victim = await self.busiest()
         assert victim.pid is not None
         before = await self._pids(self._long_job)
@@ -103,7 +103,7 @@ class Story(Guide):
         self._same(before, await self._pids(self._long_job))
         self._tell.proves("P2", "a replica's death ends no worker under a claim")
         self._tell.proves("P6", "another replica takes every duty over, within 15 s")
-        self._tell.proves("P8", "a claim whose answer was lost is asked for again by its key, and runs once")
+        self._tell.proves("P8", "a claim whose answer was lost is requested again with its key, and runs once")
 
     async def stop_postgres(self, number: int) -> None:
         self._tell.step(number, f"Postgres is stopped for {self._outage:.0f} s, longer than the sessions' lease of {LEASE} s")
@@ -118,7 +118,7 @@ class Story(Guide):
         await asyncio.to_thread(postgres.start)
         back_at = time.monotonic()
         self._tell.figure("away for", seconds(back_at - stopped_at))
-        self._tell.figure("pages that sessions fetched meanwhile", str(pages))
+        self._tell.figure("pages that sessions fetched in this time", str(pages))
 
         async def served() -> bool:
             return any(s.active_at > back_at for s in self._traffic.served)
@@ -126,17 +126,17 @@ class Story(Guide):
         await self.until(served, "a claim is served")
         after = [s for s in self._traffic.served if s.active_at > back_at]
         self._tell.figure("next claim served after its return", seconds(min(s.active_at for s in after) - back_at))
-        await self.until(self._caught_up(back_at), "what was asked for meanwhile is served")
+        await self.until(self._caught_up(back_at), "the claims of the outage are served")
         waited = [s for s in self._traffic.served if since < s.asked_at < back_at < s.active_at]
         if waited:
             last = seconds(max(s.active_at for s in waited) - back_at)
-            self._tell.figure("asked for meanwhile, and the last served", f"{len(waited)}, {last} after its return")
+            self._tell.figure("claims made in this time, last served", f"{len(waited)}, {last} after its return")
         self._same(before, await self._pids(self._long_job))
-        self._tell.proves("P7", "cut off, nothing is ended; a lease runs only while its renewal could have been heard")
-        self._tell.proves("P8", "what was asked for during the outage waited, and was served")
+        self._tell.proves("P7", "during the outage nothing is ended; a lease runs only while the holder can renew it")
+        self._tell.proves("P8", "claims made during the outage waited, and were served")
 
     async def finish(self, number: int) -> None:
-        self._tell.step(number, "No new work: what is under way finishes, and every job is looked up in its own marks")
+        self._tell.step(number, "No new work: the rest finishes, and every job is compared with the files that it wrote")
         self._stop_long.touch()
         self._session_over.set()
         await self.settle()
@@ -158,10 +158,10 @@ class Story(Guide):
             self._left += [f"worker {w.id} is still {w.state}" for w in (await self._clients[0].list_workers()).items]
         self._tell.proves("P5", "nothing leaks")
 
-    # Looking
+    # Reading the state
 
     def _caught_up(self, moment: float) -> Callable[[], Awaitable[bool]]:
-        """Whether everything that was asked for until then has its worker."""
+        """Returns a check whether all claims that were made before this moment have a worker."""
 
         async def none_waits() -> bool:
             return not any(asked_at < moment for asked_at in self._traffic.asking)
@@ -169,14 +169,14 @@ class Story(Guide):
         return none_waits
 
     async def _pids(self, job: Job) -> set[int]:
-        """The processes of the job that stays to the end."""
+        """Returns the pids of a running job's processes."""
         assert job.claim is not None
         assert job.claim.worker is not None
         running = await asyncio.to_thread(machine.workers, self._stage.home)
         return {process.pid for process in running.get(job.claim.worker, [])}
 
     def _same(self, before: set[int], after: set[int]) -> None:
-        # Its shell starts a new `sleep` five times a second; shim, agent and shell must be the same ones.
+        # The job's shell starts a new `sleep` five times per second, but shim, agent and shell must stay the same.
         kept = len(before & after)
         self._tell.figure("the long job's processes", f"{kept} of shim, agent and shell are the same")
         if kept < 3:

@@ -1,4 +1,4 @@
-"""Tell the story in aligned lines: a step, its figures, what they prove, and the counter."""
+"""Print a demo in aligned lines: the step, its figures, the promise that they prove, and the counter."""
 
 import os
 import time
@@ -24,10 +24,10 @@ class Teller:
     def figure(self, what: str, value: str) -> None:
         self.line(f"{MARGIN}{what:<42}{value}")
 
-    def command(self, command: str, said: str) -> None:
-        """A command line, and what it printed."""
+    def command(self, command: str, output: str) -> None:
+        """Prints a command line and its output."""
         self.line(f"{MARGIN}$ {command}")
-        for each in said.splitlines():
+        for each in output.splitlines():
             self.line(f"{MARGIN}  {each}")
 
     def proves(self, promise: str, text: str) -> None:

@@ -1,4 +1,4 @@
-"""A steady flow of jobs and sessions, and books kept outside of Holdfast about what became of each."""
+"""A steady flow of jobs and sessions, with records outside of Holdfast of how each of them ended."""
 
 import asyncio
 import itertools
@@ -14,17 +14,17 @@ import aiohttp
 
 from ..client import Claim, Client, HoldfastError, claim
 
-JOB_EVERY = 0.7  # seconds; a worker serves one job and is replaced, which costs a core about a quarter second
+JOB_EVERY = 0.7  # seconds; each job needs a new worker, whose start takes about 0.25 s of a core
 PAGE_EVERY = 0.4
 FETCH_TIMEOUT = 10.0
 TENANTS = ("acme", "globex")
-# Both lines by the job itself: whoever finds an id twice in `begun` saw it run twice, whoever misses it in `done` lost it.
+# The job writes both lines itself. A claim that is twice in `begun` ran twice; a claim that is missing in `done` was lost.
 JOB = 'echo "$HOLDFAST_CLAIM" >> "$1"; {work}; echo "$HOLDFAST_CLAIM" >> "$2"'
 
 
 @dataclass
 class Job:
-    """One request of ours. Its key makes asking again safe, whatever happened to the answer."""
+    """One job of the demo. Its key makes it safe to repeat the request after a lost answer."""
 
     key: str
     command: list[str]
@@ -34,7 +34,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Served:
-    """When a worker was asked for, and when it was there."""
+    """When a worker was requested, and when its claim became active."""
 
     asked_at: float
     active_at: float
@@ -46,7 +46,7 @@ class Served:
 
 class Traffic:
     def __init__(self, clients: Sequence[Client], begun: Path, done: Path, job_every: float = JOB_EVERY) -> None:
-        self._clients = clients  # each begins at another replica, so that whichever dies had callers
+        self._clients = clients  # each tries another replica first, so that a killed replica always had callers
         self._turn = itertools.cycle(clients)
         self._begun, self._done = begun, done
         self._job_every = job_every
@@ -55,12 +55,12 @@ class Traffic:
         self._tasks: set[asyncio.Task[None]] = set()
         self._held: dict[str, str] = {}
         self.jobs: list[Job] = []
-        self.asking: set[float] = set()  # when those who still wait began to
+        self.asking: set[float] = set()  # the start times of the requests that still wait
         self.served: list[Served] = []
-        self.pages: list[float] = []  # when each was fetched
+        self.pages: list[float] = []  # the times at which pages were fetched
         self.sessions = 0
-        self.broken: list[str] = []  # sessions that ended before their holder wanted
-        self.shared: list[str] = []  # workers that two holders were told of at once
+        self.broken: list[str] = []  # sessions that ended before their holder released them
+        self.shared: list[str] = []  # workers that two holders had at the same time
 
     def start(self) -> None:
         self._spawn(self._flow())
@@ -71,7 +71,7 @@ class Traffic:
         self._spawn(self._session(tenant, until))
 
     def start_job(self, work: str) -> Job:
-        """`work` is a line of shell that the job does between its two marks."""
+        """Starts a job. `work` is the shell command that it runs between its two records."""
         command = ["sh", "-c", JOB.format(work=work), "job", str(self._begun), str(self._done)]
         job = Job(f"demo-{len(self.jobs)}", command)
         self.jobs.append(job)
@@ -79,7 +79,7 @@ class Traffic:
         return job
 
     async def _session(self, tenant: str, until: asyncio.Event) -> None:
-        """Hold one worker until then, and fetch its page again and again with the credential of this claim."""
+        """Holds one worker until the event is set, and fetches its page repeatedly with the claim's credential."""
         which, asked_at = "its claim", self._ask()
         try:
             async with claim("notebook", client=next(self._turn), tenant=tenant) as worker, aiohttp.ClientSession() as http:
@@ -94,21 +94,21 @@ class Traffic:
                         await self._fetch(http, str(worker.endpoint), worker.headers)
                         await _wait(until, PAGE_EVERY)
                 finally:
-                    self._held.pop(worker.id, None)  # before the release: afterwards it may be another's
+                    self._held.pop(worker.id, None)  # before the release, because after it another holder may get the worker
         except (HoldfastError, aiohttp.ClientError, TimeoutError) as error:
             self.asking.discard(asked_at)
             self.broken.append(f"a session of {tenant} broke ({which}): {error or type(error).__name__}")
 
     async def finish(self, within: float) -> None:
-        """No new ones; those under way may finish."""
+        """Starts no new work, and waits at most `within` seconds for the work in progress."""
         self._stopping.set()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=within)
 
     async def drop(self) -> None:
-        """Let go of everything at once."""
+        """Cancels all work at once."""
         for client in self._clients:
-            client.transport.patience = 0.0  # nobody waits for an outage to end any more
+            client.transport.patience = 0.0  # otherwise the clients would wait for the end of an outage
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -116,18 +116,18 @@ class Traffic:
     # The counter
 
     def lost(self) -> list[str]:
-        """Jobs that ended otherwise than by running, or that say so without having run; sessions that broke."""
+        """Returns the jobs that did not complete, or completed without running, and the sessions that broke."""
         done = _lines(self._done)
-        said = list(self.broken)
+        found = list(self.broken)
         for job in self.jobs:
             if job.failure:
-                said.append(f"job {job.key}: {job.failure}")
+                found.append(f"job {job.key}: {job.failure}")
             elif job.claim is not None and job.claim.ended:
                 if job.claim.outcome != "completed":
-                    said.append(f"job {job.claim.id} ended as {job.claim.outcome}: {job.claim.reason}")
+                    found.append(f"job {job.claim.id} ended as {job.claim.outcome}: {job.claim.reason}")
                 elif not done[job.claim.id]:
-                    said.append(f"job {job.claim.id} is called completed but left no trace")
-        return said
+                    found.append(f"job {job.claim.id} is reported as completed, but did not write its last line")
+        return found
 
     def unfinished(self) -> list[str]:
         return [f"job {job.key} never ended" for job in self.jobs if not job.failure and not (job.claim and job.claim.ended)]

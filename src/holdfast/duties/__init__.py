@@ -1,1 +1,1 @@
-"""What we decide, all of one shape: observe, then a pure plan. Nothing here has an effect."""
+"""The duties, which make all decisions. Each one observes and then makes a pure plan; nothing here has an effect."""

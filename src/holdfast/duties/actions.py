@@ -1,4 +1,4 @@
-"""What a plan may ask for. Engine's `apply` is the one place where these become effects."""
+"""The actions that a plan can contain. `running/apply.py` is the only place that carries them out."""
 
 from dataclasses import dataclass, field
 
@@ -10,21 +10,21 @@ from ..recovery.actions import RecoveryAction
 
 @dataclass(frozen=True)
 class Match:
-    """Pair what waits in a pool with what is free."""
+    """Pairs a pool's waiting claims with its free workers."""
 
     pool_id: str
 
 
 @dataclass(frozen=True)
 class HandOver:
-    """Protect and offer again: the replica that assigned it may have died in between."""
+    """Protects and offers again, because the replica that assigned the claim may have died before it did so."""
 
     claim: str
 
 
 @dataclass(frozen=True)
 class EndClaim:
-    """One of P2's ways. With `proof`, only after a direct read showed that this pod is gone or ended."""
+    """Ends a claim in one of P2's ways. With `proof`, only after a direct read showed that the pod is gone or has ended."""
 
     claim: str
     fence: int | None
@@ -44,7 +44,8 @@ class Proof:
 
 @dataclass(frozen=True)
 class Requeue:
-    """Back to its place in the queue. `keep_worker`: nothing was delivered, so it may go back where it came from."""
+    """Puts a claim back to its place in the queue. `keep_worker` means that nothing was delivered, so that the worker may return
+    to where it came from."""
 
     claim: str
     fence: int
@@ -52,13 +53,14 @@ class Requeue:
     keep_worker: bool = False
     suspect: bool = False
     proof: Proof | None = None
-    untouched: bool = False  # acknowledged, and provably never begun
-    idle: float | None = None  # only if the hand-over still has not moved for so long
+    untouched: bool = False  # acknowledged, but its command provably never started
+    idle: float | None = None  # only if the hand-over has made no progress for so many seconds
 
 
 @dataclass(frozen=True)
 class Spawn:
-    """More workers for a pool: so many free or coming, so many starting at once."""
+    """Spawns up to `count` workers, while fewer than `free_target` are free or starting and fewer than `starting_limit` are
+    starting."""
 
     pool_id: str
     free_target: int
@@ -68,7 +70,7 @@ class Spawn:
 
 @dataclass(frozen=True)
 class CreatePod:
-    """The pod of a row whose creation is unknown: looked up by its name, created if it is not there."""
+    """Creates the pod of a row when it is unknown whether it exists. The pod is looked up by its name first."""
 
     worker: str
     epoch: int
@@ -76,7 +78,7 @@ class CreatePod:
 
 @dataclass(frozen=True)
 class NoteUid:
-    """The pod exists: its UID is the worker's identity from now on."""
+    """Stores the UID of the worker's pod, which is the worker's identity from now on."""
 
     worker: str
     uid: str
@@ -91,7 +93,8 @@ class Warm:
 
 @dataclass(frozen=True)
 class Condemn:
-    """A free worker is to go. `counted`: the brake counts it. `trouble`: a start failed, and the pool should say so."""
+    """Retires a free worker. `counted` means that the brake counts it. `trouble` is why a start failed, to be stored with the
+    pool."""
 
     worker: str
     version: int
@@ -99,19 +102,20 @@ class Condemn:
     counted: bool = True
     pool_id: str | None = None
     trouble: str | None = None
-    proof: Proof | None = None  # only after a direct read showed that its pod is gone
+    proof: Proof | None = None  # only after a direct read showed that its pod is gone or has ended
     floor: int | None = None  # only while its pool has more free workers than this
 
 
 @dataclass(frozen=True)
 class DeletePod:
-    """Of a worker that is retiring, or of a pod without a row. Never under a live claim: `apply` asks the store again."""
+    """Ends the pod of a retiring worker, or a pod without a row. Never under a live claim, because `apply` reads the row again
+    first."""
 
     name: str
     uid: str
     grace: float
     orphan: bool = False
-    counted: bool = True  # by the brake: one that ends already is not one more that we end
+    counted: bool = True  # by the brake; a pod that is ending already is not counted
     reason: str = ""
 
 
@@ -123,7 +127,7 @@ class ForgetPod:
 
 @dataclass(frozen=True)
 class Bury:
-    """Only after a direct read showed that the pod is absent or ended."""
+    """Closes the row of a retiring worker, only after a direct read showed that its pod is absent or has ended."""
 
     worker: str
     uid: str | None
@@ -144,7 +148,8 @@ class HeardAgain:
 
 @dataclass(frozen=True)
 class Acknowledged:
-    """A job's agent has left, which it does only after its acknowledgement was accepted: if we do not know of it, it was lost."""
+    """Makes a claim active, because its job's agent has exited. An agent exits only after its acknowledgement was accepted, so
+    the commit of that acknowledgement was lost."""
 
     worker: str
     fence: int
@@ -152,7 +157,7 @@ class Acknowledged:
 
 @dataclass(frozen=True)
 class Protect:
-    """Restore stamp and protection on a busy worker."""
+    """Restores stamp and protection on a busy worker."""
 
     worker: str
     uid: str
@@ -163,7 +168,8 @@ class Protect:
 
 @dataclass(frozen=True)
 class Clear:
-    """Remove left-over stamp and protection from a free worker: a guarded change first, then a versioned write."""
+    """Removes a left-over stamp and protection from a free worker: first a guarded change of the row, then a versioned write to
+    the pod."""
 
     worker: str
     version: int
@@ -173,7 +179,7 @@ class Clear:
 
 @dataclass(frozen=True)
 class StartBlocked:
-    """A worker cannot start yet, and its pod says why."""
+    """Stores why a worker cannot start yet, as its pod reports it."""
 
     pool_id: str
     reason: str
@@ -181,7 +187,7 @@ class StartBlocked:
 
 @dataclass(frozen=True)
 class Seal:
-    """Close the control channel of a busy worker whose agent has left."""
+    """Closes the control channel of a busy worker whose agent has exited."""
 
     worker: str
     uid: str
@@ -189,7 +195,7 @@ class Seal:
 
 @dataclass(frozen=True)
 class Ensure:
-    """What stands beside the pods of these pools."""
+    """Brings the objects beside the pods (accounts, policies, budgets) to what these pools need."""
 
     pools: tuple[Pool, ...]
 
@@ -206,14 +212,15 @@ class FinishPool:
 
 @dataclass(frozen=True)
 class PutPool:
-    """An object's pool, as the object wants it. What is wrong with it is told to the object."""
+    """Creates or changes the pool of an object. If its specification is refused, the reason is written to the object's status."""
 
     declared: Declared
 
 
 @dataclass(frozen=True)
 class DrainPool:
-    """Durably. With `gone`, only after a direct read showed that the object with this UID is gone."""
+    """Starts to drain a pool. `gone` is the UID of its object: the drain then starts only after a direct read showed that this
+    object is gone."""
 
     name: str
     pool_id: str
@@ -222,7 +229,7 @@ class DrainPool:
 
 @dataclass(frozen=True)
 class Guard:
-    """The object must not vanish before its pool's drain is durable."""
+    """Keeps the cluster from removing the object before its pool's drain is stored."""
 
     declared: Declared
 
@@ -240,7 +247,7 @@ class UpdateStatus:
 
 @dataclass(frozen=True)
 class Quarantine:
-    """Something that we do not understand and must not touch: say so, once."""
+    """Records, once, a pod that Holdfast does not understand and must not touch."""
 
     name: str
     reason: str

@@ -1,4 +1,4 @@
-"""Every worker falls into exactly one named case of the failure table; each case says what to do about it. Pure."""
+"""Classify every worker as exactly one case of the failure table, with the actions for that case. Pure."""
 
 from dataclasses import replace
 
@@ -34,17 +34,17 @@ from .observed import Case, Observed, Verdict
 
 log = structlog.get_logger()
 
-SILENT = 60.0  # seconds of heard time without a word: three missed polls of 20 s
-SPAWN_LOOK = 5.0  # a row without a pod for so long: its creator died, or the outcome is unknown
-RETIRING_LOOK = 2.0  # a worker retires: its pod's end is looked for again after this, between two full passes
-ASK_AGAIN = 30.0  # a pod that should end and still lives is asked again: whoever watched its deadline may be dead
-RETIRING_GRACE = 30.0  # nobody holds it: a container that ignores SIGTERM must not keep its node and its slot for a drain's hour
-STAMP_GRACE = 2.0  # an agent's word is stored within 1 s: if it did something since it was stamped, that has been heard by then
-ORPHAN_GRACE = 45.0  # a pod without a row may be older than our view of rows; 60 s with the pass's own period
+SILENT = 60.0  # seconds of heard time without a report: three missed polls of 20 s
+SPAWN_LOOK = 5.0  # seconds; a row still without a pod then means that its creator died, or that the outcome is unknown
+RETIRING_LOOK = 2.0  # seconds after which a retiring worker's pod is read again, between two full passes
+ASK_AGAIN = 30.0  # seconds; then a pod that should end is deleted again, because the process that enforces its grace may be dead
+RETIRING_GRACE = 30.0  # seconds; without a holder, a container that ignores SIGTERM must not keep its slot for drain.grace (1 h)
+STAMP_GRACE = 2.0  # seconds; reports are stored within 1 s, so by then we know what the agent did since the stamp
+ORPHAN_GRACE = 45.0  # seconds, because pods and rows are not read at the same moment; 60 s with the period of full passes
 
 
 def classify(row: Row | None, pod: Pod | None, observed: Observed) -> Verdict:
-    """Exactly one case for each worker. The order of the questions is the order of precedence."""
+    """Returns exactly one case per worker. The order of the checks is the order of precedence."""
     compared = _compared(row, pod, observed) if observed.state.recovering else []
     if pod is not None and pod.stamp is not None and pod.stamp.fence > observed.state.last_fence:
         reason = "a pod carries a fence that this database never gave"
@@ -55,11 +55,11 @@ def classify(row: Row | None, pod: Pod | None, observed: Observed) -> Verdict:
         assert pod is not None
         return stranger(pod, observed)
     if pod is not None and row.worker.pod_uid is not None and pod.uid != row.worker.pod_uid:
-        pod = None  # identity is the UID: a pod of the same name is not this worker's
+        pod = None  # the UID is the identity: another pod of the same name is not this worker's
     if pod is None:
         return without_pod(row, observed)
     if row.claim_state == "assigned" and (left := compare.left_to(row, pod)) is not None:
-        return Verdict(Case.UNHEARD, [Acknowledged(row.worker.id, left[2])])  # it runs, or has run: then its exit code counts
+        return Verdict(Case.UNHEARD, [Acknowledged(row.worker.id, left[2])])  # its command runs or has run: its exit code counts
     if pod.phase == "ended":
         return ended(row, pod)
     if row.worker.state == "retiring":
@@ -74,14 +74,14 @@ def classify(row: Row | None, pod: Pod | None, observed: Observed) -> Verdict:
 
 
 def living(row: Row, pod: Pod, observed: Observed) -> Verdict:
-    """Warm, parked or held, on a pod that lives."""
+    """Judges a warm, parked or held worker whose pod is alive."""
     worker, heartbeat = row.worker, row.heartbeat
     free = worker.state in ("warm", "parked")
     doubted = worker.suspect_since is not None or not worker.confirmed
     if doubted and compare.left_to(row, pod) is not None:
-        return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])  # its agent has reported, for the last time, and left
+        return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])  # its agent has sent its last report and exited
     if free and not pod.agent_running:
-        # It works for a claim that we do not know: not to be ended, and not to be given out.
+        # It works for a claim that has no row, so it must be neither ended nor given out.
         reason = "its agent has left it to a claim that we do not know"
         return Verdict(Case.STRANGE_HOLD, [] if worker.suspect_since else [Suspect(worker.id, worker.version, reason)])
     if free and not pod.schedulable:
@@ -97,30 +97,30 @@ def living(row: Row, pod: Pod, observed: Observed) -> Verdict:
                 [Protect(worker.id, pod.uid, worker.claim, worker.tenant, worker.fence)],
             )
     if worker.state == "held" and row.claim_state == "active" and row.seal and not pod.agent_running and not pod.sealed:
-        # Never before it has acknowledged: a channel that closes under an answer on its way loses it.
+        # Only after the acknowledgement, because closing the channel earlier could lose an answer that is being sent.
         return Verdict(Case.UNSEALED, [Seal(worker.id, pod.uid)])
-    if row.agent and pod.agent_running:  # else it reports with its end, and says nothing before
+    if row.agent and pod.agent_running:  # a job's agent exits after the hand-over, so no heartbeat is expected then
         silent = (heartbeat.age if heartbeat else row.age) > SILENT
         idle = heartbeat is not None and not silent and heartbeat.doing == "idle" and heartbeat.claim is None
         if worker.state == "held" and row.claim_state == "active" and idle and row.age > SILENT:
-            # Nothing on P2's list: it can only be said aloud.
+            # P2's list has no end for this, so the worker is only marked as suspect.
             known = worker.suspect_since is not None
             reason = "its agent is idle although its claim is active"
             return Verdict(Case.AGENT_IDLE, [] if known else [Suspect(worker.id, worker.version, reason)])
         if silent and free and row.silence == "retire":
             return Verdict(Case.SILENT_RETIRE, _let_go(row, "silent for 60 s (silence: retire)"))
         if silent and worker.suspect_since is None:
-            return Verdict(Case.SILENT, [Suspect(worker.id, worker.version, "no word from its agent for 60 s")])
+            return Verdict(Case.SILENT, [Suspect(worker.id, worker.version, "its agent has not reported for 60 s")])
         current = heartbeat is not None and heartbeat.age < SILENT / 2 and (worker.confirmed or heartbeat.spoke_since_recovery)
         if not silent and doubted and current and not free:
             return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])
         if free and heartbeat is not None and heartbeat.claim is not None and row.age > SILENT:
             if heartbeat.claim_ended:
-                # It was told to end and has not, for a minute: nobody else can ever be given this worker.
+                # The agent was sent the end a minute ago and still holds the claim, so the worker can never be given out again.
                 reason = f"its agent does not let go of {heartbeat.claim}, which has ended"
                 return Verdict(Case.HOLDS_ON, _let_go(row, reason, counted=False))
             if worker.suspect_since is None:
-                # It works for a claim that we do not know: not to be ended, and not to be given out.
+                # It works for a claim that has no row, so it must be neither ended nor given out.
                 reason = f"its agent holds {heartbeat.claim}, which we do not know"
                 return Verdict(Case.STRANGE_HOLD, [Suspect(worker.id, worker.version, reason)])
     held_by_agent = row.agent and (
@@ -135,7 +135,8 @@ def living(row: Row, pod: Pod, observed: Observed) -> Verdict:
 
 
 def _just_stamped(pod: Pod, heartbeat: Heartbeat | None, now: float) -> bool:
-    """Its agent may have done something that is not stored yet. The stamp's age counts, not the pod's; clocks may differ."""
+    """Returns whether the stamp is so new that what its agent did since may not be stored yet. It measures the stamp's age, not
+    the pod's, and takes its absolute value, because the two clocks may differ."""
     if pod.stamp is None:
         return False
     age = now - pod.stamp.at
@@ -157,14 +158,14 @@ def starting(row: Row, pod: Pod) -> Verdict:
 
 
 def ended(row: Row, pod: Pod) -> Verdict:
-    """The pod's process is over. Under a claim this is proof of death, once a direct read has confirmed it."""
+    """Judges a worker whose pod has ended. Under a claim this is proof of death, once a direct read has confirmed it."""
     worker, proof = row.worker, Proof(pod.name, pod.uid)
     if worker.state == "retiring":
         return Verdict(Case.RETIRED, [Bury(worker.id, pod.uid, "its process ended"), ForgetPod(pod.name, pod.uid)])
     if worker.state == "held":
         known = pod.exit_code if pod.exit_fence == worker.fence else None
         if known is not None and not -1024 <= known <= 1024:
-            known = None  # not an exit code: whoever wrote it, it says nothing
+            known = None  # out of range, so it is not an exit code
         return death(row, proof, "its worker's process ended", known, untouched=pod.untouched)
     if worker.state == "spawning":
         return Verdict(Case.POD_ENDED_FREE, [replace(_failed_start(row, "it ended before it was ready"), proof=proof)])
@@ -176,10 +177,10 @@ def death(row: Row, proof: Proof, reason: str, exit_code: int | None, *, untouch
     assert worker.claim is not None
     assert worker.fence is not None
     if row.claim_state == "assigned":
-        # Not acknowledged, so nothing has started: the claim keeps its place and gets another worker.
+        # Not acknowledged, so nothing has started. The claim keeps its place and gets another worker.
         return Verdict(Case.POD_ENDED_ASSIGNED, [Requeue(worker.claim, worker.fence, reason, proof=proof)])
     if untouched and not row.claim_secret:
-        # Acknowledged, and yet its container provably never started: it may run, for the first time, elsewhere (P8).
+        # Acknowledged, but its container provably never started, so the claim may run on another worker for the first time (P8).
         return Verdict(
             Case.POD_ENDED_UNTOUCHED,
             [Requeue(worker.claim, worker.fence, f"{reason} before it began", proof=proof, untouched=True)],
@@ -197,7 +198,7 @@ def death(row: Row, proof: Proof, reason: str, exit_code: int | None, *, untouch
 def terminating(row: Row) -> Verdict:
     worker = row.worker
     if worker.state == "held":
-        return Verdict(Case.TERMINATING_BUSY)  # it drains; the pod's end decides
+        return Verdict(Case.TERMINATING_BUSY)  # the worker drains; its claim is judged when the pod has ended
     return Verdict(Case.TERMINATING_FREE, _let_go(row, "its pod is being ended from outside", counted=False))
 
 
@@ -229,7 +230,7 @@ def without_pod(row: Row, observed: Observed) -> Verdict:
 
 
 def stranger(pod: Pod, observed: Observed) -> Verdict:
-    """Our installation's pod, without a row."""
+    """Judges a pod of this installation that has no row."""
     heartbeat = observed.heartbeats.get(pod.name)
     age = max(observed.now - pod.created_at, observed.strange.get(pod.name, 0.0))
     if pod.phase == "ended":
@@ -241,18 +242,19 @@ def stranger(pod: Pod, observed: Observed) -> Verdict:
     from_before = compare.from_before(pod, observed.state)
     if from_before and heartbeat is not None and _says_idle(heartbeat):
         return Verdict(Case.ORPHAN_IDLE, [compare.adopt_free(pod, spent=heartbeat.reset_fence is not None)])
-    # What has not started and whose agent has never spoken nobody was ever given: its row alone was lost.
+    # A pod that has not started and whose agent has never reported was never given out: only its row is lost, so it may be ended.
     began = pod.phase != "pending" or heartbeat is not None or pod.protected
     if from_before and began:
         return Verdict(Case.ORPHAN_FROM_BEFORE, _quarantine(pod, observed, "a pod without a row, of another epoch"))
     if pod.terminating and not observed.whole:
-        return Verdict(Case.ORPHAN)  # asked again by full passes only: each change of the pod is looked at
+        return Verdict(Case.ORPHAN)  # only full passes delete it again, because every change of the pod leads to a look
     delete = DeletePod(pod.name, pod.uid, 30.0, orphan=True, counted=not pod.terminating, reason="a pod without a row")
     return Verdict(Case.ORPHAN, [delete])
 
 
 def _says_idle(heartbeat: Heartbeat) -> bool:
-    """Its agent's own word of late: its row was in commits that were lost, and it was too late for the comparison."""
+    """Returns whether the agent has recently reported that it is idle. Then only the worker's row was lost, and the report came
+    too late for the comparison."""
     return heartbeat.age < SILENT and heartbeat.doing == "idle" and heartbeat.claim is None
 
 
@@ -261,7 +263,8 @@ def _quarantine(pod: Pod, observed: Observed, reason: str) -> list[Action]:
 
 
 def _let_go(row: Row, reason: str, *, counted: bool = True) -> list[Action]:
-    """Condemns a free worker, but not an unconfirmed one: it may be busy, and only its pod's end would prove that it is not."""
+    """Condemns a free worker unless it is unconfirmed. An unconfirmed worker may be busy, and only the end of its pod would prove
+    that it is not."""
     worker = row.worker
     return [Condemn(worker.id, worker.version, reason, counted=counted)] if worker.confirmed else []
 
@@ -272,9 +275,9 @@ def _failed_start(row: Row, reason: str) -> Condemn:
 
 
 def _compared(row: Row | None, pod: Pod | None, observed: Observed) -> list[Action]:
-    """What the pod and its agent know that the database does not."""
+    """Returns what to store because the pod or its agent knows it and the database does not."""
     if pod is None:
-        return []  # judged after recovery, as any other pod that is gone
+        return []  # judged after recovery, as any other missing pod
     heartbeat = row.heartbeat if row is not None else observed.heartbeats.get(pod.name)
     if adoptions := compare.compare(row, pod, heartbeat):
         return [*adoptions]
@@ -283,7 +286,7 @@ def _compared(row: Row | None, pod: Pod | None, observed: Observed) -> list[Acti
 
 
 def new_facts(row: Row, pod: Pod) -> Facts | None:
-    """What the cluster reports, where the row shows something else."""
+    """Returns what the cluster reports, or None if the row shows the same."""
     worker = row.worker
     if worker.pod_uid != pod.uid:
         return None

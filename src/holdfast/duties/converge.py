@@ -1,4 +1,4 @@
-"""Compare each worker's row with its pod, and do what its case asks for."""
+"""Compare each worker's row with its pod, and plan the actions of its case."""
 
 import asyncio
 from collections.abc import Iterable
@@ -18,23 +18,23 @@ log = structlog.get_logger()
 
 
 class Converge:
-    """The full pass; `observe_some` looks at a few workers after a hint."""
+    """The full pass; `observe_some` reads only a few workers, after a hint."""
 
     name = "converge"
     period = 15.0
 
     def __init__(self) -> None:
-        # Hints for cheaper or calmer passes, never authority: a replica that takes over starts without them.
+        # Hints that make passes cheaper. Nothing depends on them, because a replica that takes over starts without them.
         self._missing: frozenset[str] = frozenset()
         self._quarantined: frozenset[str] = frozenset()
-        self._strange: dict[str, float] = {}  # UIDs of pods without a row → when we first saw them, by our own clock
+        self._strange: dict[str, float] = {}  # UIDs of pods without a row → when first seen, by this replica's clock
 
     async def observe(self, ports: Ports) -> Observed:
         pods = {pod.name: pod for pod in await ports.cluster.pods()}
         rows = {row.worker.id: row for row in await ports.store.workers.rows(None)}
         known = sum(row.worker.pod_uid is not None for row in rows.values())
         if not pods and known > 1:
-            # P7: a list that is empty all at once is a list that is wrong.
+            # P7: when all pods vanish at the same time, the list is wrong, not the pods.
             raise ClusterUnavailable(f"no pods are listed, and {known} workers had one")
         observed = await self._observed(ports, pods, rows)
         self._missing = frozenset(
@@ -43,7 +43,7 @@ class Converge:
         return observed
 
     async def observe_some(self, ports: Ports, names: Iterable[str]) -> Observed:
-        """Absence here is proof already."""
+        """Reads these workers only. A pod that is missing from this view is provably absent."""
         names = sorted(names)
         pods = await ports.cluster.read_cached(names)
         rows = {row.worker.id: row for row in await ports.store.workers.rows(names)}
@@ -60,8 +60,9 @@ class Converge:
         return Observed(pods, rows, heartbeats, state, now, self._missing | proven, self._quarantined, not proven, strange)
 
     def _strange_for(self, uids: dict[str, str], *, whole: bool) -> dict[str, float]:
-        """For how long each has been without a row. Pods have the cluster's clock, rows the database's: where that one jumped
-        back, an orphan would stay young for as long."""
+        """Returns for how many seconds this replica has seen each pod without a row. The pod's own age is not enough: it is the
+        difference of the database's and the cluster's clock, so after a jump back an orphan would look too young for that
+        long."""
         now = asyncio.get_running_loop().time()
         known = {uid: since for uid, since in self._strange.items() if uid in uids.values() or not whole}
         self._strange = dict.fromkeys(uids.values(), now) | known
@@ -78,14 +79,14 @@ class Converge:
         if observed.state.recovering and observed.whole:
             actions += finish(observed.pods.values(), observed.rows, observed.heartbeats, observed.state, actions)
         self._quarantined |= {a.name for a in actions if isinstance(a, Quarantine)}
-        # Last: facts raise a row's version, and would make every other action of this plan stale.
+        # Facts come last, because they raise a row's version, which would make the other actions of this plan stale.
         return [*actions, ShowFacts(tuple(facts))] if facts else actions
 
     def _of_one(self, row: Row | None, pod: Pod | None, observed: Observed) -> list[Action]:
-        """One worker that cannot be judged must not keep all others from it."""
+        """Plans for one worker. An error is logged and not raised, so that one worker cannot stop the pass for all others."""
         try:
             return classify(row, pod, observed).actions
         except Exception:
             name = row.worker.id if row is not None else pod.name if pod is not None else "?"
-            log.exception("a worker cannot be judged", worker=name)
+            log.exception("could not classify a worker; it is skipped", worker=name)
             return []

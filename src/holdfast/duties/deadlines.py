@@ -1,15 +1,15 @@
-"""End claims whose time is up, and mend hand-overs that stopped."""
+"""End claims whose time is up, and repair hand-overs that make no progress."""
 
 from ..ports.store import Due
 from .actions import Action, EndClaim, HandOver, Requeue
 from .duty import Ports
 
-# A hand-over is repaired within 15 s (failure table), in two steps: first again with the same worker, then with another.
-OFFER_STALL = 4.0  # protection takes at most 3 tries of 1 s; after that its replica is dead
-DELIVER_STALL = 6.0  # a live agent's poll looks every 3 s; twice that without a fetch is an agent that is cut off
+# A stalled hand-over is repaired within 15 s (failure table): first with the same worker again, then with another one.
+OFFER_STALL = 4.0  # seconds; protection takes at most 3 tries of 1 s each, so after that its replica is dead
+DELIVER_STALL = 6.0  # a live agent's poll checks every 3 s, so after two missed checks the agent is cut off
 ACTIVATE_STALL = 12.0  # four missed progress reports of 3 s each
 FIRST_STALL = min(OFFER_STALL, DELIVER_STALL, ACTIVATE_STALL)
-BATCH = 500  # a pass stays short; what is left is due again in the next
+BATCH = 500  # claims per pass, so that a pass stays short; the next pass takes the rest
 
 
 class Deadlines:
@@ -24,7 +24,7 @@ class Deadlines:
 
 
 def decide(due: Due) -> Action | None:
-    """What is due for one claim; the order of the questions is the order of precedence."""
+    """Returns the action that is due for one claim, or None. The order of the checks is the order of precedence."""
     if due.state == "waiting":
         if not due.pool_live:
             return _end(due, "refused", "pool_deleted", "its pool was deleted before a worker was free")

@@ -1,4 +1,4 @@
-"""The one shape of a duty."""
+"""The protocol that every duty implements."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from .actions import Action
 
 @dataclass(frozen=True)
 class Ports:
-    """Where a duty looks. Reading only: effects go through actions."""
+    """What a duty reads from. A duty never writes here: its effects are actions."""
 
     store: Store
     cluster: Cluster
@@ -19,7 +19,7 @@ class Ports:
 
 @runtime_checkable
 class Parted(Protocol):
-    """A view so large that its plan is made in slices."""
+    """A view that is so large that it is planned in slices."""
 
     def parts(self) -> Iterable[Any]: ...
 
@@ -29,7 +29,7 @@ class Duty(Protocol):
     period: float  # seconds between passes; a hint may wake it sooner
 
     async def observe(self, ports: Ports) -> Any:
-        """Read what is needed, or raise: a pass that could not read has not succeeded."""
+        """Reads what the plan needs, or raises. A pass that could not read has not succeeded."""
 
     def plan(self, observed: Any) -> list[Action]:
-        """What to do about it. Pure: the same view gives the same plan."""
+        """Returns the actions for this view. Pure: the same view gives the same plan."""

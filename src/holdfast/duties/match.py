@@ -1,4 +1,4 @@
-"""Pair waiting claims with free workers where the claim path itself did not: the backstop."""
+"""Pair waiting claims with free workers. This is the fallback for pairs that the claim path did not make itself."""
 
 from .actions import Action, Match
 from .duty import Ports

@@ -1,4 +1,4 @@
-"""What `converge` sees of all workers at once, and the name that each of them gets. Pure."""
+"""What `converge` reads about all workers, and the names of the cases. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from ..ports.recovery import Recovery
 from ..ports.store import Row
 from .actions import Action
 
-PART = 500  # workers that are judged between two moments in which requests are served: about 5 ms
+PART = 500  # workers that are judged before the event loop serves requests again: about 5 ms
 
 
 class Case(StrEnum):
@@ -55,7 +55,8 @@ class Case(StrEnum):
 
 @dataclass(frozen=True)
 class Observed:
-    """Pods are read before rows: a claim made in between shows on the row, so nothing is taken for free that is not."""
+    """Pods are read before rows. A claim that is assigned in between shows on the row, so its worker is not taken for a free
+    one."""
 
     pods: dict[str, Pod]
     rows: dict[str, Row]
@@ -64,11 +65,12 @@ class Observed:
     now: float
     missing_before: frozenset[str] = frozenset()
     quarantined: frozenset[str] = frozenset()
-    whole: bool = True  # every pod and every row, not just some
-    strange: Mapping[str, float] = field(default_factory=dict)  # for how many seconds we have seen pods without a row
+    whole: bool = True  # False when only some pods and rows were read
+    strange: Mapping[str, float] = field(default_factory=dict)  # seconds since each pod was first seen without a row
 
     def parts(self) -> Iterator["Observed"]:
-        """In slices, so that requests are served in between. Recovery is judged by the whole."""
+        """Yields the view in slices, so that requests are served in between. During recovery it yields the whole view, because
+        the end of recovery depends on all workers."""
         names = sorted(self.rows.keys() | self.pods.keys())
         if self.state.recovering or len(names) <= PART:
             yield self

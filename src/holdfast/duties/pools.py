@@ -1,4 +1,4 @@
-"""Keep pools in step with what people declare: objects become pools, pools tell their objects how they are; drained ones go."""
+"""Keep pools and declared objects in step: create and change pools, write the status of objects, and close drained pools."""
 
 from dataclasses import dataclass
 
@@ -14,9 +14,9 @@ from .scale import free_target
 
 @dataclass(frozen=True)
 class Observed:
-    """Objects are read before rows: a pool that was put in between is not taken for one without an object."""
+    """Objects are read before rows. Otherwise a pool that is created in between would look like a pool without an object."""
 
-    declared: list[Declared] | None  # None: nobody declares pools here
+    declared: list[Declared] | None  # None when pools cannot be declared as objects here
     loads: list[PoolLoad]
 
 
@@ -44,18 +44,18 @@ def drained(load: PoolLoad) -> bool:
 
 
 def of_object(declared: Declared, loads: list[PoolLoad]) -> list[Action]:
-    """What one object asks for."""
+    """Returns the actions for one object."""
     mine = next((load for load in loads if load.pool.id == declared.pool_id), None)
     live = next((load for load in loads if load.pool.name == declared.name and load.pool.state == "live"), None)
     if declared.deleting:
         if mine is not None and mine.pool.state == "live":
             return [DrainPool(mine.pool.name, mine.pool.id)]
-        return [Release(declared)] if declared.guarded else []  # its drain is durable: the name is free at once
+        return [Release(declared)] if declared.guarded else []  # the drain is stored, and the name is free
     guard: list[Action] = [] if declared.guarded else [Guard(declared)]
     if live is None:
         return [*guard, PutPool(declared)] if mine is None else guard
     if live.pool.id != declared.pool_id:
-        if live.pool.source == "cr":  # of an object that is gone, and this one has its name
+        if live.pool.source == "cr":  # the pool belongs to an object that is gone and had the same name
             return [*guard, DrainPool(live.pool.name, live.pool.id)]
         taken = Condition("Ready", False, "NameTaken", f"the API has a pool {declared.name!r}: delete it, or rename this one")
         return [*guard, UpdateStatus(declared, PoolStatus(generation=declared.generation, conditions=(taken,)))]
@@ -65,7 +65,7 @@ def of_object(declared: Declared, loads: list[PoolLoad]) -> list[Action]:
 
 
 def wanted(declared: Declared) -> PoolSpec | None:
-    """None: it cannot be read. Whoever puts it says why."""
+    """Returns the object's specification, or None when it is invalid. `PutPool` then writes the reason to the object's status."""
     try:
         return msgspec.convert(declared.spec, PoolSpec)
     except msgspec.ValidationError:
@@ -73,9 +73,9 @@ def wanted(declared: Declared) -> PoolSpec | None:
 
 
 def vanished(declared: list[Declared], loads: list[PoolLoad]) -> list[Action]:
-    """Pools whose objects went without waiting for us: they drain from our rows all the same, once a direct read agrees."""
+    """Drains pools whose objects were removed without waiting for the release, once a direct read confirms it."""
     there = {each.pool_id for each in declared}
-    names = {each.name for each in declared if not each.deleting}  # else the object of that name drains it
+    names = {each.name for each in declared if not each.deleting}  # these pools are drained by the object that now has their name
     return [
         DrainPool(load.pool.name, load.pool.id, gone=load.pool.id.removeprefix("p-"))
         for load in loads
@@ -101,27 +101,29 @@ def status(declared: Declared, load: PoolLoad) -> PoolStatus:
 
 
 def not_taken(declared: Declared, load: PoolLoad | None, word: str, reason: str) -> PoolStatus:
-    """For an object whose specification cannot be taken, for good or for now. A pool that it has goes on as it was: its figures
-    stay true, and all who watch them (an autoscaler does) see no difference. The generation is the one that was judged."""
+    """Returns the status of an object whose specification is refused or could not be checked. If the object has a pool, that pool
+    continues unchanged, so its counts stay true for readers such as an autoscaler. The generation is that of the refused
+    specification."""
     if load is None:
         ready, degraded = Condition("Ready", False, word, reason), Condition("Degraded", True, word, reason)
         return PoolStatus(generation=declared.generation, conditions=(ready, degraded))
     degraded = Condition("Degraded", True, word, f"the pool goes on as it was: {reason}")
-    said = tuple(degraded if each.type == "Degraded" else each for each in conditions(load))
-    return msgspec.structs.replace(status(declared, load), conditions=said)
+    updated = tuple(degraded if each.type == "Degraded" else each for each in conditions(load))
+    return msgspec.structs.replace(status(declared, load), conditions=updated)
 
 
 def conditions(load: PoolLoad) -> tuple[Condition, ...]:
-    """Ready: it could serve a claim now, as far as its size allows. Degraded: something is wrong that more time does not mend."""
+    """Returns the conditions of a pool. Ready: it has as many free workers as its size allows now. Degraded: something is wrong
+    that does not pass with time."""
     pool, spec = load.pool, load.pool.spec
     possible = max(0, min(spec.warm, spec.max - load.held - load.parked))
     if load.free_ready >= possible:
         reason = "WarmTargetMet" if possible == spec.warm else "Saturated"
-        said = f"{load.free_ready} free workers of {spec.warm} wanted; {load.held} held, {spec.max} at most"
-        ready = Condition("Ready", True, reason, said)
+        message = f"{load.free_ready} free workers of {spec.warm} wanted; {load.held} held, {spec.max} at most"
+        ready = Condition("Ready", True, reason, message)
     else:
-        said = f"{load.free_ready} free workers of {spec.warm} wanted; {load.spawning} starting"
-        ready = Condition("Ready", False, "SpawnsFail" if pool.trouble else "Starting", said)
+        message = f"{load.free_ready} free workers of {spec.warm} wanted; {load.spawning} starting"
+        ready = Condition("Ready", False, "SpawnsFail" if pool.trouble else "Starting", message)
     degraded = Condition("Degraded", pool.trouble is not None, "SpawnsFail" if pool.trouble else "AsExpected", pool.trouble or "")
     frozen = Condition("Frozen", pool.frozen is not None, "Frozen" if pool.frozen else "NotFrozen", pool.frozen or "")
     return ready, degraded, frozen

@@ -1,10 +1,10 @@
-"""Forget what nobody needs any more: old history, dead replicas, outputs."""
+"""Remove what is no longer needed: old history, dead replicas, outputs."""
 
 from .actions import Action, PruneHistory, PruneOutputs
 from .duty import Ports
 
-OUTPUT_SECONDS = 24 * 3600.0  # how long an output is kept after its claim's end
-KEEP_DAYS = 7  # pinned by a test to be longer than a claim may be held and its key remembered
+OUTPUT_SECONDS = 24 * 3600.0  # an output is kept for this long after its claim's end
+KEEP_DAYS = 7  # a test checks that this is longer than the longest claim plus the time for which its key is kept
 
 
 class Prune:
@@ -12,7 +12,7 @@ class Prune:
     period = 600.0
 
     async def observe(self, ports: Ports) -> set[str] | None:
-        """Which outputs are to be kept; None: a database that lost commits does not know."""
+        """Returns the claims whose outputs are kept, or None when the database lost commits and may not know all of them."""
         state = await ports.store.recovery.state()
         if state.recovering or (state.recovered_ago is not None and state.recovered_ago < OUTPUT_SECONDS):
             return None

@@ -1,4 +1,4 @@
-"""Keep each pool at its size: spawn what is missing, let go of what is free and not wanted, roll old revisions over."""
+"""Keep each pool at its size: spawn missing workers, condemn surplus free ones, and replace workers of old revisions."""
 
 import math
 from itertools import zip_longest
@@ -7,11 +7,11 @@ from ..ports.store import PoolLoad
 from .actions import Action, Condemn, Spawn
 from .duty import Ports
 
-COOLDOWN = 30.0  # between two steps down, so that a short lull does not cost the next burst its warm workers
-STARTING_FLOOR = 4  # so many may start at once in a small pool …
-STARTING_SHARE = 0.25  # … and this share of max in a large one: a bad template must not fill the cluster with failing pods
-SLICE = 8  # pods of one action: a pass shows its progress between two, and each call may take a second
-SLICES = 4  # of one pass: what has to go must not wait for hundreds of pods to come, nor one pool for another's
+COOLDOWN = 30.0  # seconds between two steps down, so that a short lull does not cost the next burst its warm workers
+STARTING_FLOOR = 4  # workers that may start at the same time in a small pool …
+STARTING_SHARE = 0.25  # … or this share of max in a large one: a bad template must not fill the cluster with failing pods
+SLICE = 8  # pods per action, because progress is reported after each action and one pod may take a second
+SLICES = 4  # actions per pass, because neither endings nor other pools must wait until hundreds of pods are created
 
 
 class Scale:
@@ -30,7 +30,7 @@ class Scale:
 
 
 def plan_pool(load: PoolLoad) -> list[Action]:
-    """What one pool needs. A frozen pool needs nothing; a draining one lets go of everything that is free."""
+    """Returns the actions for one pool. A frozen pool needs none; a draining pool condemns all its free workers."""
     pool = load.pool
     if pool.frozen is not None:
         return []
@@ -43,14 +43,14 @@ def plan_pool(load: PoolLoad) -> list[Action]:
 
 
 def free_target(load: PoolLoad) -> int:
-    """How many workers should be warm or coming: the warm target, on top of busy ones and of those that waiting claims are
-    about to take; one more stands for all demand that is blocked by caps, so that a fully capped pool never freezes."""
+    """Returns how many workers should be free or starting: the warm target, plus one per waiting claim that can be served. One
+    more stands for all claims that are blocked by caps, so that a pool with only blocked claims does not stand still."""
     blocked = 1 if load.waiting > load.servable else 0
     return load.pool.spec.warm + load.servable + blocked
 
 
 def present(load: PoolLoad) -> int:
-    """What takes a slot of max: everything that still runs, retiring workers too."""
+    """Returns how many slots of max are taken: by every worker whose pod may still run, retiring ones too."""
     return load.spawning + load.warm + load.unusable + load.held + load.parked + load.retiring
 
 
@@ -66,16 +66,17 @@ def grow(load: PoolLoad) -> list[Action]:
 
 
 def shrink(load: PoolLoad, going: int = 0) -> list[Action]:
-    """Let free workers go when there are more than wanted: those that still start first, then the oldest; a quarter at a time,
-    with a cooldown, and never so many that the brake, which is for what nobody wanted, would take it for a fault."""
-    surplus = load.spawning + load.warm - going - free_target(load)  # what a rollout takes is no surplus any more
-    over = present(load) - load.retiring - going - load.pool.spec.max  # max was lowered: no cooldown for that
+    """Condemns free workers when there are more than wanted: first those that are still starting, then the oldest. It takes a
+    quarter per step, with a cooldown, and at most half of what the brake still allows, because the brake must only trip for
+    unintended endings."""
+    surplus = load.spawning + load.warm - going - free_target(load)  # workers that a rollout takes are not surplus
+    over = present(load) - load.retiring - going - load.pool.spec.max  # positive after max was lowered; no cooldown then
     step = max(over, 0)
     if surplus > 0 and (load.shrunk_ago is None or load.shrunk_ago >= COOLDOWN):
         step = max(step, math.ceil(surplus / 4))
     step = min(step, max(surplus, over), load.brake_room // 2)
     pool_id, wanted = load.pool.id, free_target(load)
-    floor = wanted if over <= 0 else None  # claims may be served between this look and the deed
+    floor = wanted if over <= 0 else None  # claims may take free workers between this read and the condemn
     return [
         Condemn(worker, version, f"the pool wants {wanted} free workers", pool_id=pool_id, floor=floor)
         for worker, version in (load.starting + load.fresh_warm)[: max(0, step)]
@@ -83,10 +84,10 @@ def shrink(load: PoolLoad, going: int = 0) -> list[Action]:
 
 
 def rollout(load: PoolLoad) -> list[Action]:
-    """Replace free workers of an old revision, a few at a time; busy ones finish first and then retire by themselves. Old ones
-    that still start go at once: nobody can use them, and a bad template must not hold its correction up."""
+    """Replaces free workers of an old revision, a few at a time. Busy ones finish first and then retire. Old ones that are still
+    starting go at once, because they serve no claim yet, and a bad template must not delay its correction."""
     spec, reason = load.pool.spec, f"rollout to revision {load.pool.revision}"
-    # What could be ready at all: a pool full of busy workers is not short of free ones.
+    # How many could be free at all: a pool that is full of busy workers lacks no free ones.
     possible = max(0, min(spec.warm, spec.max - load.held - load.parked - load.unusable))
     unavailable = max(0, possible - load.free_ready)
     step = max(0, spec.unavailable(spec.warm) - unavailable)
@@ -94,7 +95,7 @@ def rollout(load: PoolLoad) -> list[Action]:
 
 
 def parked_ends(load: PoolLoad) -> list[Action]:
-    """Past its TTL a parked worker goes, unless the pool keeps a floor of them; above the cap the oldest go."""
+    """Condemns parked workers past their TTL, as long as at least park.min stay parked, and the oldest ones above park.max."""
     spec = load.pool.spec.park
     spare = load.parked - spec.min
     ends = [

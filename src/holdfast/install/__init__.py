@@ -1,4 +1,4 @@
-"""What an installation on Kubernetes consists of, as objects."""
+"""Build the objects of an installation on Kubernetes."""
 
 from .manifests import objects
 from .values import Secrets, Values

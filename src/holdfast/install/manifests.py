@@ -1,4 +1,4 @@
-"""All objects of an installation, in the order in which they should be applied. The namespace is not one of them."""
+"""Build all objects of an installation, in the order in which to apply them. The namespace is not included."""
 
 from base64 import b64encode
 from importlib.resources import files
@@ -10,13 +10,13 @@ from ..kubernetes import rights
 from . import monitoring, postgres, replicas
 from .values import Secrets, Values, check
 
-SHARED = {"app.kubernetes.io/name": "holdfast"}  # of what all installations of a cluster have in common
+SHARED = {"app.kubernetes.io/name": "holdfast"}  # labels of objects that all installations of a cluster share
 WORKERS, HEADROOM = "holdfast-worker", "holdfast-headroom"
 Json = dict[str, Any]
 
 
 def objects(values: Values) -> list[Json]:
-    """Raises Wrong when the values make no installation."""
+    """Returns all objects. Raises Wrong if the values are invalid."""
     check(values)
     found = [custom_resource()] if values.crd else []
     found += priority_classes(values) if values.priority_classes else []
@@ -35,8 +35,8 @@ def custom_resource() -> Json:
 
 
 def priority_classes(values: Values) -> list[Json]:
-    """Workers above what has no class: preemption asks no budget. Placeholders below everything, but not below what
-    cluster-autoscaler still makes room for (-10)."""
+    """Returns the two priority classes. Workers are above pods without a class, because preemption ignores disruption budgets.
+    Placeholders are below everything, but not below -10, because cluster-autoscaler adds no nodes for lower priorities."""
 
     def made(name: str, value: int, preemption: str, description: str) -> Json:
         return {
@@ -50,7 +50,7 @@ def priority_classes(values: Values) -> list[Json]:
 
     return [
         made(WORKERS, 1000, values.preemption, "Workers of Holdfast whose pool names no other class."),
-        made(HEADROOM, -10, "Never", "Placeholders of Holdfast, which give way to anything."),
+        made(HEADROOM, -10, "Never", "Placeholders of Holdfast, which pods of a higher priority may preempt."),
     ]
 
 
@@ -59,7 +59,7 @@ def service_account(values: Values) -> Json:
         "apiVersion": "v1",
         "kind": "ServiceAccount",
         "metadata": _meta(values),
-        "automountServiceAccountToken": False,  # the replicas' pods ask for it themselves
+        "automountServiceAccountToken": False,  # the replicas' pods set this to true themselves
     }
 
 
@@ -78,7 +78,7 @@ def role(values: Values) -> list[Json]:
 
 
 def cluster_role(values: Values) -> list[Json]:
-    """A colon is in no name of a namespace or an installation: two of them never share this name."""
+    """Returns the ClusterRole and its binding. Names of namespaces and installations contain no colon, so this name is unique."""
     meta = {"name": f"holdfast:{values.namespace}:{values.install}", "labels": values.labels}
     rules = rights.rules(rights.CLUSTER, values.install)
     return [
@@ -98,7 +98,7 @@ def keys(values: Values, made: Secrets) -> Json:
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": _meta(values) | {"name": values.keys_secret},
-        "immutable": True,  # printed and applied again it is refused: other keys would shut out every agent
+        "immutable": True,  # so that applying newly printed keys fails; with other keys, every agent would be locked out
         "type": "Opaque",
         "data": {"key": b64encode(made.key).decode(), "token": b64encode(made.token.encode()).decode()},
     }

@@ -1,4 +1,4 @@
-"""For the Prometheus operator: where to scrape, and when to call a person."""
+"""Build the objects for the Prometheus operator: what to scrape, and when to alert a person."""
 
 from importlib.resources import files
 from typing import Any
@@ -8,11 +8,11 @@ import yaml
 from .values import Values
 
 Json = dict[str, Any]
-SELECTOR = "SELECTOR"  # stands in alerts.yaml for "the series of this installation"
+SELECTOR = "SELECTOR"  # placeholder in alerts.yaml for the label selector of this installation
 
 
 def service_monitor(values: Values) -> Json:
-    """/metrics wants a token, like every door."""
+    """Returns the ServiceMonitor. It needs a token, because /metrics requires one like every other route."""
     credentials = {"name": values.metrics_secret or values.keys_secret, "key": "token"}
     endpoint = {
         "port": "http",

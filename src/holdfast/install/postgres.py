@@ -1,4 +1,4 @@
-"""A Postgres for trying things out. It keeps nothing: with its pod goes every claim, every pool and every token."""
+"""Build a Postgres for trying things out. When its pod ends, all data is lost: every claim, pool and token."""
 
 from base64 import b64encode
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from .values import Values
 
 MARK = {"holdfast.dev/throw-away": "for trying out only; everything in it ends with its pod"}
-USER = 999  # of the official image
+USER = 999  # the UID in the official image
 HOME = "/var/lib/postgresql/data"
 Json = dict[str, Any]
 
@@ -23,7 +23,7 @@ def _secret(values: Values, password: str) -> Json:
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": _meta(values),
-        "immutable": True,  # printed again with another password, it is refused rather than believed
+        "immutable": True,  # so that applying a newly printed password fails
         "type": "Opaque",
         "data": {name: b64encode(text.encode()).decode() for name, text in data.items()},
     }
@@ -40,7 +40,7 @@ def _service(values: Values) -> Json:
 
 
 def _stateful_set(values: Values) -> Json:
-    """At most one pod at a time, whatever happens to its node."""
+    """Returns a StatefulSet, because it guarantees at most one pod at a time, even if the node fails."""
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -95,7 +95,8 @@ def _pod(values: Values) -> Json:
 
 
 def _labels(values: Values) -> dict[str, str]:
-    """Not those of replicas: their Service and the workers' network policies must not lead here."""
+    """Returns labels that differ from those of the replicas, so that the replicas' Service and the workers' network policies do
+    not select this pod."""
     return {"app.kubernetes.io/name": "holdfast-postgres", "app.kubernetes.io/instance": values.install}
 
 

@@ -1,4 +1,4 @@
-"""The replicas: their Deployment, its budget and the Service that agents and people find them by."""
+"""Build the replicas' Deployment, its disruption budget, and the Service through which agents and people reach them."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ from .values import Values
 
 PORT, PROBES = 7070, 7072
 USER = 65532
-# Longer than the pause before SIGTERM, what requests under way get (serve.GRACE) and the last writes to Postgres.
+# Seconds; longer than LINGER, the grace for requests in progress (serve.GRACE) and the last writes to Postgres together.
 GRACE = 30
-# A replica that is told to end at once would still be sent requests by nodes that have not heard of it.
+# Seconds before SIGTERM. Without this pause, nodes that do not know of the deletion yet would send requests to an ended replica.
 LINGER = 3
 DATA, KEYS = "/var/lib/holdfast", "/etc/holdfast"
 RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
@@ -26,7 +26,8 @@ def service(values: Values) -> Json:
 
 
 def budget(values: Values) -> Json:
-    """One replica is enough to go on. Not for a single one: a drain of its node would wait for ever."""
+    """Returns the budget that keeps one replica available. Do not use it for a single replica, because a drain of its node would
+    wait forever."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -54,7 +55,7 @@ def _pod(values: Values) -> Json:
     pod = {
         "serviceAccountName": values.install,
         "automountServiceAccountToken": True,
-        "enableServiceLinks": False,  # its variables begin with the Service's name, and so would look like settings of ours
+        "enableServiceLinks": False,  # its variables start with the Service's name, so they would look like our settings
         "terminationGracePeriodSeconds": GRACE,
         "securityContext": {
             "runAsNonRoot": True,

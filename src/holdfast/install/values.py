@@ -1,4 +1,4 @@
-"""What people choose about an installation. Everything else follows from it."""
+"""Define and check the settings of an installation that people choose."""
 
 import re
 import secrets
@@ -8,19 +8,19 @@ import msgspec
 
 from .. import __version__
 
-# 40: a StatefulSet's name and a hash must fit into a label of its pods.
+# At most 40 characters, because a StatefulSet's name and a hash must fit into a label of its pods.
 INSTALL = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", re.ASCII)
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?", re.ASCII)
 IMAGE = re.compile(r"\S+", re.ASCII)
-TAKEN = ("default", "kubernetes")  # the namespace's own ServiceAccount, and the API server's Service
+TAKEN = ("default", "kubernetes")  # names of a namespace's own ServiceAccount and of the API server's Service
 
 
 class Secrets(msgspec.Struct, frozen=True):
-    """What nobody may guess. Made once: an installation that gets other ones loses its agents."""
+    """The secrets of an installation. They are created once, because with other secrets the installation loses its agents."""
 
     key: bytes  # signs agents' tokens, derives credentials
-    token: str  # an admin's
+    token: str  # the admin's
     password: str  # of the throw-away Postgres
 
     @classmethod
@@ -39,13 +39,13 @@ class Values(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int = 2
     dsn_secret: str | None = None  # holds the DSN under `dsn`
     pooled: bool = False  # the DSN leads through PgBouncer in transaction mode
-    try_postgres: str | None = None  # an image: a Postgres that forgets everything with its pod
+    try_postgres: str | None = None  # the image of a Postgres that loses all data when its pod ends
     crd: bool = True
     priority_classes: bool = True
     preemption: Literal["Never", "PreemptLowerPriority"] = "Never"
     metrics: bool = False
-    metrics_secret: str | None = None  # holds a token under `token`; else the admin's is used
-    secrets: Secrets | None = None  # None: the Secrets are there already, or somebody else makes them
+    metrics_secret: str | None = None  # holds a token under `token`; None: the admin's token is used
+    secrets: Secrets | None = None  # None: the Secrets exist already or are created elsewhere
 
     @property
     def keys_secret(self) -> str:
@@ -57,30 +57,30 @@ class Values(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Which pods are replicas of this installation: network policies of workers select by these (kubernetes/policies.py)."""
+        """Returns the labels of the replicas' pods. The workers' network policies select them (kubernetes/policies.py)."""
         return {"app.kubernetes.io/name": "holdfast", "app.kubernetes.io/instance": self.install}
 
 
 class Wrong(Exception):
-    """These values make no installation: why, for whoever chose them."""
+    """The values are invalid. The text tells the user why."""
 
 
 def check(values: Values) -> None:
-    """Raises Wrong. Options are named as `holdfast manifests` has them."""
+    """Raises Wrong if a value is invalid. The text names the option of `holdfast manifests`."""
     if not INSTALL.fullmatch(values.install):
         raise Wrong(f"--install {values.install!r}: must be a-z, 0-9 and '-', at most 40 characters")
     if values.install in TAKEN:
-        raise Wrong(f"--install {values.install!r}: Kubernetes has an object of this name in a namespace already")
+        raise Wrong(f"--install {values.install!r}: Kubernetes itself creates an object of this name; choose another")
     if not LABEL.fullmatch(values.namespace):
         raise Wrong(f"--namespace {values.namespace!r}: must be a-z, 0-9 and '-', at most 63 characters")
     if not 1 <= values.replicas <= 16:
         raise Wrong(f"--replicas {values.replicas}: must be 1 to 16")
     for option, image in {"--image": values.image, "--postgres-image": values.try_postgres}.items():
         if image is not None and not IMAGE.fullmatch(image):
-            raise Wrong(f"{option} {image!r}: is no image")
+            raise Wrong(f"{option} {image!r}: is not an image name")
     secret_names = {"--dsn-secret": values.dsn_secret, "--metrics-secret": values.metrics_secret}
     for option, name in [*secret_names.items(), *(("--pull-secret", name) for name in values.pull_secrets)]:
         if name is not None and not NAME.fullmatch(name):
-            raise Wrong(f"{option} {name!r}: is no name of a Secret")
+            raise Wrong(f"{option} {name!r}: is not a valid name of a Secret")
     if (values.dsn_secret is None) == (values.try_postgres is None):
-        raise Wrong("replicas need one Postgres: --dsn-secret for yours, or --try-postgres for one that forgets everything")
+        raise Wrong("replicas need one Postgres: --dsn-secret for yours, or --try-postgres for one that keeps no data")

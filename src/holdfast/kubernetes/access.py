@@ -1,4 +1,4 @@
-"""Where the API server is and how we prove who we are: a kubeconfig, or the pod's own account."""
+"""Find the API server's address and our credentials, in a kubeconfig or in the pod's service account."""
 
 import asyncio
 import contextlib
@@ -17,8 +17,8 @@ from lightkube.core.exceptions import ConfigError
 
 from ..ports.cluster import ClusterUnavailable, NoCluster
 
-TOKEN_SECONDS = 60.0  # a projected token is rotated below us: read again so often, and at once after a 401
-PLUGIN_SECONDS = 30.0  # a plugin that asks another service is done by then; one that waits for a person never is
+TOKEN_SECONDS = 60.0  # how often a token file is read again, because projected tokens are rotated; also after a 401
+PLUGIN_SECONDS = 30.0  # a plugin that calls a service is done by then; a plugin that waits for a person never is
 PLUGIN_VERSIONS = tuple(f"client.authentication.k8s.io/{version}" for version in ("v1", "v1beta1", "v1alpha1"))
 
 
@@ -27,14 +27,14 @@ class CredentialStatus(msgspec.Struct, frozen=True):
 
 
 class ExecCredential(msgspec.Struct, frozen=True):
-    """What a plugin prints."""
+    """The JSON that a plugin prints."""
 
     status: CredentialStatus
 
 
 @dataclass
 class Access:
-    """One API server and one identity. The credentials are no part of the repr."""
+    """One API server and one identity. The repr does not contain the credentials."""
 
     server: str
     tls: ssl.SSLContext = field(repr=False)
@@ -44,7 +44,7 @@ class Access:
     _read_at: float = 0.0
 
     async def headers(self, *, refused: bool = False) -> dict[str, str]:
-        """`refused`: the API server did not accept what we sent last."""
+        """Returns the authorization header. `refused` means that the API server did not accept the last one."""
         token = await self._bearer(refused)
         return {"Authorization": f"Bearer {token}"} if token else {}
 
@@ -68,8 +68,8 @@ class Access:
 
 
 async def _told(plugin: UserExec) -> str:
-    """A token from an exec plugin, asked as kubectl asks it. What it prints is a secret, and what it complains of may name one:
-    neither is repeated. (lightkube's own way refuses v1, which every current kubeconfig has.)"""
+    """Returns a token from an exec plugin, called as kubectl calls it. Neither its output nor its error text is repeated, because
+    both may contain a secret. (We do not use lightkube's own code, because it refuses v1, which every current kubeconfig has.)"""
     info = {"apiVersion": plugin.apiVersion, "kind": "ExecCredential", "spec": {"interactive": False}}
     env = {**os.environ, **{each.name: each.value for each in plugin.env or ()}, "KUBERNETES_EXEC_INFO": json.dumps(info)}
     name = f"the kubeconfig's exec plugin {Path(plugin.command).name!r}"
@@ -99,7 +99,7 @@ async def _told(plugin: UserExec) -> str:
 
 
 def find_access(kubeconfig: Path | None = None, context: str | None = None) -> Access:
-    """The named file, $KUBECONFIG, the account of the pod that we run in, or ~/.kube/config: in this order."""
+    """Returns access from the named file, $KUBECONFIG, the service account of our pod, or ~/.kube/config, in this order."""
     try:
         found = KubeConfig.from_file(kubeconfig) if kubeconfig is not None else KubeConfig.from_env()
         config = found.get(context)

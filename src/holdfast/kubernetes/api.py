@@ -1,7 +1,8 @@
-"""One call to the API server: its answer, its refusal, or the honest word that nobody knows.
+"""Call the API server. A call returns the answer or raises: ApiRefused, ClusterUnavailable, or OutcomeUnknown if a write may
+have happened.
 
-Kubernetes answers every refusal with a Status object. What we decide by is its code and reason, not its text, which echoes
-what users wrote; but for one answer that only its own fixed words tell from others (FAILED_WEBHOOK).
+Kubernetes answers every refusal with a Status object. We decide by its code and reason, not by its text, because the text
+repeats what users wrote. The one exception is an answer that only its fixed text distinguishes from others (FAILED_WEBHOOK).
 """
 
 import asyncio
@@ -19,7 +20,7 @@ READ_SECONDS = 10.0
 WRITE_SECONDS = 10.0
 MERGE = "application/merge-patch+json"
 JSON = "application/json"
-FAILED_WEBHOOK = 'Internal error occurred: failed calling webhook "'  # how a message begins: admission could not be asked
+FAILED_WEBHOOK = 'Internal error occurred: failed calling webhook "'  # message prefix if a webhook could not be called
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -35,7 +36,7 @@ class Details(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """What Kubernetes says instead of an object."""
+    """The answer that Kubernetes sends instead of an object when a call fails."""
 
     code: int = 0
     reason: str = ""
@@ -48,8 +49,8 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class ApiRefused(Exception):
-    """The API server understood and said no: a 4xx, or a create that fell with its webhook. The text is a user's as much as
-    the server's."""
+    """The API server refused the call: a 4xx, or a create whose admission webhook could not be called. The text may contain
+    what a user wrote."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(f"{status.code} {status.reason}: {status.message}")
@@ -61,7 +62,7 @@ class ApiRefused(Exception):
 
 
 class Api:
-    """Calls and watches over connections of their own, so that no watch ever holds up a write."""
+    """Uses separate connections for calls and for watches, so that a watch never delays a write."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -75,7 +76,7 @@ class Api:
         return await self._call("POST", path, body, JSON, timeout, params or {}, writes=True)
 
     async def ask(self, path: str, body: Any, params: dict[str, str] | None = None, timeout: float = READ_SECONDS) -> bytes:
-        """A POST that changes nothing: a review, a dry run."""
+        """Send a POST that changes nothing, such as a review or a dry run."""
         return await self._call("POST", path, body, JSON, timeout, params or {}, writes=False)
 
     async def put(self, path: str, body: Any, timeout: float = WRITE_SECONDS) -> bytes:
@@ -109,18 +110,18 @@ class Api:
                     ) as answer:
                         content = await answer.read()
                         if answer.status == 401 and not refused:
-                            continue  # our token was rotated: once more with the new one
+                            continue  # our token was rotated, so try once more with the new token
                         return _judged(answer.status, content, writes, creates=method == "POST")
             except aiohttp.ClientConnectorError as error:
                 raise ClusterUnavailable(f"the API server cannot be reached: {error.strerror or type(error).__name__}") from error
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
-                word = f"the API server did not answer: {type(error).__name__}"
-                raise (OutcomeUnknown if writes and sent else ClusterUnavailable)(word) from error
+                message = f"the API server did not answer: {type(error).__name__}"
+                raise (OutcomeUnknown if writes and sent else ClusterUnavailable)(message) from error
         raise AssertionError("two tries end above")
 
     @asynccontextmanager
     async def stream(self, path: str, params: dict[str, str], idle: float) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Lines of an answer that goes on; ClusterUnavailable when nothing came for `idle` seconds."""
+        """Yield the lines of a streamed answer. Raises ClusterUnavailable when nothing arrives for `idle` seconds."""
         if self._watches is None:
             self._watches = self._session()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=READ_SECONDS, sock_read=idle)
@@ -148,7 +149,7 @@ class Api:
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """A pod may be larger than a reader's line limit: lines are put together here."""
+    """Yield the lines of a stream. aiohttp's own line reader has a length limit, and a pod can be longer than that."""
     rest = bytearray()
     async for chunk, _ in content.iter_chunks():
         start = 0
@@ -164,7 +165,7 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 def status_of(code: int, content: bytes) -> Status:
     try:
         status = msgspec.json.decode(content, type=Status)
-    except msgspec.DecodeError:  # 429 comes in plain text, and proxies say what they like
+    except msgspec.DecodeError:  # a 429 is plain text, and proxies send other formats
         status = Status(code, "", content[:200].decode(errors="replace").strip())
     return status if status.code else msgspec.structs.replace(status, code=code)
 
@@ -174,14 +175,14 @@ def _judged(code: int, content: bytes, writes: bool, creates: bool = False) -> b
         return content
     status = status_of(code, content)
     if code >= 500 and not (creates and code == 500 and _fell_with_its_webhook(status)):
-        word = f"the API server answered {code} {status.reason}"
-        raise (OutcomeUnknown if writes else ClusterUnavailable)(word)
+        message = f"the API server answered {code} {status.reason}"
+        raise (OutcomeUnknown if writes else ClusterUnavailable)(message)
     if code in (401, 408, 429):
         raise ClusterUnavailable(f"the API server answered {code} {status.reason or 'and did not act'}")
     raise ApiRefused(status)
 
 
 def _fell_with_its_webhook(status: Status) -> bool:
-    """Admission comes before storage: where a webhook that must be asked could not be, nothing was stored. No other 5xx says
-    that much."""
+    """Whether a required admission webhook could not be called. Then nothing was stored, because admission runs before storage.
+    No other 5xx proves this."""
     return status.reason == "InternalError" and status.message.startswith(FAILED_WEBHOOK)

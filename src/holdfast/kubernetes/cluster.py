@@ -1,4 +1,4 @@
-"""The Cluster port on a Kubernetes namespace: pods as facts, writes that fit what was seen or do nothing."""
+"""Implements the Cluster port on a Kubernetes namespace. A write does nothing if the pod is no longer the one that was read."""
 
 import asyncio
 import time
@@ -24,12 +24,12 @@ from .tokens import Reviews
 
 PROTECT_SECONDS = 1.0
 KEEP_OUTPUT = 120.0  # seconds that a pod which ended by itself is kept, so that its output can be read to the end
-KEEP_BESIDE = 10.0  # the same, while containers beside the worker still hold their node; who follows the output needs a second
-BESIDE_GRACE = 30.0  # for those, as for every worker that nobody holds
+KEEP_BESIDE = 10.0  # the same while sidecars still run and occupy the node; a client that follows the output needs about 1 s
+BESIDE_GRACE = 30.0  # seconds of grace for those sidecars, as for every worker without a claim
 
 
 class KubernetesCluster:
-    """Any number of replicas use the same namespace at once; so may other installations."""
+    """Any number of replicas, and other installations, can use the same namespace at the same time."""
 
     def __init__(self, api: Api, namespace: str, setup: template.Setup, *, keep_output: float = KEEP_OUTPUT) -> None:
         self.install = setup.install
@@ -47,17 +47,17 @@ class KubernetesCluster:
         self._logs = Logs(api, self._pods)
         self._tasks: list[asyncio.Task[None]] = []
 
-    # Looking
+    # Reading
 
     def watch(self) -> None:
-        """Follow pods and nodes from now on. Without it every look is a list."""
+        """Start watching pods and nodes. Without a watch, every read of the pods is a full list."""
         if not self._tasks:
             self._tasks = [asyncio.create_task(self._informer.run()), asyncio.create_task(self._nodes.run())]
 
     async def pods(self) -> list[Pod]:
         known = self._informer.known() if self._informer.fresh else {}
         if not known:
-            # Also where a watch stands: a list that was empty by mistake would be believed for as long as the watch from it does.
+            # List again even if a watch is alive, because its first list may have been empty by mistake.
             known = (await self._informer.list())[0]
             for pod in known.values():
                 self._informer.saw(pod)
@@ -78,7 +78,7 @@ class KubernetesCluster:
         return facts(pod, await self._nodes.cordoned()) if pod is not None else None
 
     async def read_cached(self, names: Sequence[str]) -> dict[str, Pod]:
-        """Mostly from the watch that hinted at them: a read for each change of each pod would be more than all else we ask."""
+        """Returns these pods, mostly from the watch, because one API read per pod change would exceed all our other calls."""
         known = self._informer.known() if self._informer.fresh else {}
         cordoned = await self._nodes.cordoned()
         pods = {name: known.get(name) or await self._read(name) for name in names}
@@ -120,14 +120,14 @@ class KubernetesCluster:
         return facts(pod, frozenset())
 
     async def _found(self, order: Order) -> Pod | Refused:
-        """The pod of an earlier try of the same order, or another's of the same name."""
+        """Returns the pod that an earlier try of this order created, or Refused if the name belongs to a foreign pod."""
         pod = await self.read(order.name)
         if pod is not None:
             return pod
         try:
             await self._api.get(f"{self._pods}/{order.name}")
         except ApiRefused:
-            raise OutcomeUnknown(f"{order.name} was there and is gone") from None
+            raise OutcomeUnknown(f"pod {order.name} existed, but was deleted before it could be read") from None
         return Refused("other", f"the name {order.name!r} is taken by a pod that is not this installation's")
 
     # Protection
@@ -141,7 +141,7 @@ class KubernetesCluster:
         at = before.at if again and before is not None else time.time()
         labels = {names.BUSY: "true", names.OWNER: stamp.owner, names.CLAIM: stamp.claim, names.FENCE: str(stamp.fence)}
         annotations = template.protection(True) | {names.STAMPED_AT: f"{at:.3f}"}
-        # Field tracking goes: nobody else applies to these pods, and it is a third of their size and of the patch's time.
+        # Remove managedFields, a third of the pod's size and of the patch's time, because no other client applies to these pods.
         meta = {"uid": uid, "managedFields": [{}], "labels": labels, "annotations": annotations}
         try:
             pod = _pod(await self._api.patch(f"{self._pods}/{name}", {"metadata": meta}, timeout=PROTECT_SECONDS))
@@ -179,7 +179,7 @@ class KubernetesCluster:
     async def delete(self, name: str, uid: str, grace: float) -> None:
         if not await self._mine(name):
             return
-        # Never 0: that would take the pod out of the API server while its containers may still run.
+        # Never 0, because that removes the pod from the API server while its containers may still run.
         options = {"preconditions": {"uid": uid}, "gracePeriodSeconds": max(1, round(grace)), "propagationPolicy": "Background"}
         try:
             await self._api.delete(f"{self._pods}/{name}", options)
@@ -190,27 +190,28 @@ class KubernetesCluster:
     async def forget(self, name: str, uid: str) -> None:
         known = self._informer.known().get(name) if self._informer.fresh else None
         if known is not None and known.metadata.uid == uid and self._kept(known) and not _recorded_later(known):
-            return  # asked for at every pass until it is time: not worth a read each
+            return  # every pass calls this until the pod's time is over, so do not read the pod each time
         pod = await self._read(name)
         if pod is None or pod.metadata.uid != uid or not has_ended(pod):
             return
         if not self._kept(pod):
             if not is_over(pod):
-                await self.delete(name, uid, BESIDE_GRACE)  # also where somebody else did, with the grace of a busy worker
+                await self.delete(name, uid, BESIDE_GRACE)  # shortens the grace if the pod was already deleted with a longer one
             elif pod.metadata.deletion_timestamp is None:
                 await self.delete(name, uid, 1.0)
         if _recorded_later(pod):
             await self._let_go(pod)
 
     async def _let_go(self, pod: PodObject) -> None:
-        """Its end is recorded. Also of a pod that is kept for its output: a drain need not wait for that."""
+        """Remove our finalizer, because the pod's end is recorded. This includes pods kept for their output, so that a node drain
+        does not wait for them."""
         rest = [each for each in pod.metadata.finalizers if each != names.FINALIZER]
         body = {"metadata": {"uid": pod.metadata.uid, "finalizers": rest}}
         try:
             left = _pod(await self._api.patch(f"{self._pods}/{pod.metadata.name}", body))
         except ApiRefused as refused:
             if refused.code not in (404, 409) and not _other_uid(refused):
-                raise ClusterUnavailable(f"the API server refused to let a pod go: {refused.status.reason}") from refused
+                raise ClusterUnavailable(f"the API server refused to remove a finalizer: {refused.status.reason}") from refused
             self._informer.note_absent(pod.metadata.name)
             return
         if left.metadata.deletion_timestamp is None:
@@ -219,31 +220,31 @@ class KubernetesCluster:
             self._informer.note_absent(pod.metadata.name)
 
     def _kept(self, pod: PodObject) -> bool:
-        """Whether somebody may still read its output to the end."""
+        """Whether the pod is kept because a client may still read its output."""
         keep = self._keep_output if is_over(pod) else min(self._keep_output, KEEP_BESIDE)
         return pod.metadata.deletion_timestamp is None and time.time() - ended_at(pod) < keep
 
     # Output
 
     async def output(self, claim: str, worker: str, offset: int, limit: int) -> Output:
-        """From the log of the worker's container: there while the pod is."""
+        """Returns output from the log of the worker's container. The log is deleted together with the pod."""
         known = self._informer.known().get(worker) if self._informer.fresh else None
         pod = known or (await self._read(worker) if worker else None)
         return await self._logs.read(pod, offset, limit) if pod is not None else Output(b"", offset, 0)
 
     async def prune_output(self, keep: set[str]) -> int:
-        return 0  # it goes with its pod
+        return 0  # the output is deleted together with its pod
 
     # The rest
 
     async def verify(self, token: str) -> Identity | None:
-        said = await self._reviews.review(token)
-        if said is None:
+        identity = await self._reviews.review(token)
+        if identity is None:
             return None
-        pod = await self._read(said.worker)
-        if pod is None or pod.metadata.uid != said.uid or has_ended(pod):
+        pod = await self._read(identity.worker)
+        if pod is None or pod.metadata.uid != identity.uid or has_ended(pod):
             return None
-        return said
+        return identity
 
     async def check(self, pool: Pool) -> list[FieldProblem]:
         if found := template.problems(pool.spec):
@@ -251,7 +252,7 @@ class KubernetesCluster:
         order = Order(worker=f"w-{pool.name}-check", pool=pool, epoch=0)
         manifest = template.manifest(order, self._setup, "00000000-0000-0000-0000-000000000000")
         if manifest["spec"]["serviceAccountName"] == names.account_name(self.install, pool.name):
-            manifest["spec"]["serviceAccountName"] = "default"  # its own is made with its first pod
+            manifest["spec"]["serviceAccountName"] = "default"  # the pool's own account is created with its first pod
         return [*await self._objects.check_pod(manifest), *await self._objects.check_policies(pool)]
 
     async def diagnose(self, pools: Sequence[Pool]) -> list[Finding]:
@@ -273,8 +274,8 @@ class KubernetesCluster:
         await self._api.close()
 
     async def _mine(self, name: str) -> bool:
-        """Whether the pod of this name is this installation's, before it is written to: a name alone proves nothing, and our
-        rights reach all pods of the namespace."""
+        """Whether the pod of this name belongs to this installation. Every write checks this first, because our rights cover all
+        pods of the namespace."""
         known = self._informer.known().get(name)
         return known is not None or await self._read(name) is not None
 
@@ -283,7 +284,7 @@ class KubernetesCluster:
         self._hinted.set()
 
     def _cordoned(self, nodes: set[str]) -> None:
-        """Nodes that became (un)schedulable: their workers need a look."""
+        """Report the pods on nodes that became schedulable or unschedulable as changed."""
         self._hint({name for name, pod in self._informer.known().items() if pod.spec.node_name in nodes})
 
 
@@ -295,7 +296,7 @@ def _pod(content: bytes) -> PodObject:
 
 
 def _recorded_later(pod: PodObject) -> bool:
-    """Whether it stays until somebody says that its end is recorded."""
+    """Whether our finalizer keeps the pod until its end is recorded."""
     return names.FINALIZER in pod.metadata.finalizers
 
 

@@ -1,4 +1,4 @@
-"""WorkerPool objects: read them, keep them until their drain is durable, and tell them how their pools are."""
+"""Read WorkerPool objects, keep them until their drain is stored, and write their pools' status to them."""
 
 import re
 import time
@@ -14,15 +14,15 @@ from .api import Api, ApiRefused
 from .shapes import Metadata
 
 GROUP = f"{names.DOMAIN}/v1alpha1"
-DRAIN = f"{names.DOMAIN}/drain"  # our finalizer: the drain is durable in Postgres before the object goes
-DEFAULT = "holdfast"  # the installation that objects without a label belong to
-OLDER = 10  # seconds; the age of the oldest waiting claim is told in steps, or it would be written all the time
-AGAIN = 600.0  # seconds until the same event is posted again: a pool under load is ready and not ready all the time
-PASSING = re.compile(r"\bw-\S+|\d+")  # workers' names and counts: what a message says anew each time
+DRAIN = f"{names.DOMAIN}/drain"  # our finalizer, which keeps the object until its drain is stored in Postgres
+DEFAULT = "holdfast"  # the installation to which objects without a label belong
+OLDER = 10  # seconds; a smaller change of the oldest claim's age is not written, because it changes all the time
+AGAIN = 600.0  # seconds until the same event is posted again, because a pool under load often changes between ready and not ready
+PASSING = re.compile(r"\bw-\S+|\d+")  # workers' names and counts, which differ in every message
 
 
 class Told(msgspec.Struct, frozen=True, rename="camel"):
-    """A condition as it stands in the object."""
+    """A condition as stored in the object."""
 
     type: str = ""
     status: str = ""
@@ -31,7 +31,7 @@ class Told(msgspec.Struct, frozen=True, rename="camel"):
     last_transition_time: str = ""
 
     def differs(self, now: Condition) -> bool:
-        """In a way that people should hear of. Messages have counts in them, which alone are no news."""
+        """Whether the change deserves an event. A message that differs only in its counts or worker names does not."""
         if (self.status, self.reason) != (str(now.status), now.reason):
             return True
         return now.type == "Degraded" and _substance(self.message) != _substance(now.message)
@@ -51,15 +51,15 @@ class WorkerPools:
     def __init__(self, api: Api, namespace: str, install: str) -> None:
         self._api, self._namespace, self._install = api, namespace, install
         self._path = f"/apis/{GROUP}/namespaces/{namespace}/workerpools"
-        self._known: dict[str, PoolObject] = {}  # as last listed: what their status says
-        self._posted: dict[tuple[str, ...], float] = {}  # events of late
+        self._known: dict[str, PoolObject] = {}  # as last listed, by UID
+        self._posted: dict[tuple[str, ...], float] = {}  # recent events, and when they were posted
 
     async def list(self) -> list[Declared] | None:
         try:
             content = await self._api.get(self._path, timeout=30.0)
         except ApiRefused as refused:
             if refused.code == 404:
-                return None  # the CRD is not installed: nothing follows from that, least of all that all pools were deleted
+                return None  # the CRD is not installed, which does not mean that all pools were deleted
             raise ClusterUnavailable(f"the API server refused a list: {refused.status.reason}") from refused
         found = [item for item in _decoded(content, PoolObjects).items if self._ours(item)]
         self._known = {item.metadata.uid: item for item in found}
@@ -68,11 +68,11 @@ class WorkerPools:
     async def absent(self, name: str, uid: str) -> bool:
         try:
             found = _decoded(await self._api.get(f"{self._path}/{name}"), PoolObject)
-            return bool(found.metadata.uid != uid or not self._ours(found))  # with another's label it is gone for us
+            return bool(found.metadata.uid != uid or not self._ours(found))  # absent for us if relabelled to another installation
         except ApiRefused as refused:
             if refused.code != 404:
                 raise ClusterUnavailable(f"the API server refused to show a pool: {refused.status.reason}") from refused
-        # The same answer comes when the whole CRD is away.
+        # A missing CRD answers 404 too, so check that the CRD exists.
         return await self.list() is not None
 
     async def guard(self, declared: Declared) -> None:
@@ -86,7 +86,7 @@ class WorkerPools:
         others = [each for each in (known.metadata.finalizers if known else []) if each != DRAIN]
         meta = {"uid": declared.uid, "finalizers": [*others, DRAIN] if add else others}
         if known is not None:
-            meta["resourceVersion"] = known.metadata.resource_version  # others have finalizers too
+            meta["resourceVersion"] = known.metadata.resource_version  # so that a change of other finalizers is not overwritten
         await self._patch(declared.name, {"metadata": meta})
 
     async def update_status(self, declared: Declared, status: PoolStatus) -> None:
@@ -116,7 +116,7 @@ class WorkerPools:
         await self._patch(f"{declared.name}/status", {"metadata": {"uid": declared.uid}, "status": body})
         for condition in news:
             bad = condition.status == (condition.type != "Ready")
-            if (bad or condition.type in told) and self._is_due(declared, condition):  # all well from the start is no news
+            if (bad or condition.type in told) and self._is_due(declared, condition):  # healthy from the start is no event
                 await self._event(declared, condition.reason, condition.message, warning=bad)
 
     def _is_due(self, declared: Declared, condition: Condition) -> bool:
@@ -157,7 +157,7 @@ class WorkerPools:
             await self._api.patch(f"{self._path}/{path}", body)
         except ApiRefused as refused:
             gone = refused.code == 404 or (refused.code == 422 and any(c.field == "metadata.uid" for c in refused.status.causes))
-            if not gone and refused.code != 409:  # changed meanwhile: the next pass sees how
+            if not gone and refused.code != 409:  # on 409 the object changed meanwhile, and the next pass reads it again
                 raise ClusterUnavailable(f"a change of a WorkerPool was refused: {refused.status.message[:200]}") from refused
 
     def _ours(self, item: PoolObject) -> bool:

@@ -1,4 +1,4 @@
-"""What `doctor` asks of a cluster: whether we may do what we must, and whether something else bounds claims, and when."""
+"""Check a cluster for `doctor`: whether we have all rights that we need, and whether Karpenter limits claims, and when."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -13,8 +13,8 @@ from .rights import CLUSTER, NAMESPACED, Right
 from .shapes import Metadata
 
 NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"
-RIGHTS = "we may do in the cluster what we must"
-BOUNDS = "Karpenter bounds a protected claim, and not before its time"
+RIGHTS = "replicas have the rights that they need in the cluster"
+BOUNDS = "Karpenter's terminationGracePeriod is set and not shorter than the longest claim"
 
 
 class NodeTemplateSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -47,7 +47,7 @@ class AccessReview(msgspec.Struct, frozen=True):
 
 
 async def diagnose(api: Api, namespace: str, install: str, pools: Sequence[Pool]) -> list[Finding]:
-    """Each by itself: what cannot be asked is a finding too, and hides no other."""
+    """Returns one finding per check. A check that fails to run is reported as a finding and does not hide the others."""
     looks = _found("P5", RIGHTS, _rights(api, namespace, install)), _found("P4", BOUNDS, _bounds(api, pools))
     return list(await asyncio.gather(*looks))
 
@@ -56,7 +56,7 @@ async def _found(promise: str, name: str, look: Awaitable[Finding]) -> Finding:
     try:
         return await look
     except (ClusterUnavailable, msgspec.MsgspecError) as error:
-        return Finding(promise, name, False, f"it cannot be told: {error}", "ask again once the API server answers")
+        return Finding(promise, name, False, f"it cannot be checked: {error}", "run it again when the API server answers")
 
 
 async def _rights(api: Api, namespace: str, install: str) -> Finding:
@@ -83,12 +83,12 @@ async def _allowed(api: Api, right: Right, verb: str, namespace: str, install: s
     try:
         content = await api.ask("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
     except ApiRefused as refused:
-        raise ClusterUnavailable(f"the API server refused to say what we may: {refused.status.reason}") from refused
+        raise ClusterUnavailable(f"the API server refused an access review: {refused.status.reason}") from refused
     return msgspec.json.decode(content, type=AccessReview).status.allowed
 
 
 async def _bounds(api: Api, pools: Sequence[Pool]) -> Finding:
-    """P4: protection holds a node back from a roll for as long as a claim lasts, unless its NodePool ends it sooner."""
+    """Check P4: a protected claim keeps its node from being replaced until the claim ends or its NodePool's grace is over."""
     try:
         found = msgspec.json.decode(await api.get(NODE_POOLS), type=NodePools).items
     except ApiRefused as refused:
@@ -117,4 +117,4 @@ def _seconds(duration: str) -> float:
     try:
         return seconds(duration)
     except ValueError:
-        return 0.0  # not a duration that we know: better named than passed over
+        return 0.0  # an unknown format: report it rather than ignore it

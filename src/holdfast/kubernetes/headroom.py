@@ -1,8 +1,8 @@
-"""Placeholders: pods of low priority that keep room for a pool's next workers, and give it up the moment one needs it.
+"""Manage placeholders: pods of low priority that reserve room for a pool's next workers and are preempted when a worker needs it.
 
-A constant number, which the pool says. Sizing it by demand would count parked workers and amplify every leak.
-A placeholder has the containers of a worker with their resources, and nothing in them: so Kubernetes itself counts its room as it
-counts a worker's, with what it defaults, sidecars, init containers and all.
+Their number is constant and set in the pool. Sizing it by demand would count parked workers and amplify every leak.
+A placeholder has a worker's containers with the same resources, but they do nothing. Kubernetes therefore computes the same room
+for it as for a worker, including defaults, sidecars and init containers.
 """
 
 import itertools
@@ -34,7 +34,7 @@ class Placeholder(msgspec.Struct, frozen=True):
 
     @property
     def useless(self) -> bool:
-        """Preempted, evicted, or on its way out: it keeps no room."""
+        """Whether it reserves no room, because it was preempted or evicted or is being deleted."""
         return self.leaving or self.status.phase in ("Succeeded", "Failed")
 
 
@@ -48,7 +48,8 @@ class Headroom:
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
 
     async def ensure(self, pools: Sequence[Pool]) -> list[str]:
-        """As many as each live pool says, of its present template; all others go. What was refused, a word for each pool."""
+        """Keep as many placeholders as each live pool wants, made from its current template, and delete all others. Returns the
+        texts of the refusals. After a pool's first refused creation, no more are tried for this pool."""
         found = {each.metadata.name: each for each in await self._list()}
         wanted = [pool for pool in pools if pool.state == "live" and pool.spec.headroom.mode == "constant"]
         stems, kept = {pool.id: stem(pool, self._setup) for pool in wanted}, dict[str, list[str]]()
@@ -57,14 +58,14 @@ class Headroom:
             kept[pool.id] = useful[: pool.spec.headroom.slots]
         keep = {name for each in kept.values() for name in each}
         going = [each.metadata for name, each in found.items() if name not in keep and not each.leaving]
-        said = [why for meta in going if (why := await self._delete(meta)) is not None]
+        refused = [why for meta in going if (why := await self._delete(meta)) is not None]
         for pool in wanted:
             free = (name for n in itertools.count() if (name := f"{stems[pool.id]}{n}") not in found)
             for _ in range(pool.spec.headroom.slots - len(kept[pool.id])):
                 if why := await self._create(placeholder(pool, next(free), self._setup)):
-                    said.append(f"pool {pool.name!r}: a placeholder: {why}")
-                    break  # the others would be too
-        return said
+                    refused.append(f"pool {pool.name!r}: a placeholder: {why}")
+                    break  # the others would be refused too
+        return refused
 
     async def _list(self) -> list[Placeholder]:
         try:
@@ -74,7 +75,7 @@ class Headroom:
         return msgspec.json.decode(content, type=Placeholders).items
 
     async def _create(self, body: Json) -> str | None:
-        """None, or why not."""
+        """Returns None, or the reason of the refusal."""
         try:
             await self._api.post(self._pods, body)
         except ApiRefused as refused:
@@ -92,19 +93,19 @@ class Headroom:
 
 
 def stem(pool: Pool, setup: Setup) -> str:
-    """How the names of its placeholders begin: another for every other shape."""
+    """Returns the name prefix of the pool's placeholders. It contains a hash of their spec, so it changes with the spec."""
     shape = msgspec.json.encode(_shape(pool, setup), order="sorted").decode()
     return f"holdfast-headroom-{names.digest(setup.install, pool.id, shape)}-"
 
 
 def placeholder(pool: Pool, name: str, setup: Setup) -> Json:
-    """It asks for what a worker asks for, goes where a worker could go, and is gone at once when it must."""
+    """Returns a placeholder that requests a worker's resources, fits on the same nodes, and ends without grace."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
             "name": name,
-            # Not the label of workers: a placeholder is none, and nothing that looks at workers may see it.
+            # It must not have the workers' label, so that no code takes it for a worker.
             "labels": {names.HEADROOM: setup.install, names.POOL: pool.name},
             "annotations": {names.SAFE_TO_EVICT: "true"},
         },
@@ -127,7 +128,7 @@ def _shape(pool: Pool, setup: Setup) -> Json:
 
 
 def _empty(name: str, container: Json, setup: Setup, command: list[str] | None = None) -> Json:
-    """As large as this container, in its order: a sidecar stays, and what a worker runs before it starts passes."""
+    """Returns an idle container with these resources. A sidecar keeps running, and an init container exits immediately."""
     sidecar = {"restartPolicy": "Always"} if container.get("restartPolicy") == "Always" else {}
     resources = container.get("resources") or {}
     return {

@@ -1,6 +1,6 @@
-"""Know all objects of one kind without asking each time: list once, then follow the changes; when in doubt, list again.
+"""Cache all objects of one kind: list them once, then watch the changes. When in doubt, list again.
 
-What it knows may be a moment old and is never authority: everything irreversible is confirmed by a direct read.
+The cache may be slightly old. Everything irreversible is therefore confirmed by a direct read.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from .api import Api, ApiRefused, Status
 
 log = structlog.get_logger()
 
-PAGE = 500  # objects: the API server's own advice
-WATCH_SECONDS = (240, 360)  # chosen anew each time, so that replicas do not come back all at once
-SILENT = 90.0  # bookmarks come every 60 s: a stream without a line for longer is dead, whatever TCP says
+PAGE = 500  # objects per page, as Kubernetes recommends
+WATCH_SECONDS = (240, 360)  # a random duration for each watch, so that replicas do not all reconnect at the same time
+SILENT = 90.0  # bookmarks arrive every 60 s, so a stream that is silent for longer is dead, even if TCP still looks connected
 PAUSES = (0.2, 30.0)
 GONE = 410
 
@@ -44,13 +44,13 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Bookmark(msgspec.Struct, frozen=True):
-    """An object of which only the version is filled in; its other fields may be null where a real one's never are."""
+    """A watch event that carries only a version. Its other fields may be null, which those of a real object never are."""
 
     metadata: ListMeta
 
 
 class Expired(Exception):
-    """What we knew is too old to go on from."""
+    """The API server no longer has the version from which we want to continue (410 Gone)."""
 
 
 class Informer(Generic[T]):
@@ -59,7 +59,7 @@ class Informer(Generic[T]):
         self._select = {"labelSelector": selector} if selector else {}
         self._changed = changed
         self._known: dict[str, T] = {}
-        self._version: str | None = None  # None: a list must come first
+        self._version: str | None = None  # None until a list was read
         self._heard = 0.0
         self._watching = False
         self._lists = msgspec.json.Decoder(_page_of(kind))
@@ -68,18 +68,19 @@ class Informer(Generic[T]):
 
     @property
     def fresh(self) -> bool:
-        """Whether a watch that is alive stands behind what we know."""
+        """Whether a live watch keeps the cache up to date."""
         return self._watching and time.monotonic() - self._heard < SILENT
 
     def known(self) -> dict[str, T]:
         return self._known
 
     def wrote(self, item: T) -> None:
-        """The answer to a write of our own: newer than the watch, and no news to whoever wrote."""
+        """Store the answer to our own write. No change is reported, because the caller already knows it."""
         self._note(item)
 
     def saw(self, item: T) -> None:
-        """What a read or a list showed. Others did it, and who read may not judge it: told now, as the watch will not again."""
+        """Store an object from a read or a list, and report it if it is new. Otherwise the change would never be reported,
+        because the watch skips versions that are already known."""
         if self._note(item):
             self._changed({item.metadata.name})
 
@@ -94,7 +95,8 @@ class Informer(Generic[T]):
         self._known.pop(name, None)
 
     async def list(self) -> tuple[dict[str, T], str]:
-        """All of them, straight from the source. An expired page begins again: half a list is none."""
+        """Returns all objects and the list's version, read from the API server. Starts again if a page expires, so that a partial
+        list is never returned."""
         for _ in range(3):
             with contextlib.suppress(Expired):
                 return await self._list()
@@ -120,7 +122,7 @@ class Informer(Generic[T]):
             more = {"continue": page.metadata.continue_}
 
     async def run(self) -> None:
-        """For as long as the replica lives."""
+        """Watch until cancelled."""
         pause = PAUSES[0]
         while True:
             try:
@@ -132,15 +134,15 @@ class Informer(Generic[T]):
                 self._version = None
                 pause = PAUSES[0]
             except (ClusterUnavailable, ApiRefused) as error:
-                log.warning("not watching", path=self._path, reason=type(error).__name__)
+                log.warning("the watch failed; trying again", path=self._path, reason=type(error).__name__)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
                 pause = min(pause * 2, PAUSES[1])
             except msgspec.MsgspecError as error:
-                # One object that we cannot read must not blind us for ever to the others: begin again, and say so.
+                # Log it and list again, because one unreadable object must not hide all the others forever.
                 log.error("an object cannot be read", path=self._path, reason=str(error))
                 self._version = None
                 await asyncio.sleep(PAUSES[1])
-            except Exception:  # nobody starts us again: a defect must not leave the replica blind for the rest of its life (P6)
+            except Exception:  # this task is never restarted, so a bug here must not stop the watch forever (P6)
                 log.exception("watching failed", path=self._path)
                 self._version = None
                 await asyncio.sleep(PAUSES[1])
@@ -149,7 +151,7 @@ class Informer(Generic[T]):
         found, version = await self.list()
         before, self._known = self._known, found
         self._version, self._heard = version, time.monotonic()
-        gone = before.keys() - found.keys()  # nobody told us of these: the list itself does
+        gone = before.keys() - found.keys()  # no watch event reported these deletions
         new = {name for name, item in found.items() if name not in before or _version(before[name]) != _version(item)}
         if gone or new:
             self._changed(gone | new)
@@ -191,7 +193,7 @@ class Informer(Generic[T]):
         if event.type == "DELETED":
             self._known.pop(name, None)
         elif old is not None and _version(old) == _version(item):
-            return  # the answer to a call of our own was the same, and was told then where it was news
+            return  # we stored this version from one of our own calls, and reported it then if it was new
         elif old is None or _version(old) < _version(item):
             self._known[name] = item
         self._changed({name})

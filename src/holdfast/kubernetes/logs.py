@@ -1,4 +1,4 @@
-"""A container's log in pieces. The API server gives a log only from its beginning, so what was read is kept for a while."""
+"""Read a container's log in pieces. The API server sends a log only from its beginning, so we cache what we read."""
 
 import asyncio
 import time
@@ -10,23 +10,23 @@ from .api import Api, ApiRefused
 from .shapes import PodObject, has_ended
 
 LOG_LIMIT = 8 * 1024 * 1024  # bytes of one claim's output that can be read
-KEPT = 64 * 1024 * 1024  # bytes of all logs that are kept at once
-MOST = 1000  # of them
-RATE = 1024 * 1024  # bytes a second that following one log may cost the API server, however long it has become
-AT_ONCE = 8  # logs read at the same time: the connections are those that protections need
+KEPT = 64 * 1024 * 1024  # bytes in the cache
+MOST = 1000  # logs in the cache
+RATE = 1024 * 1024  # bytes per second that following one log may cost the API server, however long the log is
+AT_ONCE = 8  # logs read at the same time, because protections share these connections
 
 
 class Log(msgspec.Struct):
     data: bytes = b""
     read_at: float = float("-inf")
-    whole: bool = False  # read after its container had ended: nothing will follow
+    whole: bool = False  # read after its container had ended, so it is complete
     lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
 
 class Logs:
     def __init__(self, api: Api, pods: str) -> None:
         self._api, self._pods = api, pods
-        self._kept: dict[str, Log] = {}  # by the pod's UID; the one read last is last
+        self._kept: dict[str, Log] = {}  # by the pod's UID, the most recently read last
         self._gate = asyncio.Semaphore(AT_ONCE)
 
     async def read(self, pod: PodObject, offset: int, limit: int) -> Output:
@@ -44,9 +44,9 @@ class Logs:
         async with self._gate:
             try:
                 data = await self._api.get(f"{self._pods}/{pod.metadata.name}/log", params)
-            except ApiRefused:  # not started yet, or gone with its node: what we have is what there is
+            except ApiRefused:  # not started yet, or lost with its node: keep what we have
                 return
-        if len(data) >= len(log.data):  # a kubelet that rotated it shows less
+        if len(data) >= len(log.data):  # a log that the kubelet rotated is shorter
             log.data = data
         log.read_at, log.whole = time.monotonic(), over
 

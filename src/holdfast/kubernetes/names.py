@@ -1,4 +1,4 @@
-"""Every name that we put on a Kubernetes object, in one place."""
+"""Define every name that we write to a Kubernetes object."""
 
 import hashlib
 import re
@@ -10,9 +10,9 @@ WORKER, REVISION, EPOCH = f"{DOMAIN}/worker", f"{DOMAIN}/revision", f"{DOMAIN}/e
 KIND = f"{DOMAIN}/kind"  # job, session or plain: how the pod reports
 BUSY, SEALED = f"{DOMAIN}/busy", f"{DOMAIN}/sealed"
 OWNER, CLAIM, FENCE = f"{DOMAIN}/owner", f"{DOMAIN}/claim", f"{DOMAIN}/fence"
-HEADROOM = f"{DOMAIN}/headroom"  # on placeholders, which are no workers
+HEADROOM = f"{DOMAIN}/headroom"  # on placeholders, which are not workers
 STAMPED_AT = f"{DOMAIN}/stamped-at"
-FINALIZER = f"{DOMAIN}/record"  # a pod's end is kept until it is recorded
+FINALIZER = f"{DOMAIN}/record"  # keeps an ended pod until its end is recorded
 DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
@@ -38,5 +38,5 @@ def account_name(install: str, pool: str) -> str:
 
 
 def digest(*words: str) -> str:
-    """Short, and another for every other words: names have a length limit."""
+    """Returns a short hash of the words, because names have a length limit."""
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]

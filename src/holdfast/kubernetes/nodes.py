@@ -1,4 +1,4 @@
-"""Which nodes take no new work: cordoned by hand, or about to go by Karpenter's or cluster-autoscaler's own mark."""
+"""Know which nodes take no new work, because they are cordoned or Karpenter or cluster-autoscaler is about to remove them."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from .api import Api
 from .informer import Informer
 from .shapes import Metadata
 
-OLD = 10.0  # seconds; a list of nodes is used for so long while no watch stands behind it
+OLD = 10.0  # seconds for which a list of nodes is used while there is no watch
 
 
 class Taint(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Nodes:
 
     async def cordoned(self) -> frozenset[str]:
         if self._informer.fresh:
-            return self._before  # kept by each change: on the path of every claim nobody walks over all nodes
+            return self._before  # kept up to date by _look, because every claim calls this and must not scan all nodes
         if self._listed is None or time.monotonic() - self._listed[0] > OLD:
             found, _ = await self._informer.list()
             self._listed = time.monotonic(), frozenset(name for name, node in found.items() if node.leaving)

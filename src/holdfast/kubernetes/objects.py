@@ -1,4 +1,4 @@
-"""What stands beside the pods: anchors, accounts, the disruption budget, network policies, and the high-water mark."""
+"""Manage the objects other than pods: anchors, accounts, the disruption budget, network policies, and the high-water mark."""
 
 import asyncio
 import time
@@ -16,12 +16,12 @@ from .api import Api, ApiRefused
 from .headroom import Headroom
 from .shapes import Metadata
 
-TRIES = 20  # of replicas that raise the mark at the same time
-TRUSTED = 30.0  # seconds that an anchor which we saw is taken to be there still
-AGAIN = 60.0  # seconds after which everything is looked at again, though no pool changed
-OLD = 600.0  # seconds; what is younger may belong to a pool that we do not know yet
-STRICT = {"fieldValidation": "Strict"}  # a field that is mistyped would be dropped, and a rule that has lost it allows everything
-LOUD = 5  # refusals that are told in words
+TRIES = 20  # attempts to raise the mark while other replicas raise it at the same time
+TRUSTED = 30.0  # seconds for which we assume that an anchor which we read still exists
+AGAIN = 60.0  # seconds after which everything is checked again although no pool changed
+OLD = 600.0  # seconds; a younger object may belong to a pool that this replica does not know yet
+STRICT = {"fieldValidation": "Strict"}  # otherwise a mistyped field is dropped, and a rule without it may allow everything
+LOUD = 5  # refusals that are quoted in the error text
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Objects:
         self._anchors_path = f"/apis/apps/v1/namespaces/{namespace}/controllerrevisions"
         self._budgets_path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
         self._policies_path = f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"
-        self._anchors: dict[str, tuple[str, float]] = {}  # of each pool: UID, and when we saw it; only a shortcut
+        self._anchors: dict[str, tuple[str, float]] = {}  # by pool id: the anchor's UID and when we read it; only a cache
         self._ours = {names.INSTALL: setup.install}
         self._select = {"labelSelector": f"{names.INSTALL}={setup.install}"}
         self._headroom = Headroom(api, namespace, setup)
@@ -53,7 +53,7 @@ class Objects:
     # Anchors and accounts
 
     async def anchor(self, pool: Pool) -> str | Refused:
-        """The UID of what controls this pool's pods, made if need be, with the account that they run as."""
+        """Returns the UID of the object that controls this pool's pods. Creates it and the pods' service account if needed."""
         uid, seen = self._anchors.get(pool.id, ("", 0.0))
         if uid and time.monotonic() - seen < TRUSTED:
             return uid
@@ -71,7 +71,7 @@ class Objects:
         self._anchors.pop(pool.id, None)
 
     async def _account(self, pool: Pool) -> Refused | None:
-        """An account without rights: it exists for its tokens' sake."""
+        """Create the pool's service account. It has no rights and exists only so that the pods get tokens."""
         body = {
             "apiVersion": "v1",
             "kind": "ServiceAccount",
@@ -87,8 +87,8 @@ class Objects:
     # Everything
 
     async def ensure(self, pools: Sequence[Pool]) -> None:
-        """Bring it to what these pools need: at once when they changed, else once a minute. What is refused of one pool does not
-        hold up the others: it is said at the end."""
+        """Create, change and delete objects so that they fit these pools: immediately when a pool changed, otherwise once per
+        minute. Refusals are collected and raised at the end, so that one pool does not block the others."""
         wanted = [policies.base(self._setup), policies.control(self._setup)]
         wanted += [policy for pool in pools for policy in policies.of_pool(pool, self._setup)]
         known = sorted((pool.id, pool.name) for pool in pools)
@@ -97,18 +97,18 @@ class Objects:
         if self._ensured[0] == key and time.monotonic() - self._ensured[1] < AGAIN:
             return
         accounts = {names.account_name(self._setup.install, pool.name) for pool in pools}
-        said = [await self._put(self._budgets_path, self._budget())]
-        said += [await self._put(self._policies_path, policy) for policy in wanted]
-        said += await self._sweep(self._policies_path, {policy["metadata"]["name"] for policy in wanted}, pools)
-        said += await self._sweep(f"{self._core}/serviceaccounts", accounts)
-        said += await self._sweep_anchors({names.anchor_name(self._setup.install, pool.id) for pool in pools})
-        said += await self._headroom.ensure(pools)
-        if refused := [each for each in said if each is not None]:
-            raise ClusterUnavailable(f"{len(refused)} refused beside the pods: {'; '.join(refused[:LOUD])}")
+        results = [await self._put(self._budgets_path, self._budget())]
+        results += [await self._put(self._policies_path, policy) for policy in wanted]
+        results += await self._sweep(self._policies_path, {policy["metadata"]["name"] for policy in wanted}, pools)
+        results += await self._sweep(f"{self._core}/serviceaccounts", accounts)
+        results += await self._sweep_anchors({names.anchor_name(self._setup.install, pool.id) for pool in pools})
+        results += await self._headroom.ensure(pools)
+        if refused := [each for each in results if each is not None]:
+            raise ClusterUnavailable(f"{len(refused)} refused changes: {'; '.join(refused[:LOUD])}")
         self._ensured = key, time.monotonic()
 
     def _budget(self) -> dict[str, Any]:
-        """The Eviction API refuses busy pods, and only those, from the moment of their stamp."""
+        """Returns the budget that makes the Eviction API refuse busy pods, and only those, as soon as they are stamped."""
         return {
             "apiVersion": "policy/v1",
             "kind": "PodDisruptionBudget",
@@ -117,14 +117,14 @@ class Objects:
         }
 
     async def _sweep(self, path: str, keep: set[str], pools: Sequence[Pool] = ()) -> list[str | None]:
-        """What pools that are gone left behind; and at once what a pool has taken back, since it may be an open way out. Another
-        replica's newer view is no such thing: what it made is younger than the spec that we know."""
+        """Delete objects of pools that no longer exist. A policy that its pool no longer wants is deleted immediately, because it
+        may allow egress. A policy that another replica made for a newer spec than we know stays."""
         ours = [meta for meta in await self._list(path) if meta.name.startswith("holdfast-") and meta.labels.get(names.POOL)]
         gone = [meta for meta in ours if meta.name not in keep and (meta.age > OLD or policies.outlived(meta, pools))]
         return [await self._delete(f"{path}/{meta.name}", meta) for meta in gone]
 
     async def _sweep_anchors(self, keep: set[str]) -> list[str | None]:
-        """Only where no pod is left: the garbage collector ends what still refers to an anchor that is gone."""
+        """Delete anchors of pools that have no pod left. Otherwise the garbage collector would delete the pods of the anchor."""
         gone = [meta for meta in await self._list(self._anchors_path) if meta.name not in keep and meta.age > OLD]
         if not gone:
             return []
@@ -142,7 +142,7 @@ class Objects:
         return [item.metadata for item in msgspec.json.decode(content, type=NamedList).items]
 
     async def _delete(self, path: str, meta: Metadata) -> str | None:
-        """None, or what was refused."""
+        """Delete one object, if it is unchanged. Returns None, or the text of the refusal."""
         options = {"preconditions": {"uid": meta.uid, "resourceVersion": meta.resource_version}}
         try:
             await self._api.delete(path, options)
@@ -152,7 +152,7 @@ class Objects:
         return None
 
     async def _make(self, path: str, body: dict[str, Any]) -> Metadata | Refused:
-        """Created, or found as an earlier try left it."""
+        """Create the object, or return the existing object of that name."""
         try:
             return _meta(await self._api.post(path, body, STRICT))
         except ApiRefused as refused:
@@ -161,10 +161,10 @@ class Objects:
         try:
             return _meta(await self._api.get(f"{path}/{body['metadata']['name']}"))
         except ApiRefused as refused:
-            raise ClusterUnavailable(f"an object came and went: {refused.status.reason}") from refused
+            raise ClusterUnavailable(f"an object was deleted while we created it: {refused.status.reason}") from refused
 
     async def _put(self, path: str, body: dict[str, Any]) -> str | None:
-        """There, and as we want it: None, or what was refused. The name is ours, but another installation's object is not."""
+        """Create or update the object. Returns None, or the text of the refusal. Another installation's object is not changed."""
         wanted = body["metadata"]
         whose = f"pool {wanted['labels'][names.POOL]!r}: " if names.POOL in wanted["labels"] else ""
         what = f"{whose}{body['kind']} {wanted['name']}"
@@ -183,11 +183,11 @@ class Objects:
     # Dry runs
 
     async def check_pod(self, pod: dict[str, Any]) -> list[FieldProblem]:
-        """What the API server and its admission would refuse of this pod."""
+        """Returns what the API server and its admission would refuse in this pod."""
         return await self._dry_run(f"{self._core}/pods", pod, lambda field: f"pod.{field}" if field else "pod")
 
     async def check_policies(self, pool: Pool) -> list[FieldProblem]:
-        """The same of the pool's network policies; under other names, since its own may be there."""
+        """Returns the same for the pool's network policies. It uses other names, because the real policies may exist already."""
         found: list[FieldProblem] = []
         for policy in policies.of_pool(msgspec.structs.replace(pool, id=f"{pool.id}-check"), self._setup):
             found += await self._dry_run(self._policies_path, policy, partial(policies.place, policy))
@@ -203,7 +203,7 @@ class Objects:
     # The mark
 
     async def remember(self, mark: Remembered) -> None:
-        """Only ever upwards, whoever else writes."""
+        """Raise the stored mark to this one. It never decreases, even if other replicas write at the same time."""
         name = f"holdfast-{self._setup.install}-mark"
         for _ in range(TRIES):
             found = await self._mark()
@@ -224,7 +224,7 @@ class Objects:
                 if refused.code not in (404, 409):
                     raise ClusterUnavailable(f"the mark was refused: {refused.status.reason}") from refused
             await asyncio.sleep(0)
-        raise ClusterUnavailable("the mark was raised by others all the time")
+        raise ClusterUnavailable(f"the mark was not stored: other replicas changed it {TRIES} times meanwhile")
 
     async def remembered(self) -> Remembered | None:
         found = await self._mark()
@@ -248,5 +248,5 @@ def _remembered(found: ConfigMap) -> Remembered:
     try:
         return Remembered(found.data["install"], int(found.data["mark"]), int(found.data["epoch"]))
     except (KeyError, ValueError):
-        # Somebody wrote into it. A mark that cannot be read must stop us, as a database that lost commits would.
+        # The ConfigMap was edited by hand. We must stop, because without the mark we cannot detect lost commits.
         raise ClusterUnavailable(f"the ConfigMap {found.metadata.name} does not hold a mark") from None

@@ -1,7 +1,7 @@
-"""Network policies of workers: a constant base for all, the control channel apart, and what a pool asks for itself.
+"""Build the network policies of workers: a constant base for all, the control channel, and what a pool adds for itself.
 
-The base never changes with a claim, a deploy or a pool, so that nothing that we do disturbs the connections of a busy worker. The
-channel is closed by a label that is written only after the acknowledgement, when the worker needs it no more.
+The base never changes with a claim, a deploy or a pool, so that nothing that we do disturbs the connections of a busy worker. A
+label on the pod closes the control channel. It is written only after the acknowledgement, when the worker no longer needs it.
 """
 
 from collections.abc import Sequence
@@ -13,22 +13,22 @@ from .shapes import Metadata
 from .template import Setup
 
 Json = dict[str, Any]
-# Where workers may not go unless their pool says so: other pods, other hosts, and the cloud's metadata address.
+# Workers may not reach these unless their pool allows it: other pods, other hosts, and the cloud's metadata address.
 PRIVATE = ["10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"]
 PRIVATE_6 = ["fc00::/7", "fe80::/10"]
 DNS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
-# A nameserver may be anywhere: another pod, a node, the cloud's own resolver. Never at the metadata address, though.
+# A nameserver can be another pod, a node or the cloud's resolver, but never the metadata address.
 RESOLVERS = [
     {"namespaceSelector": {}},
     {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.169.254/32"]}},
     {"ipBlock": {"cidr": "::/0", "except": ["fd00:ec2::254/128"]}},
 ]
 API_PORT = 7070
-GENERATION = f"{names.DOMAIN}/generation"  # of the pool's spec that a policy was made for
+GENERATION = f"{names.DOMAIN}/generation"  # the generation of the pool's spec for which a policy was made
 
 
 def base(setup: Setup) -> Json:
-    """For every worker: nobody comes in; out to DNS and to the public internet."""
+    """Returns the policy of every worker: no ingress, and egress only to DNS and the public internet."""
     egress = [
         {"to": RESOLVERS, "ports": DNS},
         {"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": PRIVATE}}, {"ipBlock": {"cidr": "::/0", "except": PRIVATE_6}}]},
@@ -38,7 +38,7 @@ def base(setup: Setup) -> Json:
 
 
 def control(setup: Setup) -> Json:
-    """To our replicas, unless sealed."""
+    """Returns the policy that lets workers reach our replicas until they are sealed."""
     selector = _workers(setup) | {"matchExpressions": [{"key": names.SEALED, "operator": "DoesNotExist"}]}
     replicas = {
         "podSelector": {"matchLabels": {"app.kubernetes.io/name": "holdfast", "app.kubernetes.io/instance": setup.install}}
@@ -50,7 +50,8 @@ def control(setup: Setup) -> Json:
 
 
 def of_pool(pool: Pool, setup: Setup) -> list[Json]:
-    """Holders reach a session's agent from the namespace, or from the peers that the pool names; egress that the pool adds."""
+    """Returns the pool's own policies: ingress to a session's agent, from the namespace or from the peers that the pool names,
+    and the egress that the pool adds."""
     found: list[Json] = []
     network, labels = pool.spec.network, {names.POOL: pool.name, names.POOL_ID: pool.id}
     selector = {"matchLabels": {names.INSTALL: setup.install, names.POOL_ID: pool.id}}
@@ -69,16 +70,17 @@ def of_pool(pool: Pool, setup: Setup) -> list[Json]:
 
 
 def place(policy: Json, field: str) -> str:
-    """Where the pool says what a field of its policy holds."""
+    """Returns the pool's field from which this field of its policy was made."""
     ingress = "ingress" in policy["spec"]
     theirs, ours = ("spec.ingress[0].from", "network.ingress") if ingress else ("spec.egress", "network.egress")
     return ours + field.removeprefix(theirs) if field.startswith(theirs) else ours
 
 
 def outlived(meta: Metadata, pools: Sequence[Pool]) -> bool:
-    """Whether the pool that it was made for is known in that spec or a later one: then not to be wanted is to be taken back."""
-    said = meta.annotations.get(GENERATION, "0")
-    generation = int(said) if said.isdecimal() else 0
+    """Whether we know the policy's pool in the generation for which the policy was made, or a later one. Then an unwanted policy
+    was removed from the pool, and is not a policy of a newer spec that we have not read yet."""
+    text = meta.annotations.get(GENERATION, "0")
+    generation = int(text) if text.isdecimal() else 0
     return any(pool.id == meta.labels.get(names.POOL_ID) and generation <= pool.generation for pool in pools)
 
 

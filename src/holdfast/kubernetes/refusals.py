@@ -1,4 +1,4 @@
-"""Say why the cluster would not take an object, by what its answer is rather than by what it echoes."""
+"""Classify why the cluster refused an object, by the code and the fixed parts of its answer, not by text that users wrote."""
 
 import re
 from collections.abc import Callable
@@ -7,12 +7,12 @@ from ..model.pool import FieldProblem
 from ..ports.cluster import ClusterUnavailable, Refused
 from .api import FAILED_WEBHOOK, ApiRefused
 
-# Kubernetes says all of these as 403 Forbidden: only its own fixed words after the object's name tell them apart.
+# Kubernetes answers all of these with 403 Forbidden. Only its fixed words after the object's name distinguish them.
 FORBIDDEN = re.compile(r'^[a-z0-9.]+ "[^"]*" is forbidden: (?P<why>.*)$', re.DOTALL)
 QUOTA = ("exceeded quota", "failed quota")
 LIMIT = ("maximum ", "minimum ", "[maximum ", "[minimum ", "memory max limit", "cpu max limit")
 WEBHOOK = ("admission webhook ", FAILED_WEBHOOK)
-# Strict validation answers with a text alone. What is found in it is only shown.
+# Strict validation answers only with text. What we find in it is shown to the user, and no decision depends on it.
 STRICT = ": strict decoding error: "
 UNKNOWN = re.compile(r'unknown field "((?:[^"\\]|\\.)*)"')
 LONGEST = 500
@@ -35,14 +35,14 @@ def of_create(refused: ApiRefused) -> Refused:
 
 
 def of_check(refused: ApiRefused, place: Callable[[str], str]) -> list[FieldProblem]:
-    """As problems of the pool: where, and why. A quota is a state of the cluster, not a fault of the pool. `place` says which
-    of the pool's fields a field of the object comes from."""
-    said = of_create(refused)
-    if said.kind == "quota":
+    """Returns the refusal of a dry run as problems of the pool's fields. `place` maps a field of the object to the pool's field.
+    A quota gives no problem, because it is a state of the cluster and not a mistake in the pool."""
+    refusal = of_create(refused)
+    if refusal.kind == "quota":
         return []
     if refused.code not in (400, 403, 422):
-        raise ClusterUnavailable(f"the API server refused a dry run: {said.reason}") from refused
+        raise ClusterUnavailable(f"the API server refused a dry run: {refusal.reason}") from refused
     _, _, strict = refused.status.message.partition(STRICT)
     causes = [FieldProblem(place(cause.field), cause.message) for cause in refused.status.causes]
     causes += [FieldProblem(place(field), "unknown field") for field in UNKNOWN.findall(strict)]
-    return causes or [FieldProblem(place(""), said.reason)]
+    return causes or [FieldProblem(place(""), refusal.reason)]

@@ -1,6 +1,6 @@
-"""Every right that a replica has, with what it is for. No other: what is missing here is refused by the API server.
+"""List every right that a replica has, and what it needs it for. The API server refuses everything that is missing here.
 
-Derived from the calls in `kubernetes/`; tests/install/test_install_on_cluster.py compares the two, and the chart's copy as well.
+The list follows from the calls in `kubernetes/`. tests/install/test_install_on_cluster.py compares both with the chart's copy.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,11 +10,11 @@ import msgspec
 
 
 class Right(msgspec.Struct, frozen=True):
-    group: str  # "" is the core
+    group: str  # "" is the core group
     resource: str
     verbs: tuple[str, ...]
     reason: str
-    only: str = ""  # the one object that it is about; {install} is the installation's name
+    only: str = ""  # the name of the only object it applies to; {install} is the installation's name
 
 
 NAMESPACED = (
@@ -39,7 +39,7 @@ CLUSTER = (
 
 
 def rules(rights: Sequence[Right], install: str) -> list[dict[str, Any]]:
-    """As a Role has them."""
+    """Returns the rights in the format of a Role's rules."""
     return list(_rules(rights, install))
 
 

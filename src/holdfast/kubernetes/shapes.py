@@ -1,4 +1,4 @@
-"""Read a pod as the API server tells it: only the fields that matter are decoded, and they become facts."""
+"""Decode the fields of a Kubernetes pod that matter to us, and convert them to our Pod."""
 
 import time
 from datetime import datetime
@@ -9,11 +9,12 @@ import msgspec
 from ..model.pod import Pod, Stamp
 from . import names
 
-# Why a container waits, when waiting will not help by itself.
+# Reasons why a container waits and will not start by itself.
 IMAGE_TROUBLE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 START_TROUBLE = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff")
 KILLED = (137, 143)  # by SIGKILL, by SIGTERM
-# Of a container whose end nobody saw: the kubelet's word where its runtime has no record, and containerd's after a reboot.
+# Reasons of a container whose end was not observed: the kubelet sets the first if its runtime has no record of the container,
+# and containerd sets the second after a reboot.
 MISSED, UNSEEN = "ContainerStatusUnknown", "Unknown"
 
 
@@ -111,7 +112,7 @@ class PodObject(_Part, frozen=True):
 
 
 class Left(_Part, frozen=True):
-    """What a job's agent says with its end: whose command the worker's container runs."""
+    """A job's agent writes this when it exits: the claim whose command the worker's container runs next."""
 
     claim: str
     fence: int
@@ -122,7 +123,7 @@ def is_ours(pod: PodObject, install: str) -> bool:
 
 
 def facts(pod: PodObject, cordoned: frozenset[str]) -> Pod:
-    """The pod as everything above the port knows it."""
+    """Returns the pod in the form that the rest of the system uses."""
     labels, meta, status = pod.metadata.labels, pod.metadata, pod.status
     kind = labels.get(names.KIND, "plain")
     ended, left = has_ended(pod), _left(pod)
@@ -159,18 +160,19 @@ def facts(pod: PodObject, cordoned: frozenset[str]) -> Pod:
 
 
 def _protections(meta: Metadata) -> tuple[bool, bool, bool]:
-    """For the Eviction API, Karpenter and cluster-autoscaler: each is blind to what the others look at."""
-    says = meta.annotations
+    """Whether the pod is protected from the Eviction API, Karpenter and cluster-autoscaler. Each reads only its own mark."""
+    annotations = meta.annotations
     return (
         meta.labels.get(names.BUSY) == "true",
-        says.get(names.DO_NOT_DISRUPT) == "true",
-        says.get(names.SAFE_TO_EVICT) == "false",
+        annotations.get(names.DO_NOT_DISRUPT) == "true",
+        annotations.get(names.SAFE_TO_EVICT) == "false",
     )
 
 
 def has_ended(pod: PodObject) -> bool:
-    """The worker is over, or can never have been. Its container's status is its report, whatever the containers beside it do: no
-    template may restart it. (Alone, its pod follows at once.) That its kubelet cannot find it is no proof while the pod lives."""
+    """Whether the worker has ended, or can never start. The worker's container decides, even while sidecars still run, because no
+    template may restart it. (Without sidecars, the pod's phase follows immediately.) `ContainerStatusUnknown` is no proof while
+    the pod lives."""
     if is_over(pod):
         return True
     worker = _status(pod.status.container_statuses, pod.worker_container)
@@ -180,8 +182,8 @@ def has_ended(pod: PodObject) -> bool:
 
 
 def is_over(pod: PodObject) -> bool:
-    """Nothing of it runs. Force deletion (a grace of 0) is what removes a pod whose node is dead: our finalizer keeps the record
-    of it, and without that the UID would be gone, which is proof of death."""
+    """Whether no container of the pod runs. A force deletion (grace 0) counts, because it removes a pod whose node is dead:
+    without our finalizer, the UID would be gone now, and that is proof of death. A deleted pod without a node never ran."""
     if pod.status.phase in ("Succeeded", "Failed"):
         return True
     if pod.metadata.deletion_timestamp is None:
@@ -190,7 +192,7 @@ def is_over(pod: PodObject) -> bool:
 
 
 def ended_at(pod: PodObject) -> float:
-    """When its last container finished; else when it was created."""
+    """Returns when the pod's last container finished, or when the pod was created if that is unknown."""
     ends = [seconds(s.state.terminated.finished_at) for s in pod.status.container_statuses if s.state.terminated]
     return max((end for end in ends if end is not None), default=seconds(pod.metadata.creation_timestamp) or 0.0)
 
@@ -198,7 +200,7 @@ def ended_at(pod: PodObject) -> float:
 def _phase(pod: PodObject, ended: bool) -> Literal["pending", "running", "ended"]:
     if ended:
         return "ended"
-    # A job's pod stays Pending for Kubernetes while its agent, an init container, waits warm.
+    # While a job's agent waits warm, Kubernetes reports the pod as Pending, because the agent is an init container.
     agent = _status(pod.status.init_container_statuses, names.AGENT)
     lives = agent is not None and (agent.state.running is not None or agent.state.terminated is not None)
     return "running" if lives or pod.status.phase == "Running" else "pending"
@@ -216,24 +218,25 @@ def _left(pod: PodObject) -> Left | None:
 
 
 def _exit(pod: PodObject, kind: str, left: Left | None, stamp: Stamp | None) -> tuple[int | None, int | None]:
-    """The worker's exit code and the assignment that it belongs to, where both are sure."""
+    """Returns the worker's exit code and the fence of its assignment, or (None, None) unless both are certain."""
     worker = _status(pod.status.container_statuses, pod.worker_container)
     done = worker.state.terminated if worker is not None else None
     if done is None or done.started_at is None or done.reason in (MISSED, UNSEEN):
         return None, None
     disrupted = pod.status.condition("DisruptionTarget")
     if done.exit_code in KILLED and (pod.status.reason or (disrupted is not None and disrupted.status == "True")):
-        return None, None  # its node or the scheduler ended it: that is a loss, not a result
+        return None, None  # ended by its node or the scheduler, so the claim is lost and has no result
     if kind == "job":
         return (done.exit_code, left.fence) if left is not None else (None, None)
     return (done.exit_code, stamp.fence) if stamp is not None else (None, None)
 
 
 def _never_ran(pod: PodObject) -> bool:
-    """Proof that the worker's container never started: its kubelet's last word, where its runtime remembers the agent before it.
-    An older word is none, since it may have started after it: so not of a pod that was taken away by force, or that the garbage
-    collector wrote off with its node; nor where a node came back and its runtime had forgotten the agent, and then perhaps the
-    worker. So `terminated: ContainerStatusUnknown` is none either: it is said of what never started and of what was forgotten."""
+    """Whether it is proven that the worker's container never started. The proof is the kubelet's final status, if the runtime
+    still has its record of the agent. An older status proves nothing, because the container may have started after it. So there
+    is no proof for a pod that was deleted by force, or that the garbage collector failed because its node is gone. There is also
+    none if the runtime lost its record of the agent, because it may have lost the worker's too: `ContainerStatusUnknown` is
+    reported both for containers that never started and for containers without a record."""
     if not pod.spec.node_name:
         return True
     disrupted = pod.status.condition("DisruptionTarget")
@@ -257,7 +260,7 @@ def _stamp(meta: Metadata) -> Stamp | None:
 
 
 def trouble(pod: PodObject) -> str | None:
-    """Why it does not start, in the cluster's words."""
+    """Returns why the pod does not start, in the cluster's words, or None."""
     scheduled = pod.status.condition("PodScheduled")
     if scheduled is not None and scheduled.status == "False":
         return f"unschedulable: {scheduled.message or scheduled.reason}"[:500]

@@ -1,4 +1,4 @@
-"""Make a worker's pod out of its pool's template: the user's containers unmodified, ours beside them (decision 0015)."""
+"""Build a worker's pod from its pool's template. The user's images stay unmodified; our containers are added (decision 0015)."""
 
 import math
 from copy import deepcopy
@@ -28,11 +28,11 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Setup:
-    """What all pods of this installation share."""
+    """The settings that all pods of this installation share."""
 
     install: str
     agent_image: str
-    servers: tuple[str, ...]  # where agents find us
+    servers: tuple[str, ...]  # URLs at which agents reach the replicas
     priority_class: str | None = None
     headroom_class: str = "holdfast-headroom"
 
@@ -42,7 +42,7 @@ def kind_of(spec: PoolSpec) -> str:
 
 
 def problems(spec: PoolSpec) -> list[FieldProblem]:
-    """What of the template we refuse ourselves; everything else is the API server's to say."""
+    """Returns the problems of the template that we refuse ourselves. The API server checks everything else."""
     found: list[FieldProblem] = []
     template = spec.pod.get("spec")
     containers = template.get("containers") if isinstance(template, dict) else None
@@ -53,25 +53,25 @@ def problems(spec: PoolSpec) -> list[FieldProblem]:
         if field not in ("metadata", "spec"):
             found.append(FieldProblem(f"pod.{field}", "a pod template has metadata and spec"))
     if template.get("restartPolicy", "Never") != "Never":
-        found.append(FieldProblem("pod.spec.restartPolicy", "must be Never: a worker that ended has ended"))
+        found.append(FieldProblem("pod.spec.restartPolicy", "must be Never, because a worker is never restarted"))
     if spec.mode == "session" and template.get("shareProcessNamespace"):
         why = "would show the agent's process, and with it its token, to the session's container"
         found.append(FieldProblem("pod.spec.shareProcessNamespace", why))
     if "terminationGracePeriodSeconds" in template:
-        found.append(FieldProblem("pod.spec.terminationGracePeriodSeconds", "is the pool's drain.grace"))
+        found.append(FieldProblem("pod.spec.terminationGracePeriodSeconds", "set the pool's drain.grace instead"))
     if "nodeName" in template:
-        found.append(FieldProblem("pod.spec.nodeName", "would pass the scheduler by; use nodeSelector or affinity"))
+        found.append(FieldProblem("pod.spec.nodeName", "would bypass the scheduler; use nodeSelector or affinity"))
     for part in ("containers", "initContainers", "volumes"):
         for n, each in enumerate(template.get(part) or []):
             if isinstance(each, dict) and str(each.get("name", "")).startswith("holdfast-"):
-                found.append(FieldProblem(f"pod.spec.{part}[{n}].name", "names that begin with holdfast- are ours"))
+                found.append(FieldProblem(f"pod.spec.{part}[{n}].name", "names that begin with holdfast- are reserved"))
     found += _mounts(template)
     found += _restarts(template)
     metadata = spec.pod.get("metadata") or {}
     for part in ("labels", "annotations"):
         for key in metadata.get(part) or {} if isinstance(metadata, dict) else {}:
             if str(key).startswith(f"{names.DOMAIN}/") or key in (names.DO_NOT_DISRUPT, names.SAFE_TO_EVICT):
-                found.append(FieldProblem(f"pod.metadata.{part}.{key}", "is written by Holdfast"))
+                found.append(FieldProblem(f"pod.metadata.{part}.{key}", "is reserved, because Holdfast writes it"))
     if spec.worker.serve:
         found.append(FieldProblem("worker.serve", "on Kubernetes the pod's own container serves, on worker.port"))
     if spec.mode == "job" and spec.worker.activate:
@@ -80,7 +80,8 @@ def problems(spec: PoolSpec) -> list[FieldProblem]:
 
 
 def _mounts(template: Json) -> list[FieldProblem]:
-    """What is the agent's own (its token, its holder's credential) is no other container's to read."""
+    """Returns a problem per mount of the agent's volumes, because no other container may read the agent's token or its holder's
+    credential."""
     return [
         FieldProblem(f"pod.spec.{part}[{n}].volumeMounts[{m}].name", "is the agent's own volume")
         for part in ("containers", "initContainers")
@@ -91,23 +92,22 @@ def _mounts(template: Json) -> list[FieldProblem]:
 
 
 def _restarts(template: Json) -> list[FieldProblem]:
-    """Since 1.35 a container can say otherwise than its pod, and since 1.36 for all others: then work would run twice."""
+    """Returns a problem per rule that restarts the worker's container, because work would run twice. Since Kubernetes 1.35 a
+    container can override the pod's restart policy, and since 1.36 it can restart all containers."""
     found: list[FieldProblem] = []
     worker = template["containers"][0]
     if worker.get("restartPolicy", "Never") != "Never" or worker.get("restartPolicyRules"):
-        found.append(FieldProblem("pod.spec.containers[0].restartPolicy", "must be Never: a worker that ended has ended"))
+        found.append(FieldProblem("pod.spec.containers[0].restartPolicy", "must be Never, because a worker is never restarted"))
     for part in ("containers", "initContainers"):
         for n, each in enumerate(template.get(part) or []):
             rules = each.get("restartPolicyRules") if isinstance(each, dict) else None
             if any(isinstance(rule, dict) and rule.get("action") == "RestartAllContainers" for rule in rules or []):
-                found.append(
-                    FieldProblem(f"pod.spec.{part}[{n}].restartPolicyRules", "would start a worker again that has ended")
-                )
+                found.append(FieldProblem(f"pod.spec.{part}[{n}].restartPolicyRules", "would restart a worker that has ended"))
     return found
 
 
 def manifest(order: Order, setup: Setup, anchor_uid: str) -> Json:
-    """The pod, ready to be created."""
+    """Returns the pod's manifest."""
     pool, spec = order.pool, order.pool.spec
     pod = deepcopy(spec.pod.get("spec") or {})
     metadata = deepcopy(spec.pod.get("metadata") or {})
@@ -115,9 +115,10 @@ def manifest(order: Order, setup: Setup, anchor_uid: str) -> Json:
     pod["terminationGracePeriodSeconds"] = max(1, math.ceil(seconds(spec.drain.grace)))
     if "serviceAccountName" not in pod:
         pod["serviceAccountName"] = names.account_name(setup.install, pool.name)
-    pod.setdefault("automountServiceAccountToken", False)  # the user's containers get no token unless they ask for it
+    pod.setdefault("automountServiceAccountToken", False)  # the user's containers get a token only if the template says so
     pod.setdefault("enableServiceLinks", False)
-    # With headroom at priority 0: that preempts placeholders, which are below, and nobody else. Our class preempts nobody at all.
+    # With headroom, workers keep the default priority 0, which preempts the placeholders below it. By default our class never
+    # preempts, so with it the placeholders would not make room.
     if setup.priority_class and "priorityClassName" not in pod and spec.headroom.mode == "off":
         pod["priorityClassName"] = setup.priority_class
     if spec.worker.agent:
@@ -149,12 +150,12 @@ def manifest(order: Order, setup: Setup, anchor_uid: str) -> Json:
 
 
 def protection(on: bool) -> dict[str, str]:
-    """Annotations at creation: what is off is said as well, where a default would say otherwise."""
+    """Returns the protection's annotations. "Off" is written too, because cluster-autoscaler's default may be not to evict."""
     return {names.DO_NOT_DISRUPT: "true", names.SAFE_TO_EVICT: "false"} if on else {names.SAFE_TO_EVICT: "true"}
 
 
 def anchor(pool: Pool, setup: Setup) -> Json:
-    """What controls the pool's pods, so that drains and autoscalers take them for managed."""
+    """Returns the object that controls the pool's pods, so that drains and autoscalers treat them as managed."""
     return {
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
@@ -196,7 +197,7 @@ def _add_agent(pod: Json, order: Order, setup: Setup) -> None:
             ]
         },
     }
-    # In memory: an assignment may carry secrets, and nothing of it should reach a node's disk.
+    # The volume is in memory, because an assignment may contain secrets, which must not reach a node's disk.
     memory = {"name": names.SHARED_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}}
     pod["volumes"] = [*(pod.get("volumes") or []), memory, token]
     own = {"name": names.TOKEN_VOLUME, "mountPath": names.TOKEN_PATH, "readOnly": True}
@@ -216,7 +217,7 @@ def _add_agent(pod: Json, order: Order, setup: Setup) -> None:
             "restartPolicy": "Always",
             "ports": [{"name": "holdfast", "containerPort": names.AGENT_PORT}],
         }
-        pulls = _pulls(beside, shared, {worker.get("image", "")})  # its own runs before it counts as warm
+        pulls = _pulls(beside, shared, {worker.get("image", "")})  # the worker's own starts before it is warm
     else:
         worker["volumeMounts"] = [*(worker.get("volumeMounts") or []), shared]
         worker["env"] = [
@@ -228,7 +229,7 @@ def _add_agent(pod: Json, order: Order, setup: Setup) -> None:
             worker["command"] = SHELL
             worker.pop("args", None)
     stage = [_stage(setup, shared)] if pulls else []
-    # The template's own come first, so their images are on the node when the agent says that it is warm.
+    # The template's own init containers come first, so that their images are on the node when the agent reports that it is warm.
     pod["initContainers"] = [*(pod.get("initContainers") or []), *stage, *pulls, agent]
 
 
@@ -245,7 +246,8 @@ def _stage(setup: Setup, shared: Json) -> Json:
 
 
 def _pulls(containers: list[Json], shared: Json, known: set[str]) -> list[Json]:
-    """The user's images, told to do nothing: so they are on the node, and start, before the worker counts as warm."""
+    """Returns init containers that run the user's images with a no-op command. So the images are on the node and can start
+    before the worker counts as warm."""
     pulls: list[Json] = []
     for each in containers:
         if (image := each.get("image", "")) not in known:

@@ -1,4 +1,4 @@
-"""Ask the API server whose token an agent shows: a pod of our namespace, by its name and UID, or nobody's."""
+"""Verify an agent's token through the API server: find the pod of our namespace, by name and UID, to which it belongs."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from ..ports.cluster import ClusterUnavailable, Identity
 from . import names
 from .api import Api, ApiRefused
 
-LONGEST = 16_384  # characters; what is longer is no token
+LONGEST = 16_384  # characters; a longer string is not a token
 POD_NAME = "authentication.kubernetes.io/pod-name"
 POD_UID = "authentication.kubernetes.io/pod-uid"
 
@@ -17,7 +17,7 @@ class User(msgspec.Struct, frozen=True):
 
 
 class ReviewStatus(msgspec.Struct, frozen=True):
-    """A failure is `authenticated` absent; an error may or may not be said."""
+    """On failure, `authenticated` is absent. An error text is optional."""
 
     authenticated: bool = False
     user: User = User()
@@ -33,7 +33,8 @@ class Reviews:
         self._api, self._namespace = api, namespace
 
     async def review(self, token: str) -> Identity | None:
-        """Who it belongs to. Its pod must still be looked at: a token outlives its pod by some seconds."""
+        """Returns the pod to which the token belongs, or None. The caller must still check that the pod exists, because a token
+        stays valid for some seconds after its pod is deleted."""
         if not token or len(token) > LONGEST or not token.isascii() or not token.isprintable():
             return None
         body = {
@@ -45,10 +46,10 @@ class Reviews:
             content = await self._api.ask("/apis/authentication.k8s.io/v1/tokenreviews", body)
         except ApiRefused as refused:
             raise ClusterUnavailable(f"the API server refused to review a token: {refused.status.reason}") from refused
-        said = msgspec.json.decode(content, type=Review).status
-        extra = said.user.extra
+        status = msgspec.json.decode(content, type=Review).status
+        extra = status.user.extra
         name, uid = extra.get(POD_NAME, []), extra.get(POD_UID, [])
-        ours = said.user.username.startswith(f"system:serviceaccount:{self._namespace}:")
-        if not said.authenticated or names.AUDIENCE not in said.audiences or not ours or len(name) != 1 or len(uid) != 1:
+        ours = status.user.username.startswith(f"system:serviceaccount:{self._namespace}:")
+        if not status.authenticated or names.AUDIENCE not in status.audiences or not ours or len(name) != 1 or len(uid) != 1:
             return None
         return Identity(name[0], uid[0])

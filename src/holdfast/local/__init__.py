@@ -1,4 +1,4 @@
-"""Pods as process trees on this machine."""
+"""The cluster on one machine: each pod is a process tree."""
 
 from .cluster import LocalCluster
 

@@ -25,13 +25,13 @@ from .survey import MARKER, PLAIN, Survey
 
 T = TypeVar("T")
 
-LOOK = 0.5  # seconds between two looks for changes
-SHARE = 20  # a look may take at most 1/20 of the time: with very many pods they come less often
-DRAFT_AGE = 600.0  # seconds; making or removing a folder takes milliseconds
+LOOK = 0.5  # seconds between two scans for changes
+SHARE = 20  # scans take at most 1/20 of the time, so that with very many pods they run less often
+DRAFT_AGE = 600.0  # seconds, after which a draft was abandoned, because making or removing a folder takes milliseconds
 
 
 class LocalCluster:
-    """The Cluster port, on one machine. Any number of replicas may use the same folders at once."""
+    """The Cluster port on one machine. Any number of replicas may use the same folders at the same time."""
 
     declarations: Declarations | None = None
 
@@ -48,16 +48,16 @@ class LocalCluster:
         self.install = install
         for folder in (root, output_root):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Without symbolic links: processes are also found by the folder that they work in, as the kernel names it.
+        # Resolve symbolic links, because processes are also found by their working folder, and the kernel shows the real path.
         self._places = Places(root.resolve(), output_root.resolve(), servers_file.absolute())
-        if not highwater.exists():  # a new installation; later the mark must be there already
+        if not highwater.exists():  # only in a new installation; later a missing marker means that the folder is not mounted
             (self._places.root / MARKER).touch(mode=0o600)
         self._survey = Survey(self._places.root, install)
         self._outputs = Outputs(self._places.output_root)
         self._highwater = HighWater(highwater.absolute())
         self._tokens = Tokens(install, key)
         self._agent_argv = list(agent_argv or AGENT)
-        # Apart, so that a burst of slow starts never keeps a protection waiting.
+        # Separate thread pools, so that a burst of slow starts never delays a protection.
         self._hands = ThreadPoolExecutor(8, "holdfast-local")
         self._starters = ThreadPoolExecutor(4, "holdfast-start")
         self._ending: dict[str, asyncio.Task[None]] = {}
@@ -69,7 +69,7 @@ class LocalCluster:
         before: dict[str, Pod] | None = None
         while True:
             begun, took = time.monotonic(), 0.0
-            with contextlib.suppress(ClusterUnavailable):  # only a hint: the next look will tell
+            with contextlib.suppress(ClusterUnavailable):  # changes are only hints, and the next scan finds them
                 now = {pod.name: pod for pod in await self.pods()}
                 took = time.monotonic() - begun
                 old, before = before if before is not None else now, now
@@ -87,7 +87,7 @@ class LocalCluster:
 
     async def create(self, order: Order) -> Pod | Refused:
         if not PLAIN.fullmatch(order.name):
-            return Refused("invalid", f"not a name for a worker: {order.name!r}")
+            return Refused("invalid", f"{order.name!r} is not a valid worker name")
         try:
             return await asyncio.get_running_loop().run_in_executor(self._starters, self._create, order)
         except OSError as error:
@@ -112,14 +112,14 @@ class LocalCluster:
         return refused or self._there(order.name)
 
     def _found(self, order: Order) -> Pod | Refused:
-        """The pod of an earlier try. If its creator died before the shim started, start it now."""
+        """Returns the pod of an earlier try. Starts its shim if the creator died before it could."""
         facts = self._survey.facts(order.name)
         if facts is not None and facts.order.install != self.install:
             return Refused("other", f"the name {order.name!r} is taken by another installation")
         return self._take_over(order.name) or self._there(order.name)
 
     def _take_over(self, name: str) -> Refused | None:
-        """Start the shim of a pod whose creator died before it could."""
+        """Starts the shim of a pod if its creator died before it could."""
         facts = self._survey.facts(name)
         if facts is not None and abandoned(facts):
             folder = self._survey.folder(name)
@@ -130,7 +130,7 @@ class LocalCluster:
         return None
 
     async def _start_abandoned(self, pods: Iterable[Pod]) -> None:
-        """What a kubelet would do: a pod that is there is started, also when nobody asks for it any more."""
+        """Starts pods whose creator died. As with a kubelet, an existing pod starts even if `create` is not called again."""
         loop, now = asyncio.get_running_loop(), time.time()
         for name in [pod.name for pod in pods if pod.phase == "pending" and now - pod.created_at > launch.ABANDONED]:
             with contextlib.suppress(OSError):
@@ -139,7 +139,7 @@ class LocalCluster:
     def _there(self, name: str) -> Pod:
         pod = self._survey.pod(name)
         if pod is None:
-            raise OutcomeUnknown(f"{name} was there and is gone: removed by another meanwhile")
+            raise OutcomeUnknown(f"{name} existed a moment ago and is gone: it was removed by another process")
         return pod
 
     async def protect(self, name: str, uid: str, stamp: Stamp) -> Pod | None:
@@ -177,8 +177,7 @@ class LocalCluster:
 
         again = await self._do(ask)
         if again is not None and uid not in self._ending:
-            # Its shim was killed, so nobody but us keeps the deadline. Should we die too, the next call
-            # finds the mark.
+            # The shim was killed, so this replica has to keep the deadline. If it dies too, the next call finds the mark.
             self._ending[uid] = asyncio.create_task(self._end_later(name, uid, again))
 
     async def _end_later(self, name: str, uid: str, seconds: float) -> None:
@@ -208,11 +207,11 @@ class LocalCluster:
         return await self._do(prune)
 
     async def verify(self, token: str) -> Identity | None:
-        said = self._tokens.read(token)
-        if said is None:
+        identity = self._tokens.read(token)
+        if identity is None:
             return None
-        pod = await self.read(said.worker)
-        return said if pod is not None and pod.uid == said.uid and pod.phase != "ended" else None
+        pod = await self.read(identity.worker)
+        return identity if pod is not None and pod.uid == identity.uid and pod.phase != "ended" else None
 
     async def check(self, pool: Pool) -> list[FieldProblem]:
         spec = pool.spec
@@ -237,10 +236,10 @@ class LocalCluster:
         return []
 
     async def ensure(self, pools: Sequence[Pool]) -> None:
-        """Nothing stands beside a process of this machine."""
+        """Does nothing, because a process needs no other objects."""
 
     async def seal(self, name: str, uid: str) -> None:
-        """Refused by `check`: there is no network to close here."""
+        """Does nothing, because `check` refuses pools with `network.seal` on one machine."""
 
     async def remember(self, mark: Remembered) -> None:
         await self._do(lambda: self._highwater.raise_to(mark))
@@ -257,7 +256,7 @@ class LocalCluster:
 
     @contextlib.contextmanager
     def _owned(self, name: str, uid: str) -> Iterator[Folder | None]:
-        """The folder of the pod with this UID, locked; None: it is gone, or another's."""
+        """Yields the locked folder of the pod with this UID, or None if the pod is gone or the name belongs to another pod."""
         self._survey.check_root()
         folder = self._survey.folder(name)
         with contextlib.ExitStack() as held:
@@ -265,7 +264,7 @@ class LocalCluster:
             if ours:
                 try:
                     held.enter_context(folder.locked())
-                    ours = self._is(name, uid)  # again: it may have gone while we waited
+                    ours = self._is(name, uid)  # check again, because the pod may have been removed during the wait
                 except FileNotFoundError:
                     ours = False
             yield folder if ours else None
@@ -281,5 +280,5 @@ class LocalCluster:
     async def _do(self, work: Callable[[], T]) -> T:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._hands, work)
-        except OSError as error:  # a disk that is full or failing; every write is whole or not at all
+        except OSError as error:  # a full or failing disk; no file is written partly
             raise ClusterUnavailable(str(error)) from error

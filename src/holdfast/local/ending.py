@@ -1,4 +1,4 @@
-"""End a pod: ask its shim, or its orphans where the shim was killed; kill what is left after the grace."""
+"""End a pod: signal its shim, or its orphans if the shim was killed; kill the processes that are left after the grace."""
 
 import signal
 import time
@@ -6,21 +6,21 @@ import time
 from .folder import Exit, Facts, Folder, Mark
 from .process import BOOT, NOBODY, Table, alive, send
 
-HUNG = 5.0  # seconds past the deadline, after which a shim that still lives is taken for stopped
-KILL_ROUNDS = 100  # 10 ms apart: a killed process may have forked just before
+HUNG = 5.0  # seconds after the deadline; a shim that still lives then is assumed to be stopped by a signal
+KILL_ROUNDS = 100  # 10 ms apart; several are needed, because a killed process may have forked just before
 
 
 def end(folder: Folder, facts: Facts, grace: float) -> float | None:
-    """Ask the pod to end. The lock must be held.
+    """Makes the pod end. The lock must be held.
 
-    Seconds until somebody has to come again; None: its shim does the rest, or nothing is left to do.
+    Returns the seconds after which the caller has to call again, or None if the shim does the rest or nothing is left to do.
     """
     if facts.exit is not None or facts.order.boot != BOOT:
         return None
     mark = _mark(folder, facts, grace)
     if facts.shim is None and not folder.write_once("pod.json", NOBODY):
-        facts = folder.facts()[0]  # a shim was faster
-    if facts.shim is None or facts.shim == NOBODY:  # and one that comes late finds the pod taken
+        facts = folder.facts()[0]  # a shim wrote its file first
+    if facts.shim is None or facts.shim == NOBODY:  # a shim that starts later finds this entry and exits
         folder.write_once("exit.json", Exit(None, None, time.time()))
         return None
     overdue = time.time() - mark.until
@@ -41,7 +41,7 @@ def end(folder: Folder, facts: Facts, grace: float) -> float | None:
 
 
 def _mark(folder: Folder, facts: Facts, grace: float) -> Mark:
-    """The earlier deadline stands: a call that is repeated must not give more time each time."""
+    """Stores the deadline. The earlier deadline wins, so that a repeated call does not extend it."""
     mark = Mark(time.time(), grace)
     if facts.mark is not None and facts.mark.until <= mark.until:
         return facts.mark

@@ -1,7 +1,7 @@
-"""One pod's folder: what each file in it says, how it is written whole, and who may write now.
+"""One pod's folder: the content of its files, atomic writes, and the lock for writers.
 
-Every file is replaced by a rename, so a reader sees the old or the new one, and the folder's own time changes
-with it: that is what lets a thousand quiet pods be listed without opening their files.
+Every file is replaced by a rename. So a reader sees the old or the new content, and the modification time of the folder
+changes with each write. This makes it possible to list a thousand unchanged pods without opening their files.
 """
 
 import contextlib
@@ -22,13 +22,14 @@ from .process import BOOT, Kin, Process, Table, kin
 
 T = TypeVar("T")
 
-LOCK_TIMEOUT = 0.8  # seconds; `protect` promises its answer within 1 s
-SETTLED = 2_000_000_000  # ns; a change may hide in the same tick of the folder's time, and some tick in 2 s
+LOCK_TIMEOUT = 0.8  # seconds, because `protect` has to answer within 1 s
+# ns. Two changes within one tick of the folder's time look alike, and some file systems have ticks of 2 s.
+SETTLED = 2_000_000_000
 TRIES = 5
 
 
 class OrderFile(msgspec.Struct, frozen=True, kw_only=True):
-    """order.json: what the pod is. Written before the folder has its name, and never again."""
+    """order.json: the identity of the pod. Written once, before the folder gets its final name."""
 
     worker: str
     uid: str
@@ -43,7 +44,7 @@ class OrderFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StampFile(msgspec.Struct, frozen=True):
-    """stamp.json. The version only grows, also when the stamp goes, so that a late `clear` never fits."""
+    """stamp.json: the pod's stamp. The version grows even when the stamp is removed, so that a late `clear` never matches."""
 
     version: int = 0
     stamp: Stamp | None = None
@@ -51,7 +52,7 @@ class StampFile(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """terminating: when somebody asked the pod to end, and how long it may take; no grace: any time."""
+    """terminating: when the pod was asked to end, and how long that may take. Without a grace there is no limit."""
 
     at: float
     grace: float | None
@@ -62,7 +63,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """exit.json: no process of the pod is left."""
+    """exit.json: the end of the pod. It exists only when no process of the pod is left."""
 
     exit_code: int | None = None
     error: str | None = None
@@ -70,7 +71,7 @@ class Exit(msgspec.Struct, frozen=True):
 
 
 class ExitRecord(msgspec.Struct, frozen=True):
-    """result.json: what the agent says of its claim's command. The agent is the only one that writes it."""
+    """result.json: the exit code of the claim's command. Only the agent writes it."""
 
     claim: str
     fence: int
@@ -78,14 +79,14 @@ class ExitRecord(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """launch.json: what the shim starts."""
+    """launch.json: the command and environment that the shim starts."""
 
     argv: list[str]
     env: dict[str, str]
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a pod's folder says."""
+    """The content of all files in a pod's folder."""
 
     order: OrderFile
     stamp: StampFile = StampFile()
@@ -105,18 +106,18 @@ DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
 
 
 class Folder:
-    """The files of one worker. Gone means FileNotFoundError, from every method."""
+    """The files of one worker. Every method raises FileNotFoundError if the folder is gone."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def stat(self) -> Stat:
-        """Changes with every file written, and with another folder under the same name."""
+        """Returns a value that changes with every write, and when another folder gets the same name."""
         seen = os.stat(self.path)
         return seen.st_ino, seen.st_mtime_ns
 
     def facts(self) -> tuple[Facts, Stat | None]:
-        """What the files say, and the stat that it is true for; None: a change may have slipped in unseen."""
+        """Returns the files' content, and the stat for which it may be cached, or None if a change could be missed."""
         for _ in range(TRIES):
             before, now = self.stat(), time.time_ns()
             facts, whole = self._facts()
@@ -125,13 +126,13 @@ class Folder:
                 return facts, before if settled else None
         if self.stat()[0] != before[0]:
             raise FileNotFoundError(self.path)
-        return facts, None  # it changes all the time, but is still the same pod
+        return facts, None  # the folder changes constantly, but it is still the same pod
 
     def _facts(self) -> tuple[Facts, bool]:
         names = set(os.listdir(self.path))
         order = self._load("order.json", OrderFile)
         assert order is not None
-        # After a crash of the machine a file may be empty. It does not matter then: nothing of the pod lives.
+        # After a crash of the machine a file may be empty. This does not matter, because no process of the pod is alive then.
         sound = order.boot == BOOT
 
         def load(name: str, kind: type[T], trusted: bool = True) -> T | None:
@@ -154,7 +155,7 @@ class Folder:
         try:
             return cast(T, DECODERS[kind].decode(_content(path)))
         except FileNotFoundError:
-            raise  # it was listed a moment ago: the folder went, or moved
+            raise  # the file was listed a moment ago, so the folder was removed or moved
         except msgspec.DecodeError as error:
             if trusted:
                 raise ClusterUnavailable(f"{path} is damaged: {error}") from error
@@ -163,23 +164,23 @@ class Folder:
             raise ClusterUnavailable(f"cannot read {path}: {error}") from error
 
     def kin(self, facts: Facts, table: Table) -> Kin:
-        """Who lives of the pod. The agent adds to its list of groups in place, so that is read each time."""
+        """Returns the living processes of the pod. Reads the list of groups each time, because the agent appends to it."""
         assert facts.shim is not None
         groups: list[tuple[int, float]] = []
         with contextlib.suppress(OSError):
             for line in _content(f"{self.path}/groups").split(b"\n"):
-                with contextlib.suppress(ValueError):  # a line half written
+                with contextlib.suppress(ValueError):  # an incomplete line
                     pid, at = line.split()
                     groups.append((int(pid), float(at)))
         return kin(facts.order.uid, facts.shim, facts.agent, table, str(self.path), groups)
 
     def write(self, name: str, value: msgspec.Struct, durable: bool = False) -> None:
-        """Replace the file in one step."""
+        """Replaces the file in one step."""
         draft = self._draft(name, msgspec.json.encode(value), durable)
         os.rename(draft, self.path / name)
 
     def write_once(self, name: str, value: msgspec.Struct) -> bool:
-        """Write the file if there is none; False: somebody else was first."""
+        """Writes the file if it does not exist; otherwise returns False."""
         draft = self._draft(name, msgspec.json.encode(value))
         try:
             os.link(draft, self.path / name)
@@ -203,7 +204,7 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
-        """One writer at a time, over all replicas. A dead one lets go by dying."""
+        """Holds the lock of the folder, which only one writer of all replicas can have. A writer that dies releases it."""
         until = time.monotonic() + timeout
         while True:
             fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
@@ -214,7 +215,7 @@ class Folder:
             finally:
                 os.close(fd)
             if time.monotonic() > until:
-                raise ClusterUnavailable(f"{self.path.name} is being written by another for more than {timeout:g} s")
+                raise ClusterUnavailable(f"{self.path.name} has been locked by another process for more than {timeout:g} s")
             time.sleep(0.005)
 
     def _take(self, fd: int) -> bool:
@@ -222,24 +223,24 @@ class Folder:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        # The folder may have been removed and made anew while we waited: then this is the lock of nothing.
+        # The folder may have been removed and created again during the wait. Then this file is not the lock of the new folder.
         return os.path.samestat(os.fstat(fd), os.stat(self.path / "lock"))
 
     def make_lock(self) -> int:
-        """The lock of a folder that nobody knows yet, taken; closing it lets go."""
+        """Creates and takes the lock of a new folder. Returns its descriptor; closing it releases the lock."""
         fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX)
         return fd
 
     def remove(self) -> None:
-        """In one step for whoever looks, then piece by piece."""
+        """Renames the folder first, so that it disappears for readers in one step. Then removes its files."""
         away = self.path.with_name(f".gone-{uuid.uuid4().hex}")
         os.rename(self.path, away)
         remove_tree(away)
 
 
 def _content(path: str) -> bytes:
-    """A whole small file; three times as quick as Path.read_bytes, which a first list of many pods feels."""
+    """Returns the content of a small file. Three times as fast as Path.read_bytes, which matters for the first list of pods."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = os.read(fd, 65_536)
@@ -251,7 +252,7 @@ def _content(path: str) -> bytes:
 
 
 def remove_tree(path: Path) -> None:
-    """A worker may have locked us out of its own folders; what still stays waits for the next sweep."""
+    """Removes a folder. A worker may have removed permissions, so they are restored first; the next sweep removes the rest."""
     for folder, _, _ in os.walk(path):
         with contextlib.suppress(OSError):
             os.chmod(folder, 0o700)

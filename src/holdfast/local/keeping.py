@@ -1,4 +1,4 @@
-"""Keep what outlives a worker: outputs of claims, the high-water mark; and sign the tokens of pods."""
+"""Data that outlives a worker: the outputs of claims and the high-water mark. Also the signed tokens of pods."""
 
 import contextlib
 import fcntl
@@ -17,11 +17,11 @@ from ..ports.recovery import Remembered
 
 CLAIM = re.compile(r"[A-Za-z0-9_-]{1,128}")
 CUT = ".truncated"
-YOUNG = 60.0  # seconds; the output of a claim made after `keep` was read must not be taken for an old one
+YOUNG = 60.0  # seconds; younger files stay, because their claim may have been made after `keep` was read
 
 
 class Outputs:
-    """A file for each claim, written by its agent; `<claim>.truncated` beside it where the bound cut it."""
+    """One output file per claim, written by its agent. `<claim>.truncated` beside it shows that the output exceeded the limit."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -35,7 +35,7 @@ class Outputs:
         try:
             with open(path, "rb") as file:
                 data = os.pread(file.fileno(), limit, offset)
-                size = os.fstat(file.fileno()).st_size  # after the read: never less than what was read
+                size = os.fstat(file.fileno()).st_size  # read after the data, so that it is never smaller than what was read
         except FileNotFoundError:
             return Output(b"", offset, 0)
         except OSError as error:
@@ -43,6 +43,7 @@ class Outputs:
         return Output(data, offset, size, (self.root / f"{claim}{CUT}").exists())
 
     def prune(self, keep: set[str]) -> int:
+        """Removes the outputs of all claims that are not in `keep`. Returns how many."""
         removed = 0
         try:
             entries = list(os.scandir(self.root))
@@ -59,11 +60,11 @@ class Outputs:
         return removed
 
 
-LOCK_SECONDS = 0.5  # a replica that stands still with the lock must not make the others stand still
+LOCK_SECONDS = 0.5  # a stopped replica that holds the lock must not stop the others
 
 
 class HighWater:
-    """A mark beside the database's folder. It only rises, whoever writes it."""
+    """The high-water mark, in a file beside the database's folder. It only rises, no matter which replica writes it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -88,7 +89,7 @@ class HighWater:
             raise ClusterUnavailable(f"cannot write {self.path}: {error}") from error
 
     def _write(self, data: bytes) -> None:
-        draft = self.path.with_name(f".{self.path.name}.draft")  # one writer at a time: the lock is held
+        draft = self.path.with_name(f".{self.path.name}.draft")  # one fixed name is safe, because the lock is held
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(data)
             file.flush()
@@ -119,7 +120,7 @@ class HighWater:
 
 
 class Tokens:
-    """`<worker>.<uid>.<signature>`: good for one pod of one installation, as long as that pod is there."""
+    """Tokens `<worker>.<uid>.<signature>`: valid for one pod of one installation, as long as that pod exists."""
 
     def __init__(self, install: str, key: bytes) -> None:
         self._install = install
@@ -129,7 +130,7 @@ class Tokens:
         return f"{worker}.{uid}.{self._sign(worker, uid)}"
 
     def read(self, token: str) -> Identity | None:
-        """Whose it says it is, if it is ours."""
+        """Returns the identity in the token, or None if the signature is wrong."""
         parts = token.rsplit(".", 2)
         if len(parts) != 3 or not token.isascii():
             return None

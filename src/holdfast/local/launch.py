@@ -1,4 +1,4 @@
-"""Start a pod: decide what it runs, reserve its name with everything in it, let a shim loose."""
+"""Start a pod: decide its command, create its folder under its name in one step, and start its shim."""
 
 import errno
 import os
@@ -18,11 +18,11 @@ from .folder import Facts, Folder, Launch, OrderFile, StampFile, remove_tree
 from .process import BOOT
 
 SHIM = Path(__file__).with_name("shim.py")
-START_TIMEOUT = 10.0  # seconds; a shim needs 0.05, a machine that swaps may need all of it
-ABANDONED = 2.0  # seconds without a shim, after which the creator is taken for dead
-PASSED_ON = ("PATH", "HOME", "LANG")  # nothing else: the server's environment holds its secrets
+START_TIMEOUT = 10.0  # seconds; a shim needs 0.05 s, but much more on a machine that swaps
+ABANDONED = 2.0  # seconds without a shim, after which the creator is assumed to be dead
+PASSED_ON = ("PATH", "HOME", "LANG")  # nothing else, because the server's environment contains its secrets
 FULL = {errno.ENOSPC, errno.EDQUOT}
-# -P: a file that a command leaves in the agent's working folder must not be imported by the agent.
+# With -P the agent does not import files that a command left in the agent's working folder.
 AGENT = [sys.executable, "-P", "-m", "holdfast.agent"]
 
 
@@ -33,7 +33,7 @@ class Places(msgspec.Struct, frozen=True):
 
 
 def command(spec: PoolSpec, agent_argv: list[str]) -> list[str] | Refused:
-    """What a pod of this pool runs."""
+    """Returns the command that a pod of this pool runs."""
     if spec.worker.agent:
         return agent_argv
     argv = spec.worker.serve or spec.worker.run
@@ -47,9 +47,10 @@ def command(spec: PoolSpec, agent_argv: list[str]) -> list[str] | Refused:
 
 
 def reserve(order: Order, argv: list[str], install: str, places: Places, token: Callable[[str], str]) -> int | Refused | None:
-    """Give the finished folder its name, which only one creator can: the lock held on it; None: it was taken.
+    """Creates the pod's folder. Returns its lock, which is held, or None if the name exists already.
 
-    The rename onto a name that exists fails. So a folder is not there or whole, whenever its creator dies.
+    The folder is complete before it is renamed to its final name, so a creator that dies never leaves a partial folder. The
+    rename fails if the name exists, so only one creator can succeed.
     """
     uid = uuid.uuid4().hex
     draft = Folder(places.root / f".new-{uid}")
@@ -57,11 +58,11 @@ def reserve(order: Order, argv: list[str], install: str, places: Places, token: 
         draft.path.mkdir(mode=0o700)
         (draft.path / "work").mkdir()
         spec = order.pool.spec
-        # To disk first: after a power cut an order that cannot be read would block the list of all pods.
+        # Synced to disk, because after a power cut an unreadable order would make the list of all pods fail.
         draft.write("order.json", _order_file(order, uid, install), durable=True)
         draft.write("launch.json", Launch(argv, _environment(order, uid, places)))
         if spec.protection.mode == "always":
-            draft.write("stamp.json", StampFile(1, None, True))  # protected from its birth on
+            draft.write("stamp.json", StampFile(1, None, True))  # protected from the start
         if spec.worker.agent:
             draft.write_text("token", token(uid))
         lock = draft.make_lock()
@@ -81,13 +82,14 @@ def reserve(order: Order, argv: list[str], install: str, places: Places, token: 
 
 
 def abandoned(facts: Facts) -> bool:
-    """Whether the creator died before it started a shim. A mistake is harmless: one shim takes the pod."""
+    """Returns whether the creator died before it started a shim. A wrong guess is harmless: only one shim takes the pod."""
     waiting = facts.shim is None and facts.exit is None and facts.mark is None and facts.order.boot == BOOT
     return waiting and abs(time.time() - facts.order.created_at) > ABANDONED
 
 
 def start_shim(folder: Folder) -> Refused | None:
-    """Start the shim and see it settled, or take the folder away again. The lock must be held."""
+    """Starts the shim and waits until it has written pod.json. Removes the folder if no process can be
+    started. The lock must be held."""
     argv = [sys.executable, "-I", "-S", "-X", "utf8", str(SHIM), str(folder.path)]
     try:
         log = os.open(folder.path / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -104,21 +106,21 @@ def start_shim(folder: Folder) -> Refused | None:
             )
         finally:
             os.close(log)
-    except OSError as error:  # no process was made
+    except OSError as error:  # no process was started
         folder.remove()
         if error.errno in (errno.EAGAIN, errno.ENOMEM):
-            return Refused("limit", f"this machine takes no more processes: {error.strerror}")
+            return Refused("limit", f"this machine cannot start more processes: {error.strerror}")
         raise ClusterUnavailable(f"cannot start a shim: {error}") from error
     try:
-        first.wait(START_TIMEOUT)  # it ends as soon as the shim has left it: no zombie stays with us
+        first.wait(START_TIMEOUT)  # the first process ends as soon as the shim is on its own, and is reaped here
     except subprocess.TimeoutExpired:
-        first.kill()  # our own child, not yet waited for; whether its shim lives shows in the folder
+        first.kill()  # safe, because the child is not reaped yet; the folder shows whether its shim lives
         first.wait()
     return None
 
 
 def sweep_drafts(root: Path, older_than: float) -> None:
-    """Remove what creators and removers that died left half done."""
+    """Removes incomplete folders of replicas that died while they created or removed a pod."""
     for entry in os.scandir(root):
         if entry.name.startswith((".new-", ".gone-")):
             try:
@@ -152,7 +154,7 @@ def _environment(order: Order, uid: str, places: Places) -> dict[str, str]:
         env["PYTHONPATH"] = os.environ["PYTHONPATH"]  # the agent must be of the same version as the server that starts it
     env |= {"HOLDFAST_WORKER": order.worker, "HOLDFAST_POD_UID": uid, "HOLDFAST_WORKER_DIR": str(folder)}
     env["HOLDFAST_OUTPUT_DIR"] = str(places.output_root)
-    if order.pool.spec.worker.agent:  # a user's own program gets no token
+    if order.pool.spec.worker.agent:  # a program without an agent gets no token
         env["HOLDFAST_TOKEN_FILE"] = str(folder / "token")
         env["HOLDFAST_SERVERS_FILE"] = str(places.servers_file)
     return env

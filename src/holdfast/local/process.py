@@ -1,7 +1,7 @@
-"""Tell a process from another with the same pid: look at it, find its kin, signal it and nobody else.
+"""Identify processes, find the processes of a pod, and never signal a stranger that got a reused pid.
 
-A process is its pid and its start time. On Linux that is exact (ticks since boot, from /proc); elsewhere
-psutil's wall clock is compared with a tolerance.
+A process is identified by its pid and its start time. On Linux the start time is exact (ticks since boot, from /proc).
+On other systems psutil's wall-clock time is compared with a tolerance.
 """
 
 import contextlib
@@ -15,19 +15,19 @@ import msgspec
 import psutil
 
 ON_LINUX = sys.platform == "linux"
-TOLERANCE = 2.0  # seconds between a start as the kernel knows it and as the shim noted it, where it has only a clock
-UID, PAYLOAD = "HOLDFAST_POD_UID", "HOLDFAST_PAYLOAD"  # the agent's own, and what each of its jobs gets
+TOLERANCE = 2.0  # seconds; allowed difference between the start time of the kernel and that of a wall clock
+UID, PAYLOAD = "HOLDFAST_POD_UID", "HOLDFAST_PAYLOAD"  # variables in the environment of the agent, and of each of its jobs
 
 
 class Process(msgspec.Struct, frozen=True):
-    """Who a process is, for as long as the machine runs."""
+    """The identity of a process until the machine restarts."""
 
     pid: int
     started: str
 
 
-Groups = Sequence[tuple[int, float]]  # what an agent started: pid, and when by the wall clock
-NOBODY = Process(0, "0")  # stands for a shim that must not come any more
+Groups = Sequence[tuple[int, float]]  # process groups that an agent started: pid, and wall-clock time of the start
+NOBODY = Process(0, "0")  # written to pod.json instead of a shim, so that no shim can start any more
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -40,40 +40,40 @@ class Observed(msgspec.Struct, frozen=True):
 
 
 def _boot() -> str:
-    """This boot and PID namespace: a pod of another one has no process that lives, whatever its pids say."""
+    """Returns the id of this boot and PID namespace. A pod of another boot has no living process, even if its pids exist."""
     if not ON_LINUX:
         return ""
-    said = ["", ""]
+    parts = ["", ""]
     with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        said[0] = file.read().strip()
+        parts[0] = file.read().strip()
     with contextlib.suppress(OSError):
-        said[1] = os.readlink("/proc/self/ns/pid")
-    return " ".join(said)
+        parts[1] = os.readlink("/proc/self/ns/pid")
+    return " ".join(parts)
 
 
 BOOT = _boot()
 
 
 def alive(process: Process) -> bool:
-    """Whether this very process runs. A zombie does not."""
+    """Returns whether exactly this process runs. A zombie does not run."""
     seen = look(process.pid)
     if seen is None or not _same(seen.process, process):
         return False
     if seen.zombie and seen.parent == os.getpid():
-        # As PID 1 of a container we inherit the shims. Nobody else waits for one: no status is stolen.
+        # As PID 1 of a container this process inherits the shims. No other code waits for a shim, so it is reaped here.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)
     return not seen.zombie
 
 
 def look(pid: int) -> Observed | None:
-    """What is under this pid now."""
+    """Returns the process that has this pid now, if any."""
     return _look_linux(pid) if ON_LINUX else _look_elsewhere(pid)
 
 
 def send(process: Process, number: signal.Signals) -> bool:
-    """Signal this very process; False when it is gone. The pidfd is taken before the look: what it names
-    cannot change afterwards, so a pid reused in between is never hit."""
+    """Signals exactly this process; returns False if it is gone. The pidfd is opened before the check, because it always names
+    the same process: a process that reuses the pid is never signalled."""
     if process.pid <= 1 or process.pid == os.getpid():
         return False
     try:
@@ -90,12 +90,12 @@ def send(process: Process, number: signal.Signals) -> bool:
             return True
         finally:
             os.close(fd)
-    except (ProcessLookupError, PermissionError):  # gone, or it changed its user: not ours to signal then
+    except (ProcessLookupError, PermissionError):  # gone, or it runs as another user now
         return False
 
 
 class Kin(msgspec.Struct, frozen=True):
-    """What is left of a tree: `sure` may be signalled; `perhaps` only counts as life."""
+    """The living processes of a pod. `sure` may be signalled; `perhaps` only show that the pod may still live."""
 
     sure: tuple[Process, ...] = ()
     perhaps: tuple[Process, ...] = ()
@@ -105,7 +105,7 @@ class Kin(msgspec.Struct, frozen=True):
 
 
 class Traces(msgspec.Struct, frozen=True):
-    """What a process shows of where it belongs; empty where it shows nothing, or does not let us look."""
+    """Signs of the pod that a process belongs to; empty if there are none or they cannot be read."""
 
     uid: str = ""
     folder: str = ""
@@ -113,7 +113,7 @@ class Traces(msgspec.Struct, frozen=True):
 
 
 class Table:
-    """Every process of the machine that we may see, as of one moment or nearly."""
+    """All visible processes of the machine, read at nearly the same moment."""
 
     def __init__(self) -> None:
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if ON_LINUX else psutil.pids()
@@ -122,21 +122,22 @@ class Table:
         self._traces: dict[int, Traces] = {}
 
     def traces(self, pid: int) -> Traces:
-        """Read once: many pods may ask."""
+        """Returns the signs of a process. They are read once, because they are needed for many pods."""
         if pid not in self._traces:
             self._traces[pid] = _traces(pid)
         return self._traces[pid]
 
 
 def kin(uid: str, shim: Process, agent: Process | None, table: Table, folder: str = "", groups: Groups = ()) -> Kin:
-    """Who lives of a pod whose shim, the parent of all, may have been killed.
+    """Returns the living processes of a pod whose shim, the parent of them all, may have been killed.
 
-    A command of the agent's has a session and an environment of its own. So there are several traces: the session, descent, the
-    pod's UID or folder in the environment, and the agent's list of what it started (`groups`).
+    A command of the agent has its own session and environment. So there are several signs: the session, the parent processes,
+    the pod's UID or folder in the environment, and the agent's list of the groups that it started (`groups`).
 
-    The shim's pid stays reserved as long as its session has members. So with the agent alive that session is ours for sure;
-    with a stranger under the pid it is empty for sure; else a member counts as life only. So does whoever works in the pod's
-    folder: it may be a command that hid all else, and it may be a person who looks around.
+    The kernel keeps the shim's pid reserved while its session has members. So if the shim or the agent lives, the session surely
+    belongs to the pod. If a stranger has the shim's pid, the session is surely empty. In all other cases a member of the session
+    is only in `perhaps`. So is a process that works in the pod's folder: it may be a command of the pod without any other sign,
+    or the shell of a person.
     """
     seen = table.seen
     ours = {p.pid: p for p in (shim, agent) if p is not None and p.pid in seen and _same(seen[p.pid].process, p)}
@@ -153,7 +154,7 @@ def kin(uid: str, shim: Process, agent: Process | None, table: Table, folder: st
         if traces.uid == uid or (folder and traces.folder == folder) or entry.session in sessions:
             ours[pid] = entry.process
         elif traces.uid:
-            continue  # another pod's
+            continue  # it belongs to another pod
         elif (entry.session == shim.pid and not usurped) or _below(traces.works_in, folder):
             perhaps.append(entry.process)
     for pid in _descendants(set(ours), seen):
@@ -206,12 +207,12 @@ def _same(one: Process, other: Process) -> bool:
 
 
 def _not_before(process: Process, shim: Process) -> bool:
-    """Nothing that is older than its shim belongs to a pod."""
+    """Returns whether the process is not older than the shim. An older process cannot belong to the pod."""
     return _number(process) >= _number(shim) - (0 if ON_LINUX else TOLERANCE)
 
 
 def _started_at(process: Process) -> float:
-    """When it started by the wall clock, as that stands now: after a step of the clock this is off by as much."""
+    """Returns the wall-clock time of the start. If the clock was set since then, the result is wrong by the same amount."""
     if not ON_LINUX:
         return _number(process)
     return _number(process) / os.sysconf("SC_CLK_TCK") + time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -228,13 +229,13 @@ def _look_linux(pid: int) -> Observed | None:
         return None
     try:
         line = os.read(fd, 2048)
-    except OSError:  # it ended between the two
+    except OSError:  # the process ended between open and read
         return None
     finally:
         os.close(fd)
-    # Behind the name (which may hold anything): state ppid pgrp session … num_threads(17) … starttime(19).
+    # The fields after the name, which may contain any character: state ppid pgrp session … num_threads(17) … starttime(19).
     fields = line[line.rfind(b")") + 2 :].split(b" ", 20)
-    zombie = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1  # with more, only its first thread has ended
+    zombie = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1  # with more threads only the first has ended
     return Observed(Process(pid, fields[19].decode()), int(fields[1]), int(fields[3]), zombie)
 
 

@@ -1,12 +1,10 @@
-"""Hold one pod: start its child, reap its orphans, end the whole tree, and leave the exit code behind.
+"""The parent process of one pod: it starts the child, reaps orphans, ends the whole tree, and stores the exit code.
 
-Run as `python -I -S shim.py FOLDER`, one for each pod. It outlives the replica which started it, so it
-imports neither Holdfast nor any package: an upgrade under its feet must not matter, and it has to start in
-milliseconds.
+Each pod has a shim, started as `python -I -S shim.py FOLDER`. It outlives the replica that started it. It imports neither
+Holdfast nor any package, because an upgrade must not break a running shim, and because it has to start in milliseconds.
 
-The files of FOLDER that it writes: pod.json (itself), agent.json (its child), exit.json (the end), and
-`terminating` where somebody else than Holdfast asked it to end. It writes exit.json only when no process of
-the pod is left.
+It writes these files in FOLDER: pod.json (its own identity), agent.json (its child), exit.json (the end), and `terminating`
+if it was asked to end, but not by Holdfast. It writes exit.json only when no process of the pod is left.
 """
 
 import contextlib
@@ -17,32 +15,32 @@ import signal
 import sys
 import time
 
-LOG_LIMIT = 8 << 20  # bytes; checked once a minute, so a burst may exceed it until then
-TICK = 60.0  # seconds between looks at the log
-ROUND = 0.02  # seconds between two rounds of killing; a child's end cuts it short
-NOT_FOUND, NOT_STARTED = 127, 126  # what a shell says
+LOG_LIMIT = 8 << 20  # bytes; checked once per minute, so a burst may exceed it for a while
+TICK = 60.0  # seconds between two checks of the log's size
+ROUND = 0.02  # seconds between two rounds of killing; a child's end starts the next round at once
+NOT_FOUND, NOT_STARTED = 127, 126  # the exit codes of a shell
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main(folder: str) -> None:
-    """Leave the caller's process tree, then hold the pod. The caller waits for the first process only."""
-    told, tell = os.pipe()
+    """Leaves the caller's process tree, then runs the shim. The caller waits for the first process only."""
+    reader, writer = os.pipe()
     if os.fork():
-        os.close(tell)
-        os._exit(0 if os.read(told, 1) else 1)  # returns once the pod is known, or its shim died
-    os.close(told)
+        os.close(writer)
+        os._exit(0 if os.read(reader, 1) else 1)  # the read returns when pod.json exists, or when the shim died
+    os.close(reader)
     os.setsid()
-    wakeup = catch_signals()  # before anybody can know our pid
+    wakeup = catch_signals()  # before pod.json shows this pid to other processes
     held = introduce(folder)
-    os.write(tell, b"1")
-    os.close(tell)
+    os.write(writer, b"1")
+    os.close(writer)
     if held:
         Shim(folder, wakeup).run()
 
 
 def catch_signals() -> int:
-    """Signals become bytes in a pipe: nothing is interrupted, nothing is missed."""
+    """Turns signals into bytes in a pipe, so that they interrupt nothing and none is missed. Returns the pipe."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
@@ -53,7 +51,7 @@ def catch_signals() -> int:
 
 
 def introduce(folder: str) -> bool:
-    """Write pod.json by a link, which fails where one exists: of two shims only the first starts a child."""
+    """Writes pod.json; returns False if it exists. A link never replaces a file, so only one of two shims starts a child."""
     me = {"pid": os.getpid(), "started": started(os.getpid())}
     draft = os.path.join(folder, f".pod.{os.getpid()}")
     write(draft, me)
@@ -67,7 +65,7 @@ def introduce(folder: str) -> bool:
 
 
 class Shim:
-    """The parent of everything in the pod, as PID 1 is in a container."""
+    """The parent of all processes in the pod, like PID 1 in a container."""
 
     def __init__(self, folder: str, wakeup: int) -> None:
         self.folder = folder
@@ -76,7 +74,7 @@ class Shim:
         self.code: int | None = None
         self.error: str | None = None
         self.forwarded = False
-        self.deadline: float | None = None  # monotonic
+        self.deadline: float | None = None  # in monotonic time
 
     def run(self) -> None:
         if not os.path.exists(self.path("terminating")):
@@ -102,12 +100,12 @@ class Shim:
                 launch["argv"][0],
                 launch["argv"],
                 launch["env"],
-                setpgroup=0,  # a signal to its group must not reach us
+                setpgroup=0,  # a signal to the child's group must not reach the shim
                 setsigmask=[],
                 setsigdef=[
                     signal.SIGPIPE,
                     signal.SIGXFSZ,
-                ],  # Python ignores them, and a child would inherit that
+                ],  # Python ignores these signals, and the child would inherit that
             )
         except (OSError, ValueError, LookupError) as error:
             self.code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
@@ -116,11 +114,11 @@ class Shim:
             return
         try:
             write(self.path("agent.json"), {"pid": self.child, "started": started(self.child)})
-        except OSError as error:  # a full disk is no reason to end it
+        except OSError as error:  # a full disk is no reason to end the pod
             print(f"holdfast: cannot write agent.json: {error}", flush=True)
 
     def end_in_time(self) -> None:
-        """Pass the wish to end on, once, and set the time by which it has to be granted."""
+        """Forwards SIGTERM to the child, once, and sets the deadline after which the shim kills all."""
         try:
             with open(self.path("terminating"), encoding="utf-8") as file:
                 mark = json.load(file)
@@ -133,10 +131,11 @@ class Shim:
             self.deadline = until if self.deadline is None else min(self.deadline, until)
         if self.child and self.code is None and not self.forwarded:
             self.forwarded = True
-            os.kill(self.child, signal.SIGTERM)  # not reaped yet, so the pid is still its own
+            os.kill(self.child, signal.SIGTERM)  # the child is not reaped yet, so the pid is still its own
 
     def mark(self, mark: dict[str, object]) -> None:
-        """A shutdown of the machine, say: no deadline, but no new work. Never over Holdfast's own mark."""
+        """Marks a pod that ends for another reason, for example a shutdown of the machine: it gets no new work, but has no
+        deadline. Never replaces a mark of Holdfast."""
         draft = self.path(f".terminating.{os.getpid()}")
         try:
             write(draft, mark)
@@ -148,9 +147,9 @@ class Shim:
                 os.unlink(draft)
 
     def kill_all(self) -> None:
-        """Kill our children until there are none. Each one's children become ours by its death, even those in
-        a session of their own; and a child that we have not reaped keeps its pid, so no stranger is hit."""
-        self.deadline = None  # it has passed, or does not matter any more
+        """Kills the shim's children until none are left. When a child dies, its children become the shim's children, even if
+        they have their own session. A child that is not reaped yet keeps its pid, so no stranger is killed."""
+        self.deadline = None  # it has passed, or is not needed any more
         if self.child and sys.platform != "linux":
             with contextlib.suppress(OSError):
                 os.killpg(self.child, signal.SIGKILL)
@@ -161,7 +160,7 @@ class Shim:
             self.wait(ROUND)
 
     def reap(self) -> bool:
-        """Collect the dead; whether any child is left."""
+        """Reaps the children that ended. Returns whether any child is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -174,7 +173,7 @@ class Shim:
                 self.code = code if code >= 0 else 128 - code
 
     def wait(self, seconds: float) -> bytes:
-        """Until a signal, the deadline or `seconds`; the signals that came."""
+        """Waits until a signal or the deadline, at most `seconds`. Returns the signals that arrived."""
         if self.deadline is not None:
             seconds = min(seconds, max(self.deadline - time.monotonic(), 0.001))
         if not select.select([self.wakeup], [], [], seconds)[0]:
@@ -182,16 +181,17 @@ class Shim:
         return os.read(self.wakeup, 4096)
 
     def record(self) -> None:
+        """Writes exit.json."""
         end: dict[str, object] = {"exit_code": self.code, "error": self.error, "at": time.time()}
         try:
             write(self.path("exit.json"), end)
         except OSError:
-            os.ftruncate(1, 0)  # the log is worth less than the exit code
+            os.ftruncate(1, 0)  # on a full disk the exit code is more important than the log
             write(self.path("exit.json"), end)
 
     def bound_log(self) -> None:
         if os.fstat(1).st_size > LOG_LIMIT:
-            os.ftruncate(1, 0)  # opened for appending: whoever writes goes on from the start
+            os.ftruncate(1, 0)  # the log is opened for appending, so writers continue at the start
             print("holdfast: the log was cut here", flush=True)
 
     def path(self, name: str) -> str:
@@ -199,10 +199,10 @@ class Shim:
 
 
 def adopt_orphans() -> None:
-    """Orphans of the pod become our children, wherever they went: else a daemon would outlive its pod."""
+    """Makes all orphans of the pod children of the shim. Otherwise a daemon would outlive its pod."""
     if sys.platform == "linux":
         try:
-            import ctypes  # late: it is a third of the start
+            import ctypes  # imported here, because it takes a third of the start time
 
             ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
         except (ImportError, OSError, AttributeError) as error:
@@ -210,7 +210,7 @@ def adopt_orphans() -> None:
 
 
 def children() -> list[int]:
-    """Our direct children."""
+    """Returns the shim's direct children."""
     me = os.getpid()
     try:
         with open(f"/proc/self/task/{me}/children", encoding="ascii") as file:
@@ -232,13 +232,13 @@ def parent(pid: int) -> int:
 
 
 def started(pid: int) -> str:
-    """With the pid this is a process's identity. Linux: ticks since boot; elsewhere the wall clock."""
+    """Returns the start time, which identifies a process together with its pid. Linux: ticks since boot; others: wall clock."""
     fields = stat(pid)
     return fields[19].decode() if fields else f"~{time.time()}"
 
 
 def stat(pid: int) -> list[bytes]:
-    """The fields of /proc/PID/stat behind the name, which may hold anything."""
+    """Returns the fields of /proc/PID/stat after the name, because the name may contain any character."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -247,7 +247,7 @@ def stat(pid: int) -> list[bytes]:
 
 
 def write(path: str, value: dict[str, object]) -> None:
-    """All or nothing: readers see the old file or the new one."""
+    """Replaces the file in one step, so that readers see the old or the new content."""
     draft = f"{path}.{os.getpid()}"
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         json.dump(value, file)

@@ -1,4 +1,4 @@
-"""Say what runs: every pod of this installation from its folder and its processes."""
+"""Find the pods of this installation, from their folders and their processes."""
 
 import contextlib
 import os
@@ -14,13 +14,13 @@ from ..ports.cluster import ClusterUnavailable
 from .folder import TRIES, Exit, Facts, Folder, Stat
 from .process import BOOT, NOBODY, Table, alive
 
-MARKER = ".holdfast"  # in the root from its first day on: an empty folder in its place proves nothing
-PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # never a hidden folder, which are drafts and left-overs
-SILENT = "ended without a word: its processes were killed from outside"
+MARKER = ".holdfast"  # in the root of every installation; without it the root is another folder, and its emptiness proves nothing
+PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # hidden folders are drafts and left-overs
+SILENT = "ended without an exit code: its processes were killed from outside"
 
 
 class Pass:
-    """What one look at all pods shares: the process table, made only if a shim is missing."""
+    """The process table that one scan of all pods shares. It is read only if a shim is missing."""
 
     @cached_property
     def table(self) -> Table:
@@ -28,7 +28,7 @@ class Pass:
 
     @cached_property
     def second_table(self) -> Table:
-        """Taken after the first: a process that was just being forked may be missing from one, not both."""
+        """Read after the first table. A process that is just being forked may be missing in one table, but not in both."""
         _ = self.table
         return Table()
 
@@ -45,7 +45,7 @@ class Survey:
         return Folder(self.root / name)
 
     def pods(self) -> list[Pod]:
-        """All of them, or ClusterUnavailable: a partial list would read as the death of the rest."""
+        """Returns all pods, or raises ClusterUnavailable, because pods missing from a partial list would count as dead."""
         with self._opened() as root:
             names = [name for name in os.listdir(root) if PLAIN.fullmatch(name)]
         shared = Pass()
@@ -55,12 +55,12 @@ class Survey:
         return found
 
     def pod(self, name: str) -> Pod | None:
-        """One of them. None is proof, so a root that is not the one we knew must not answer."""
+        """Returns one pod. None proves that it does not exist, so this raises ClusterUnavailable if the root was replaced."""
         self.check_root()
         return self._pod(name, Pass(), fresh=True) if PLAIN.fullmatch(name) else None
 
     def facts(self, name: str, fresh: bool = True) -> Facts | None:
-        """What the folder of this name says; None is proof that there is none."""
+        """Returns the content of this folder. None proves that the folder does not exist."""
         folder = self.folder(name)
         for _ in range(TRIES):
             try:
@@ -70,20 +70,21 @@ class Survey:
             except FileNotFoundError:
                 if self._is_gone(name):
                     return None
-                continue  # it was made just now: look again
+                continue  # it was created just now: read it again
             except OSError as error:
                 raise ClusterUnavailable(f"cannot read {folder.path}: {error}") from error
             if stat is not None:
                 self._known[name] = stat, facts
             return facts
-        raise ClusterUnavailable(f"{folder.path} could not be reached, though it is there")
+        raise ClusterUnavailable(f"{folder.path} exists but could not be read")
 
     def check_root(self) -> None:
+        """Raises ClusterUnavailable if the root is not the folder of the start."""
         with self._opened():
             pass
 
     def _is_gone(self, name: str) -> bool:
-        """A path leads nowhere too while the root is moved away under it, so ask the root itself."""
+        """Returns whether the folder is gone, looked up in the opened root, because a path also fails if the root was moved."""
         with self._opened() as root:
             try:
                 os.stat(name, dir_fd=root, follow_symlinks=False)
@@ -93,7 +94,7 @@ class Survey:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
-        """The root as it was at the start, held by its inode: what is read through it stays one folder's content."""
+        """Yields a descriptor of the root, after a check that it is the same folder as at the start."""
         try:
             fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -117,7 +118,7 @@ class Survey:
             return None
         phase = self._phase(facts)
         if phase is None:
-            # The shim is not there. It may have written its last word after we read.
+            # The shim is gone. It may have written exit.json after the first read, so read the folder again.
             facts = self.facts(name)
             if facts is None:
                 return None
@@ -125,7 +126,7 @@ class Survey:
         return self._as_pod(facts, phase)
 
     def _phase(self, facts: Facts) -> Phase | None:
-        """None: the shim died, so the rest of the tree has to be looked at."""
+        """Returns the phase, or None if the shim died, so that the other processes of the pod have to be checked."""
         if facts.exit is not None or facts.order.boot != BOOT or facts.shim == NOBODY:
             return "ended"
         if facts.shim is None:
@@ -135,7 +136,7 @@ class Survey:
         return None
 
     def _without_shim(self, name: str, facts: Facts, shared: Pass) -> tuple[Facts, Phase]:
-        """Busy is sacred: as long as anything of the pod's tree lives, it runs."""
+        """Returns the phase of a pod whose shim died. The pod runs as long as any of its processes may be alive (P2)."""
         if facts.exit is not None or facts.shim is None:
             return facts, self._phase(facts) or "running"
         if facts.agent is not None and alive(facts.agent):
@@ -143,7 +144,7 @@ class Survey:
         folder = self.folder(name)
         if folder.kin(facts, shared.table) or folder.kin(facts, shared.second_table):
             return facts, "running"
-        # Written down, so that no later owner of one of its pids brings it back to life.
+        # Stored, because otherwise a later process with one of its pids could make the pod look alive again.
         end = Exit(None, SILENT, time.time())
         with contextlib.suppress(OSError):
             folder.write_once("exit.json", end)
@@ -161,7 +162,7 @@ class Survey:
         if end is not None and facts.mark is None and facts.result is None:
             trouble = end.error
             if trouble is None and order.agent and end.exit_code:
-                # Never a claim's exit code: a crash of the agent says nothing of the command.
+                # Not a claim's exit code, because a crash of the agent does not show how the command ended.
                 trouble = f"the agent exited with {end.exit_code}"
         return Pod(
             name=order.worker,

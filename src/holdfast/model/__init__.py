@@ -1,1 +1,1 @@
-"""What exists: frozen values, transition tables and pure functions. Imports nothing else of ours."""
+"""The domain model: frozen values, transition tables and pure functions. It imports no other package of Holdfast."""

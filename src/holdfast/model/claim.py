@@ -9,10 +9,10 @@ from .machine import Machine, Transition
 State = Literal["waiting", "assigned", "active", "ended"]
 Outcome = Literal["completed", "failed", "released", "expired", "cancelled", "lost", "refused"]
 
-# P2: the closed list of what may end a claim. Each is a metric label; silence is not on it.
+# P2: the closed list of ways in which a claim can end. Each is a metric label. An agent's silence is not on the list.
 How = Literal[
     "result", "release", "cancel", "lease", "max_duration", "force", "death", "deadline", "pool_deleted", "unprotected",
-    "forgotten",  # it had ended in one of these ways, and which one was in commits that the database lost
+    "forgotten",  # it had ended in one of these ways, but the commit that says which one was lost
 ]  # fmt: skip
 
 CLAIM = Machine(
@@ -23,17 +23,19 @@ CLAIM = Machine(
     transitions=(
         Transition("create", (), "waiting", "claim.created", "a request was accepted"),
         Transition("assign", ("waiting",), "assigned", "claim.assigned", "a worker was picked and fenced"),
-        Transition("activate", ("assigned",), "active", "claim.active", "the worker acknowledged, or was protected"),
+        Transition(
+            "activate", ("assigned",), "active", "claim.active", "its worker acknowledged it or, without an agent, was protected"
+        ),
         Transition("requeue", ("assigned",), "waiting", "claim.requeued", "the worker proved unusable"),
         Transition("retry", ("active",), "waiting", "claim.retried", "its worker died and it asked for retry: lost"),
-        Transition("refuse", ("waiting",), "ended", "claim.ended", "it could not be served in time"),
-        Transition("end", ("waiting", "assigned", "active"), "ended", "claim.ended", "P2's closed list"),
-        Transition("adopt", (), "active", "claim.adopted", "found on a worker after commits were lost"),
-        Transition("readopt", ("waiting", "assigned"), "active", "claim.adopted", "found on a worker, which knows better"),
+        Transition("refuse", ("waiting",), "ended", "claim.ended", "it got no worker in time"),
+        Transition("end", ("waiting", "assigned", "active"), "ended", "claim.ended", "one of the ways in P2's closed list"),
+        Transition("adopt", (), "active", "claim.adopted", "found on a worker, and has no row, after lost commits"),
+        Transition("readopt", ("waiting", "assigned"), "active", "claim.adopted", "found active on a worker, after lost commits"),
     ),
 )
 
-LIVE = ("assigned", "active")  # a worker is bound to it
+LIVE = ("assigned", "active")  # the states in which a claim has a worker
 
 OUTCOMES: dict[str, tuple[str, ...]] = {
     "waiting": ("cancelled", "refused"),
@@ -41,10 +43,11 @@ OUTCOMES: dict[str, tuple[str, ...]] = {
     "active": ("completed", "failed", "released", "expired", "cancelled", "lost"),
 }
 
-MAX_LOST_RETRIES = 2  # P8: with retry: lost a command runs at most three times
-KEY_HOURS = 24  # P1: how long a key goes on naming its ended claim
+MAX_LOST_RETRIES = 2  # P8: with `retry: lost`, a command runs at most three times
+KEY_HOURS = 24  # P1: a key still finds its claim for this long after the claim's end
 
-# A fence is one integer: the database's epoch above the assignment's number, below 2^53 so that JSON keeps it whole.
+# A fence is one integer: the epoch in the high bits, the assignment's number in the low ones. It stays below 2^53, because larger
+# integers lose digits in JSON.
 FENCE_BITS = 40
 
 
@@ -59,7 +62,7 @@ def epoch_of(fence: int) -> int:
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim as stored, with its deadlines already turned into the database's clock."""
+    """A claim as stored. Its deadlines are converted from heard time to the database's clock."""
 
     id: str
     pool_id: str

@@ -5,16 +5,16 @@ from typing import Annotated
 
 import msgspec
 
-PATTERN = r"^([0-9]+(ms|s|m|h))+$(?!\n)"  # `$` alone also matches before a last newline
+PATTERN = r"^([0-9]+(ms|s|m|h))+$(?!\n)"  # `$` alone would also match before a final newline
 Duration = Annotated[str, msgspec.Meta(pattern=PATTERN, max_length=32, examples=["60s", "1h30m"])]
 
 _PART = re.compile(r"([0-9]+)(ms|s|m|h)")
 _UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-LONGEST = 366 * 24 * 3600.0  # beyond a year a duration is a mistake
+LONGEST = 366 * 24 * 3600.0  # a duration of more than a year is a mistake
 
 
 def seconds(text: str) -> float:
-    """The duration in seconds; ValueError says what is wrong with it."""
+    """Returns the duration in seconds. Raises ValueError with what is wrong."""
     if not re.fullmatch(PATTERN, text):
         raise ValueError(f"{text!r} is not a duration such as 500ms, 60s or 1h30m")
     if len(text) > 32:
@@ -26,7 +26,7 @@ def seconds(text: str) -> float:
 
 
 def text(value: float) -> str:
-    """A duration for people: 1h30m, 45s, 250ms."""
+    """Returns a duration for people to read: 1h30m, 45s, 250ms."""
     if value < 1:
         return f"{round(value * 1000)}ms"
     whole = round(value)
@@ -41,7 +41,7 @@ def text(value: float) -> str:
 
 
 def exact(value: float) -> str:
-    """A duration to be read back: the same seconds, to the millisecond."""
+    """Returns a duration that `seconds` reads back exactly, to the millisecond."""
     left = round(value * 1000)
     parts = []
     for unit, size in (("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):

@@ -1,4 +1,4 @@
-"""State machines as tables: SQL guards, event names, the docs' diagrams and the property tests come from them."""
+"""State machines as tables. SQL guards, event names, the diagrams in the docs and the property tests are made from them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Transition:
-    """One named change of state; `event` is what the history calls it."""
+    """One named change of state. `event` is its name in the history."""
 
     name: str
-    sources: tuple[str, ...]  # empty: the row is born by this transition
+    sources: tuple[str, ...]  # empty when this transition creates the row
     target: str
     event: str
     why: str
@@ -17,7 +17,7 @@ class Transition:
 
 @dataclass(frozen=True)
 class Machine:
-    """A closed set of states and the only ways between them."""
+    """A closed set of states and all transitions between them."""
 
     noun: str
     states: tuple[str, ...]
@@ -32,18 +32,18 @@ class Machine:
         raise KeyError(f"{self.noun} has no transition {name!r}")
 
     def sources(self, name: str) -> tuple[str, ...]:
-        """The states from which `name` may start: a guard names exactly these."""
+        """Returns the states from which `name` may start. A guard names exactly these."""
         return self[name].sources
 
     def allows(self, source: str, target: str) -> bool:
         return any(source in t.sources and t.target == target for t in self.transitions)
 
     def guard(self, name: str) -> str:
-        """The guard of a transition as an SQL list: `('warm','parked')`."""
+        """Returns the guard of a transition as an SQL list: `('warm','parked')`."""
         return sql_list(self.sources(name))
 
     def diagram(self) -> str:
-        """The machine as a Mermaid state diagram, for the docs."""
+        """Returns the machine as a Mermaid state diagram, for the docs."""
         lines = ["stateDiagram-v2"]
         for t in self.transitions:
             for source in t.sources or ("[*]",):
@@ -53,7 +53,7 @@ class Machine:
 
 
 def sql_list(values: Iterable[str]) -> str:
-    """Words of ours as an SQL list. Only for constants of the code, never for input."""
+    """Returns the values as an SQL list. Only for constants of the code, never for input."""
     words = tuple(values)
     assert words
     assert all(word.isidentifier() for word in words), words

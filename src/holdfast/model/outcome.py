@@ -1,4 +1,4 @@
-"""How an attempt went, as a value: expected is a value, wrong is an exception, impossible is an assert."""
+"""The outcome of an action, as a value. An expected outcome is a value, an error an exception, the impossible an assert."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,24 +6,24 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Done:
-    """It happened, exactly once."""
+    """The action took effect, exactly once."""
 
 
 @dataclass(frozen=True)
 class Stale:
-    """The row is no longer what the plan saw. Nothing happened; look again."""
+    """The row has changed since the plan read it. Nothing happened; the next pass reads it again."""
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """Something above the plan forbids it for now. Nothing happened."""
+    """A freeze, the brake, a recovery or missing proof forbids the action for now. Nothing happened."""
 
     by: Literal["frozen", "braked", "recovering", "unsure"]
 
 
 @dataclass(frozen=True)
 class Failed:
-    """It was tried and did not work; the next pass tries again."""
+    """The action was tried and failed. The next pass tries again."""
 
     reason: str
 
@@ -32,7 +32,7 @@ Outcome = Done | Stale | Skipped | Failed
 
 
 def outcome_of(word: str) -> Outcome:
-    """The outcome that a guarded statement answered."""
+    """Returns the outcome for what a guarded statement returned."""
     if word == "done":
         return Done()
     if word == "stale":

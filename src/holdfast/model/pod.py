@@ -1,4 +1,4 @@
-"""A pod: what the cluster reports of one worker's process. Facts, never states."""
+"""A pod: what the cluster reports about the process of one worker. It holds facts, never states."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ Phase = Literal["pending", "running", "ended"]
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """The labels on a pod that say who holds it: a projection of the claim, and what recovery adopts from."""
+    """The labels on a pod that show its holder. They are a copy of the claim, from which recovery adopts."""
 
     owner: str
     claim: str
@@ -25,32 +25,35 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     revision: str
     phase: Phase
-    version: str  # changes with every change of the pod: a clear carries it, so that a late one fails
+    version: str  # changes with every change of the pod; a clear sends it, so that a late clear fails
     created_at: float
     ready: bool = False
     terminating: bool = False
-    schedulable: bool = True  # false: its node is cordoned
+    schedulable: bool = True  # False when its node is cordoned
     node: str | None = None
     endpoint: str | None = None
     stamp: Stamp | None = None
     protected: bool = False
-    partly_protected: bool = False  # some part of the protection is there, whoever put it
+    partly_protected: bool = False  # the pod has some part of the protection, from Holdfast or from another writer
     epoch: int = 0  # the database's epoch when it was created
-    exit_code: int | None = None  # of the claim's command, where the cluster knows it
+    exit_code: int | None = None  # of the claim's command, if the cluster knows it
     exit_fence: int | None = None  # the assignment that the exit code belongs to
     trouble: str | None = None  # why it does not start: image, unschedulable, …
-    left_to: int | None = None  # the fence of the assignment to which a job's agent has left its container
-    untouched: bool = False  # it ended, and provably never started what it was given
+    left_to: int | None = (
+        None  # the fence of the assignment for which the job's agent has exited and left the container to the command
+    )
+    untouched: bool = False  # the pod ended, and its command provably never started
     sealed: bool = False  # its control channel is closed
 
     @property
     def agent_running(self) -> bool:
-        """False: its agent's work is done and it has left, so silence says nothing, and the container's end is its report."""
+        """False when the agent has done its work and exited. Silence then means nothing, and the end of the container is the
+        report."""
         return self.left_to is None
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent last said. `age` is in heard time: silence while nobody could listen does not count."""
+    """An agent's last report. `age` is in heard time, so time in which no report could be received does not count."""
 
     worker: str
     age: float
@@ -59,5 +62,5 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     fence: int | None = None
     tenant: str | None = None
     reset_fence: int | None = None
-    claim_ended: bool = False  # we know the claim that it names, and it has ended
+    claim_ended: bool = False  # the claim in the report has a row, and has ended
     spoke_since_recovery: bool = False

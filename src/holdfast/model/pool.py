@@ -1,4 +1,4 @@
-"""A pool's specification: what users write, its defaults, and what is refused with the path and the reason."""
+"""A pool's specification: what users write, its defaults, and the checks, which name the field and the reason."""
 
 import hashlib
 import re
@@ -19,7 +19,7 @@ class _Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class WorkerSpec(_Spec, frozen=True):
-    """What a worker runs. Without an agent it is active once protected, and serves one claim only."""
+    """What a worker runs. Without an agent, its claim is active as soon as the pod is protected, and it serves one claim only."""
 
     run: Argv = []
     serve: Argv = []
@@ -88,30 +88,31 @@ class PoolSpec(_Spec, frozen=True):
 
     @property
     def lease(self) -> float | None:
-        """Sessions are leased; jobs end by their result, so silence of a caller must not end them."""
+        """The lease in seconds, or None for jobs. A job ends by its result, so a silent caller must not end it."""
         return seconds(self.claim.lease) if self.mode == "session" else None
 
     @property
     def hand_over(self) -> bool:
-        """Whether a claim must pass through `assigned`: an agent to hear from, or a protection to write."""
+        """Whether a claim must pass through `assigned`, because an agent has to acknowledge it or a protection has to be
+        written."""
         return self.worker.agent or self.protection.mode == "claim"
 
     def unavailable(self, workers: int) -> int:
-        """How many free workers a rollout may replace at once: at least 1."""
+        """Returns how many free workers a rollout may replace at the same time, at least 1."""
         limit = str(self.rollout.max_unavailable)
         count = workers * int(limit[:-1]) // 100 if limit.endswith("%") else int(limit)
         return max(1, count)
 
 
 class FieldProblem(msgspec.Struct, frozen=True):
-    """One thing wrong with an input: where, and why."""
+    """One problem with an input: the field and the reason."""
 
     field: str
     reason: str
 
 
 def problems(spec: PoolSpec) -> list[FieldProblem]:
-    """What the types cannot say: values that contradict each other or make no sense."""
+    """Returns the problems that the types cannot express: values that contradict each other or make no sense."""
     found: list[FieldProblem] = []
 
     def refuse(field: str, reason: str) -> None:
@@ -164,7 +165,7 @@ def _seconds(value: str, field: str, refuse: Any) -> float | None:
 
 
 def revision_of(spec: PoolSpec) -> str:
-    """A hash of *our* template: comparing live pods instead would roll for ever where a webhook mutates them."""
+    """Returns a hash of Holdfast's own template. A comparison with live pods would roll out forever if a webhook changes them."""
     template = msgspec.json.encode(
         [spec.mode, spec.worker, spec.pod, spec.drain, spec.network.seal, spec.protection.mode == "always"],
         order="sorted",
@@ -182,8 +183,8 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["live", "draining", "gone"]
     source: Literal["api", "cr"]
     created_at: float
-    frozen: str | None = None  # the reason, while frozen
+    frozen: str | None = None  # the reason while the pool is frozen, otherwise None
     backoff_until: float | None = None
     failures: int = 0
-    trouble: str | None = None  # why the last spawn failed, in words
+    trouble: str | None = None  # why the last spawn failed or is delayed, for people to read
     generation: int = 1

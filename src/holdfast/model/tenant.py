@@ -1,4 +1,4 @@
-"""A tenant's limits: its share, its cap and how far its priorities reach."""
+"""A tenant's limits: its share, its cap, and its highest priority."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ TenantName = Annotated[
 class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     weight: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
     max_claims: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
-    max_priority: Annotated[int, msgspec.Meta(ge=0, le=9)] = 0  # who may choose freely jumps the queue
+    max_priority: Annotated[int, msgspec.Meta(ge=0, le=9)] = 0  # otherwise every tenant could move to the front of the queue
     park_ttl: Duration | None = msgspec.field(default=None, name="parkTTL")
 
 

@@ -1,4 +1,4 @@
-"""A worker: our row for one pod, from its spawn to its proven absence."""
+"""A worker: the row for one pod, from its spawn until its absence is proven."""
 
 from typing import Literal
 
@@ -19,15 +19,15 @@ WORKER = Machine(
             (),
             "spawning",
             "worker.spawning",
-            "the pool needs one more; the row comes before the pod",
+            "the pool needs one more; the row is stored before the pod is created",
         ),
-        Transition("warm", ("spawning",), "warm", "worker.warm", "it is ready and has served nobody"),
-        Transition("hold", ("warm", "parked"), "held", "worker.held", "a claim got it"),
+        Transition("warm", ("spawning",), "warm", "worker.warm", "it is ready and has served no claim"),
+        Transition("hold", ("warm", "parked"), "held", "worker.held", "a claim was assigned to it"),
         Transition("return_warm", ("held",), "warm", "worker.returned", "nothing was ever delivered to it"),
         Transition("return_parked", ("held",), "parked", "worker.returned", "nothing of this claim was delivered"),
         Transition("park", ("held",), "parked", "worker.parked", "kept for its tenant until its TTL"),
-        Transition("spend", ("held",), "retiring", "worker.retiring", "its claim ended, and it serves nobody else"),
-        Transition("condemn", ("spawning", "warm", "parked"), "retiring", "worker.retiring", "free, and not wanted"),
+        Transition("spend", ("held",), "retiring", "worker.retiring", "its claim ended, and it must not serve another"),
+        Transition("condemn", ("spawning", "warm", "parked"), "retiring", "worker.retiring", "it is free and no longer wanted"),
         Transition(
             "disown", ("spawning", "warm"), "retiring", "worker.retiring", "it served a claim that the database does not know"
         ),
@@ -35,20 +35,26 @@ WORKER = Machine(
         Transition("unspawn", ("spawning",), "gone", "worker.gone", "the cluster refused the pod"),
         Transition("adopt_held", (), "held", "worker.adopted", "a stamped pod without a row, after lost commits"),
         Transition("adopt_free", (), "spawning", "worker.adopted", "a free pod without a row, after lost commits"),
-        Transition("adopt_spent", (), "retiring", "worker.adopted", "it served somebody of whom we know no more"),
         Transition(
-            "rehold", ("spawning", "warm", "held", "parked", "retiring", "gone"), "held", "worker.adopted", "its pod says so"
+            "adopt_spent", (), "retiring", "worker.adopted", "a pod without a row that has served a claim, after lost commits"
+        ),
+        Transition(
+            "rehold",
+            ("spawning", "warm", "held", "parked", "retiring", "gone"),
+            "held",
+            "worker.adopted",
+            "its pod or agent holds a claim, after lost commits",
         ),
     ),
 )
 
 FREE = ("warm", "parked")  # may get a claim
-PRESENT = ("spawning", "warm", "held", "parked", "retiring")  # a slot of the pool's max is taken
-STARTED = ("warm", "parked", "held")  # it has been ready, and is not on its way out: its agent reports
+PRESENT = ("spawning", "warm", "held", "parked", "retiring")  # takes a slot of the pool's max
+STARTED = ("warm", "parked", "held")  # has been ready and is not retiring, so its agent reports
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's row, with the facts that cluster and agent last reported."""
+    """A worker's row, with the facts that the cluster and the agent last reported."""
 
     id: str
     pool_id: str
@@ -76,6 +82,6 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def confirmed(self) -> bool:
-        """False: what its row says may be older than what it does. So it is not given out, not ended, and its claim is not
-        requeued for a stalled hand-over, until its agent reports, its pod ends, or an operator decides."""
+        """False when the row may be older than what the worker does. Then the worker is not given out and not ended, and its
+        claim is not requeued for a stalled hand-over, until its agent reports, its pod ends, or an operator decides."""
         return self.unconfirmed_since is None

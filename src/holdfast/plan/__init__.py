@@ -1,1 +1,1 @@
-"""Plan a pool: run the real matching and scaling over a trace of arrivals, for several warm settings, and compare them."""
+"""Plan a pool: simulate several warm settings with the real matching and scaling code on a trace of claims, and compare them."""

@@ -1,7 +1,8 @@
-"""A worker's agent without bad habits: it registers, takes a claim, works for as long as the trace says, reports, and ends.
+"""The simulated agent of a worker, without faults: it registers, takes a claim, works for the time in the trace, and reports.
 
-A real agent has a poll open all the time; the server answers it when something changes, and looks by itself every 3 s besides.
-This one polls when the notice comes that would have answered it, and every 20 s to be heard: the same answers, far fewer reads.
+A real agent always has a poll open. The server answers it when something changes, and also reads the database every 3 s.
+The simulated agent polls when the notice comes that would have answered the real poll, and every 20 s to show that it lives.
+It gets the same answers with far fewer reads.
 """
 
 import asyncio
@@ -12,39 +13,39 @@ from ..sim.network import Network
 from ..sim.pods import SimResult, WorldPod
 from .agenda import Agenda
 
-SPEAK = 20.0  # seconds: the poll of a real agent; silence is noticed after 60
+SPEAK = 20.0  # seconds; the length of a real agent's poll. The server notices silence after 60 s
 
 
 class Defect(Exception):
-    """The server answered what it never should to a fleet without faults."""
+    """The server gave an answer that it must never give to a fleet without faults."""
 
 
 class PlannedAgent:
     def __init__(self, pod: WorldPod, network: Network, agenda: Callable[[], Agenda]) -> None:
         self.pod = pod
-        self.stirred = asyncio.Event()  # a notice named this worker
+        self.stirred = asyncio.Event()  # set when a notice names this worker
         self._network = network
         self._agenda = agenda
         self._token = pod.token
         self._reset_fence: int | None = None
 
     async def run(self) -> int:
-        """The container's exit code."""
+        """Runs the agent and returns the container's exit code."""
         body = {"worker": self.pod.name, "uid": self.pod.uid, "version": "plan", "protocol": 1}
         self._token = (await self._say("register", body))["token"]
         while True:
             self.stirred.clear()
-            told = await self._poll("idle")
-            if told["do"] == "hold":
-                if not await self._serve(told["assignment"]):
+            directive = await self._poll("idle")
+            if directive["do"] == "hold":
+                if not await self._serve(directive["assignment"]):
                     return 0
-            elif told["do"] == "exit" or self.pod.asked.is_set():
+            elif directive["do"] == "exit" or self.pod.asked.is_set():
                 return 0
             else:
                 await self._stir()
 
     async def _serve(self, assignment: dict[str, Any]) -> bool:
-        """Whether it can serve another: it was parked."""
+        """Serves one claim. Returns whether the worker was parked, so that it can serve another claim."""
         fence = assignment["fence"]
         await self._say("ack", {"fence": fence, "endpoint": "http://here"})
         if self.pod.spec.mode == "job":
@@ -52,11 +53,11 @@ class PlannedAgent:
             self.pod.result = SimResult(assignment["claim"], fence, 0)
             await self._say("result", {"fence": fence, "exit_code": 0})
             return False
-        while (told := await self._poll("running", assignment))["do"] != "end":
+        while (directive := await self._poll("running", assignment))["do"] != "end":
             await self._stir()
             self.stirred.clear()
         self._reset_fence = fence
-        return bool(told.get("park"))
+        return bool(directive.get("park"))
 
     async def _work(self, assignment: dict[str, Any]) -> None:
         done = self._agenda().after(assignment["payload"]["seconds"])
@@ -66,6 +67,7 @@ class PlannedAgent:
                 await self._poll("running", assignment)
 
     async def _stir(self) -> None:
+        """Waits for a notice, at most until the next poll is due."""
         try:
             async with asyncio.timeout(SPEAK):
                 await self.stirred.wait()
@@ -73,9 +75,9 @@ class PlannedAgent:
             return
 
     async def _poll(self, doing: str, held: dict[str, Any] | None = None) -> dict[str, Any]:
-        word = {name: (held or {}).get(name) for name in ("claim", "fence", "tenant", "credential")}
-        said = {"doing": doing, **word, "reset_fence": self._reset_fence, "endpoint": None, "wait": 0}
-        answer: dict[str, Any] = await self._say("poll", said)
+        claim = {name: (held or {}).get(name) for name in ("claim", "fence", "tenant", "credential")}
+        report = {"doing": doing, **claim, "reset_fence": self._reset_fence, "endpoint": None, "wait": 0}
+        answer: dict[str, Any] = await self._say("poll", report)
         return answer
 
     async def _say(self, verb: str, body: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""A trace from a running fleet's history: its claims, as the API lists them."""
+"""Make a trace from the claims of a running fleet, as its API lists them."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -15,15 +15,15 @@ PAGE = 1000
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """A trace, and what it could not hold."""
+    """A trace, and how many claims it could not describe completely."""
 
     trace: Trace | None
-    never_held: int  # cancelled or refused before they had a worker: nobody knows for how long they would have held it
-    still_held: int  # held until now, and nobody knows for how much longer
+    never_held: int  # cancelled or refused before they had a worker, so their hold time is unknown; not in the trace
+    still_held: int  # still active, so their hold time is that until now
 
 
 async def export(client: "Client", *, pool: str | None, since: float | None, now: float) -> Exported:
-    """Claims that were made after `since` (Unix time), the newest page first."""
+    """Reads the claims that were made after `since` (Unix time). The API lists the newest first."""
     claims: list[Claim] = []
     cursor: str | int | None = None
     while True:
@@ -53,5 +53,5 @@ def collected(claims: "Iterable[Claim]", now: float) -> Exported:
 
 
 def _made(claim: "Claim") -> float:
-    assert claim.created_at is not None  # every claim of the server's has it
-    return round(claim.created_at.timestamp(), 3)  # as a trace is written
+    assert claim.created_at is not None  # the server always sends it
+    return round(claim.created_at.timestamp(), 3)  # the precision of a trace file

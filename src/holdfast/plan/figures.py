@@ -1,4 +1,4 @@
-"""What is known of each setting after its run, the target, and the cheapest setting that meets it."""
+"""The figures of each setting, the target, and the cheapest setting that meets it. Also parses the options of a plan."""
 
 import math
 import re
@@ -12,7 +12,7 @@ MEASURES = ("p50", "p95", "p99", "longest")
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Waits in seconds, from asking until the holder hears that its worker is its own."""
+    """The result of one setting. Waits are in seconds, from the request until the holder learns that its claim is active."""
 
     warm: int
     claims: int
@@ -21,10 +21,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     p95: float
     p99: float
     longest: float
-    utilisation: float  # busy worker-seconds of all worker-seconds
+    utilisation: float  # busy worker-seconds divided by all worker-seconds
     worker_hours: float
     most_workers: int
-    leapt: float  # seconds of the trace in which nothing happened, left out
+    leapt: float  # seconds of the trace that were skipped because nothing happened
     statements: int
 
     def wait(self, measure: str) -> float:
@@ -34,7 +34,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Limits in seconds, by measure. All of them hold, and no claim is refused."""
+    """Limits in seconds, by measure. A setting meets the target if it keeps all limits and no claim is refused."""
 
     limits: dict[str, float]
 
@@ -42,7 +42,7 @@ class Target(msgspec.Struct, frozen=True):
         return not figures.refused and all(figures.wait(name) <= limit for name, limit in self.limits.items())
 
     def missed_by(self, figures: Figures) -> float:
-        """How many times over its limit the worst measure is."""
+        """Returns the worst ratio of a measure to its limit."""
         return max(figures.wait(name) / max(limit, 0.001) for name, limit in self.limits.items())
 
     def __str__(self) -> str:
@@ -50,20 +50,20 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def percentile(ordered: Sequence[float], share: int) -> float:
-    """The nearest rank: a wait that really happened."""
+    """Returns the percentile by nearest rank, so that it is a wait that really happened."""
     return round(ordered[max(0, math.ceil(len(ordered) * share / 100) - 1)], 3)
 
 
 def recommend(found: Sequence[Figures], target: Target) -> Figures | None:
-    """The fewest worker-hours that meet the target; of equal ones the smaller setting."""
+    """Returns the setting with the fewest worker-hours that meets the target; of equal settings the smaller."""
     good = [figures for figures in found if target.met(figures)]
     return min(good, key=lambda figures: (figures.worker_hours, figures.warm), default=None)
 
 
-def parse_target(said: str) -> Target:
-    """`p95=2s`, or several: `p50=100ms,p99=5s`. ValueError says what is wrong with it."""
+def parse_target(argument: str) -> Target:
+    """Parses `p95=2s`, or several limits: `p50=100ms,p99=5s`. Raises ValueError with the reason."""
     limits: dict[str, float] = {}
-    for part in said.split(","):
+    for part in argument.split(","):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or name not in MEASURES:
             raise ValueError(f"{part.strip()!r} is not a target such as p95=1s; measures: {', '.join(MEASURES)}")
@@ -74,13 +74,13 @@ def parse_target(said: str) -> Target:
 
 
 RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5})(?:/([0-9]{1,5}))?)?")
-MOST = 200  # settings; more is a mistake
+MOST = 200  # settings; more are probably a mistake
 
 
-def parse_warm(said: str) -> list[int]:
-    """`2..40`, `2..40/2`, `2,4,8`, or a mix. ValueError says what is wrong with it."""
+def parse_warm(argument: str) -> list[int]:
+    """Parses `2..40`, `2..40/2`, `2,4,8`, or a mix. Raises ValueError with the reason."""
     found: set[int] = set()
-    for part in said.split(","):
+    for part in argument.split(","):
         match = RANGE.fullmatch(part.strip())
         if match is None:
             raise ValueError(f"{part.strip()!r} is neither a number (8), nor a range (2..40), nor a range with steps (2..40/2)")
@@ -95,11 +95,11 @@ def parse_warm(said: str) -> list[int]:
     return sorted(found)
 
 
-def parse_start(said: str) -> tuple[float, float]:
-    """`5s`, or from … to: `4s..9s`, any time between as likely as any other."""
-    first, dots, last = said.partition("..")
+def parse_start(argument: str) -> tuple[float, float]:
+    """Parses a start time: `5s`, or a uniform range: `4s..9s`. Raises ValueError with the reason."""
+    first, dots, last = argument.partition("..")
     low = seconds(first.strip())
     high = seconds(last.strip()) if dots else low
     if high < low:
-        raise ValueError(f"{said!r} ends before it begins")
+        raise ValueError(f"{argument!r} ends before it begins")
     return low, high

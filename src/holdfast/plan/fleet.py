@@ -1,4 +1,4 @@
-"""One setting over one trace: a replica by the production wiring on virtual time, over the real SQL, without faults."""
+"""Simulate one setting on one trace: a replica with the production wiring and the real SQL, on virtual time, without faults."""
 
 import asyncio
 import gc
@@ -40,10 +40,11 @@ from .meter import Meter
 from .trace import Trace
 
 SEED = 1
-TICK = 0.05  # seconds; the database's clock shows no less, so that a chain of statements need not set it each time
-# Seconds. Backstops for what a fleet without faults does not need: lost notices, hand-overs that stand still, deleted pools.
+TICK = 0.05  # seconds; the resolution of the database's clock, so that a chain of statements does not set the clock each time
+# Seconds. These duties run less often, because they repair faults that do not occur here: lost notices, stalled hand-overs, and
+# deleted pools.
 BACKSTOPS = {"match": 10.0, "deadlines": 10.0, "pools": 60.0}
-COLLECT = 500  # claims between two collections of garbage: at fixed moments, and never at others
+COLLECT = 500  # claims between two garbage collections, which run only at these fixed moments
 AGE = """
 WITH p AS (UPDATE holdfast.pool SET shrunk_at = shrunk_at - make_interval(secs => $1) WHERE shrunk_at IS NOT NULL)
 UPDATE holdfast.ending SET at = at - make_interval(secs => $1)
@@ -51,11 +52,11 @@ UPDATE holdfast.ending SET at = at - make_interval(secs => $1)
 
 
 class Unfit(Exception):
-    """The pool's spec is such that no cluster would run it."""
+    """No cluster could run a worker of this pool's spec."""
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """A pool with this many warm workers, and how long its workers take to start (from, to)."""
+    """A pool's spec with its number of warm workers, and how long its workers take to start (from, to)."""
 
     pool: str
     spec: PoolSpec
@@ -64,23 +65,23 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 class Quiet(SimCluster):
-    """A replica's cluster whose watch tells of ends only. Starts and protections are seen by the next full pass; whether a worker
-    is ready its agent says."""
+    """A cluster whose watch reports only ends of pods, to save reads. The next full pass sees starts and protections, and the
+    agent reports when its worker is ready. Pods without an agent are watched completely."""
 
     async def changes(self) -> AsyncIterator[set[str]]:
         ended: asyncio.Queue[str] = asyncio.Queue()
 
-        def tell(pod: WorldPod) -> None:
+        def report(pod: WorldPod) -> None:
             if pod.phase == "ended" or not pod.agent:
                 ended.put_nowait(pod.name)
 
-        self._world.watchers.append(tell)
+        self._world.watchers.append(report)
         while True:
             yield {await ended.get()}
 
 
 class Fleet:
-    """`exact`: nothing is left out and nothing is seldomer than in production; the tests compare it with what is."""
+    """Runs one setting. With `exact` it skips no time and runs everything as often as production does; the tests compare both."""
 
     def __init__(
         self, setting: Setting, trace: Trace, dsn: str, progress: Callable[[float], None], *, exact: bool = False
@@ -98,10 +99,10 @@ class Fleet:
         self._spoke = time.monotonic()
 
     def _stream(self, name: str) -> random.Random:
-        return random.Random(f"{SEED}/{name}")  # noqa: S311 - the same chance for everybody
+        return random.Random(f"{SEED}/{name}")  # noqa: S311 - the same random numbers for all settings
 
     def run(self) -> Figures:
-        """In a process of its own: logging and garbage are set for the whole of it."""
+        """Runs the simulation. Needs its own process, because it changes logging and garbage collection for the whole process."""
         structlog.configure(processors=[self._logged], wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
         gc.disable()
         began = time.monotonic()
@@ -121,7 +122,7 @@ class Fleet:
         self._network = Network([self._process], self._stream("network"))
         self._gate.postgres.ask(self._gate.clock(), HAND_OUT, "t-0", hash_token(ADMIN), "plan", "admin", None)
         self._process.boot()
-        await asyncio.sleep(TICK)  # it is put together by a task of its own
+        await asyncio.sleep(TICK)  # a separate task builds the replica
         for duty, period in ({} if self._exact else BACKSTOPS).items():
             self._replica.duties[duty].period = period
         self._loop.watch(start(Owner("notices"), self._notices()))
@@ -140,7 +141,7 @@ class Fleet:
         await asyncio.gather(*following)
 
     async def _prepare(self) -> None:
-        """The pool as it is before the first arrival: all its warm workers are ready."""
+        """Creates the tenants and the pool, and waits until all its warm workers are ready."""
         for tenant, limits in self._setting.tenants.items():
             await self._insist("PUT", f"/v1/tenants/{tenant}", msgspec.to_builtins(limits))
         await self._insist("PUT", f"/v1/pools/{self._setting.pool}", msgspec.to_builtins(self._setting.spec))
@@ -152,7 +153,7 @@ class Fleet:
                 raise Unfit(f"a worker of this pool cannot start: {trouble}")
 
     async def _insist(self, method: str, path: str, body: Any) -> None:
-        """A replica that has just started answers 503 until its first beat was stored."""
+        """Repeats the call while the answer is 503, because a new replica answers so until its first beat is stored."""
         answer = await self._network.call(method, path, ADMIN, body)
         while answer.status == 503:
             await asyncio.sleep(0.5)
@@ -173,8 +174,8 @@ class Fleet:
     # Rest
 
     async def _at_rest(self) -> bool:
-        """Whether nothing would happen until somebody comes or leaves: all pods run, nobody waits, and the scaling code itself,
-        asked now, has nothing to do and would have nothing to do later."""
+        """Returns whether nothing would happen until the next claim arrives or ends: all pods run, no claim waits, and the
+        scaling code has nothing to do now or later."""
         if any(pod.phase != "running" for pod in self._world.pods.values()):
             return False
         load = await self._load()
@@ -188,7 +189,7 @@ class Fleet:
         return load
 
     def _age(self, by: float) -> None:
-        """The only two memories that the scaling code has of the past: its last step down, and what the brake counted."""
+        """Makes the only two stored times that scaling uses older: its last step down, and the endings that the brake counts."""
         self._gate.postgres.ask(self._gate.clock(), AGE, by)
 
     # Parts
@@ -211,24 +212,24 @@ class Fleet:
         return self._loop.watch(start(Owner(pod.name), program, name=pod.name))
 
     async def _notices(self) -> None:
-        """What wakes a poll in the server wakes its agent here."""
+        """Wakes an agent by the same notices that wake its poll in the server."""
         line = self._gate.line("agents", self._stream("notices"))
-        heard: asyncio.Queue[tuple[Kind, list[str]]] = asyncio.Queue()
-        line.hears = heard
+        notices: asyncio.Queue[tuple[Kind, list[str]]] = asyncio.Queue()
+        line.hears = notices
         while True:
-            kind, ids = await heard.get()
+            kind, ids = await notices.get()
             for worker in ids if kind == "w" else ():
                 if worker in self._agents:
                     self._agents[worker].stirred.set()
 
     def _logged(self, _logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        """A fleet without faults has nothing to warn of; an exception that the product did not expect ends the plan."""
+        """Drops all log lines. A logged exception ends the plan, because a fleet without faults must not raise one."""
         error = sys.exc_info()[1] if event.get("exc_info") else None
         if error is not None:
             self._loop.failed = self._loop.failed or Defect(f"{event['event']}: {type(error).__name__}: {error}")
         raise structlog.DropEvent
 
-    # What came of it
+    # Results
 
     def _tell(self, at: float) -> None:
         if time.monotonic() - self._spoke >= 0.5:

@@ -1,4 +1,4 @@
-"""Holders: each row of the trace asks for a worker when its time comes, waits, and gives it back."""
+"""The simulated holders: each row of the trace claims a worker at its time, waits for it, holds it, and releases it."""
 
 import asyncio
 from typing import Any
@@ -23,21 +23,21 @@ class Holders:
         self._network = network
         self._agenda = agenda
         self._meter = meter
-        self.waiting = 0  # claims that are not held yet
+        self.waiting = 0  # claims without a worker
 
     async def follow(self, arrival: Arrival) -> None:
-        """One claim, from its arrival to its end."""
-        asked = self._agenda.now()
+        """Runs one claim from its arrival to its end."""
+        requested = self._agenda.now()
         self.waiting += 1
         claim = await self._ask(arrival)
         self.waiting -= 1
-        self._meter.waits.append(self._agenda.now() - asked)
+        self._meter.waits.append(self._agenda.now() - requested)
         if claim["state"] == "ended" and claim["outcome"] == "refused":
             self._meter.refused += 1
             return
         since = self._agenda.now()
         if self._spec.mode == "job" and self._spec.worker.agent:
-            await self._agenda.after(arrival.seconds)  # its agent ends it
+            await self._agenda.after(arrival.seconds)  # the agent ends the claim
         else:
             await self._hold(claim, arrival.seconds)
         self._meter.held(since)
@@ -56,7 +56,7 @@ class Holders:
     async def _hold(self, claim: dict[str, Any], seconds: float) -> None:
         done, lease = self._agenda.after(seconds), self._spec.lease
         while not done.done():
-            await asyncio.wait([done], timeout=lease / 3 if lease is not None else None)  # as the SDK renews
+            await asyncio.wait([done], timeout=lease / 3 if lease is not None else None)  # the SDK renews at the same rate
             if not done.done():
                 await self._call("POST", f"/v1/claims/{claim['id']}/renew", {"fence": claim["fence"]})
         await self._call("POST", f"/v1/claims/{claim['id']}/release", {"fence": claim["fence"]})

@@ -1,4 +1,4 @@
-"""Run several settings at once, a process for each core, on one Postgres; and say how far they are."""
+"""Run several settings at the same time, in several processes on one Postgres, and report their progress."""
 
 import multiprocessing
 from collections.abc import Callable, Iterable
@@ -11,21 +11,21 @@ from .figures import Figures
 from .fleet import Fleet, Setting, Unfit
 from .trace import Trace
 
-LOOK = 0.5  # seconds between two words about progress
-Progress = Callable[[dict[int, float]], None]  # each setting's share that is done
+LOOK = 0.5  # seconds between two updates of the progress
+Progress = Callable[[dict[int, float]], None]  # called with the finished share of each setting
 
-_shares: Any = None  # in a worker process: where it tells how far it is
+_shares: Any = None  # in a child process: the queue for its progress
 
 
 class Broken(Exception):
-    """A run ended before its trace did: why."""
+    """A run failed. The message says why."""
 
 
 def run_settings(settings: Iterable[Setting], trace: Trace, jobs: int, progress: Progress) -> list[Figures]:
-    """Figures of all settings, by their number of warm workers."""
+    """Returns the figures of all settings, ordered by their number of warm workers."""
     context = multiprocessing.get_context("spawn")
     shares = context.SimpleQueue()
-    # The largest first: they take longest, and nobody waits for one that began last.
+    # The largest settings start first, because they take longest and would otherwise delay the end.
     ordered = sorted(settings, key=lambda setting: -setting.spec.warm)
     done = {setting.spec.warm: 0.0 for setting in ordered}
     with server() as postgres, ProcessPoolExecutor(jobs, mp_context=context, initializer=_listen, initargs=(shares,)) as pool:
@@ -50,9 +50,9 @@ def _collect(running: dict[Future[Figures], int], done: dict[int, float], shares
             except Unfit as unfit:
                 raise Broken(f"warm {warm}: {unfit}") from None
             except BrokenProcessPool:
-                raise Broken(f"warm {warm}: its process was killed; less memory is needed with fewer --jobs") from None
+                raise Broken(f"warm {warm}: its process was killed, perhaps for lack of memory; try fewer --jobs") from None
             except Exception as error:
-                raise Broken(f"warm {warm}: the simulation broke, which is a bug: {type(error).__name__}: {error}") from error
+                raise Broken(f"warm {warm}: the simulation failed because of a bug: {type(error).__name__}: {error}") from error
             done[warm] = 1.0
         progress(done)
     return found

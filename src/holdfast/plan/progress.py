@@ -1,4 +1,4 @@
-"""How far the settings are, on stderr: one line that changes on a terminal; elsewhere a line now and then."""
+"""Show the progress of the settings on stderr: one changing line on a terminal, otherwise a new line every 10 s."""
 
 import sys
 import time
@@ -11,14 +11,14 @@ SELDOM = 10.0  # seconds between two lines in a log
 class Progress:
     def __init__(self, settings: int) -> None:
         self._settings = settings
-        self._began = self._spoke = time.monotonic()
+        self._began = self._printed = time.monotonic()
         self._live = sys.stderr.isatty()
 
     def __call__(self, done: dict[int, float]) -> None:
         share, now = sum(done.values()) / self._settings, time.monotonic()
-        if not self._live and now - self._spoke < SELDOM and share < 1:
+        if not self._live and now - self._printed < SELDOM and share < 1:
             return
-        self._spoke = now
+        self._printed = now
         passed, ready = now - self._began, sum(each >= 1 for each in done.values())
         left = f", about {text(passed / share - passed)} left" if 0.02 < share < 1 else ""
         line = f"{ready} of {self._settings} settings, {share:.0%}, {text(passed)}{left}"

@@ -1,4 +1,4 @@
-"""What people see: a table of settings, a plot of what waiting less costs, and a sentence that recommends one."""
+"""The result of a plan: a table of settings, a plot of waits and costs, and a sentence that recommends a setting."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ HEADER = ("WARM", "P50", "P95", "P99", "LONGEST", "REFUSED", "UTILISATION", "WOR
 
 
 def table(found: Sequence[Figures], target: Target) -> list[str]:
-    """One line a setting; `*` marks what meets the target."""
+    """Returns one line per setting; `*` marks settings that meet the target."""
     rows = [("", *HEADER)] + [("*" if target.met(figures) else "", *_cells(figures)) for figures in found]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -33,7 +33,7 @@ def _cells(figures: Figures) -> tuple[str, ...]:
 
 
 def plot(found: Sequence[Figures], target: Target) -> list[str]:
-    """For each setting a bar of its wait, with the target's limit as a line, and a bar of its worker-hours."""
+    """Returns two bars per setting: its wait, with a line at the target's limit, and its worker-hours."""
     measure, limit = next(iter(target.limits.items()))
     longest = max([limit, *(figures.wait(measure) for figures in found)]) or 1.0
     hours = max(figures.worker_hours for figures in found) or 1.0
@@ -51,13 +51,14 @@ def plot(found: Sequence[Figures], target: Target) -> list[str]:
 
 
 def bar(share: float, width: int) -> str:
-    """A bar of this share of the width, to an eighth of a character; what is more than nothing shows."""
+    """Returns a bar of this share of the width, exact to an eighth of a character. A share above 0 is always visible."""
     eighths = max(round(share * width * 8), 1 if share > 0 else 0)
     whole, rest = divmod(eighths, 8)
     return BLOCKS[8] * whole + (BLOCKS[rest] if rest else "")
 
 
 def advice(found: Sequence[Figures], target: Target) -> str:
+    """Returns a sentence that recommends a setting, or names the nearest if none meets the target."""
     best = recommend(found, target)
     if best is not None:
         cost = f"{best.worker_hours:.1f} worker-hours, {best.utilisation:.0%} busy"
@@ -73,7 +74,7 @@ def _waits(figures: Figures, target: Target) -> str:
 
 
 def as_json(pool: dict[str, Any], trace: Trace, found: Sequence[Figures], target: Target) -> dict[str, Any]:
-    """For programs: seconds are numbers."""
+    """Returns the result as JSON for programs, with seconds as numbers."""
     best = recommend(found, target)
     about = {"claims": len(trace.arrivals), "tenants": len(trace.tenants), "seconds": round(trace.horizon, 3)}
     return {

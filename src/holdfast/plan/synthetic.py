@@ -1,4 +1,4 @@
-"""Synthetic traces: a steady stream, bursts on top of it, or a day with its morning, noon and night. The same every time."""
+"""Synthetic traces: a steady stream, a stream with bursts, or a weekday. The same arguments give the same trace every time."""
 
 import math
 import random
@@ -12,7 +12,7 @@ Shape = Literal["day", "steady", "bursts"]
 SEED = 1
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 LENGTHS: dict[Shape, float] = {"day": 86_400.0, "steady": 7200.0, "bursts": 7200.0}
-# What share of its mean a weekday asks for in each hour: quiet nights, a steep morning, a dip at noon, an afternoon.
+# The rate in each hour of a weekday, relative to its mean: quiet nights, a steep morning, a dip at noon, a busy afternoon.
 DAY = (
     0.1, 0.08, 0.06, 0.06, 0.08, 0.15, 0.4, 0.9, 1.7, 2.3, 2.4, 2.1,
     1.5, 2.0, 2.4, 2.3, 2.0, 1.4, 0.8, 0.5, 0.35, 0.25, 0.15, 0.12,
@@ -20,16 +20,16 @@ DAY = (
 BURST_EVERY, BURST_LENGTH, BURST_SHARE = 900.0, 20.0, 0.5  # seconds, seconds; half of all claims come in bursts
 
 
-def parse_rate(said: str) -> float:
-    """Claims a second, from `200/h`, `5/m`, `0.2/s`. ValueError says what is wrong with it."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)/([smhd])", said.strip())
+def parse_rate(argument: str) -> float:
+    """Returns claims per second from `200/h`, `5/m` or `0.2/s`. Raises ValueError with the reason."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)/([smhd])", argument.strip())
     if match is None or float(match[1]) <= 0:
-        raise ValueError(f"{said!r} is not a rate such as 200/h, 5/m or 0.2/s")
+        raise ValueError(f"{argument!r} is not a rate such as 200/h, 5/m or 0.2/s")
     return float(match[1]) / UNITS[match[2]]
 
 
 def synthesize(shape: Shape, rate: float, hold: float, length: float | None = None, tenants: int = 1) -> Trace:
-    """`rate` is the mean over the whole of it, in claims a second; holds are exponential around `hold`, as jobs often are."""
+    """Returns a trace with a mean of `rate` claims per second. Hold times are exponential with the mean `hold`."""
     length = length or LENGTHS[shape]
     source = random.Random(f"{SEED}/{shape}/{rate}/{hold}/{length}/{tenants}")  # noqa: S311 - the same every time
     shares: dict[Shape, Callable[[float], float]] = {
@@ -42,7 +42,7 @@ def synthesize(shape: Shape, rate: float, hold: float, length: float | None = No
     if shape == "bursts":
         highest = _burst(0.0)
     arrivals, at = [], 0.0
-    while True:  # thinning: ask at the highest rate, keep what the shape has room for
+    while True:  # thinning: draw arrivals at the highest rate, and keep the share that the shape has at that time
         at += source.expovariate(rate * highest)
         if at >= length:
             break
@@ -51,7 +51,7 @@ def synthesize(shape: Shape, rate: float, hold: float, length: float | None = No
             name = f"tenant-{tenant + 1}" if tenants > 1 else "default"
             arrivals.append(Arrival(round(at, 3), round(seconds, 3), name))
     if not arrivals:
-        raise ValueError(f"nobody comes: at this rate {rate * length:.2g} claims are expected in {math.ceil(length)} s")
+        raise ValueError(f"the trace would be empty: {rate * length:.2g} claims are expected in {math.ceil(length)} s")
     first = arrivals[0].at
     return Trace(tuple(Arrival(round(a.at - first, 3), a.seconds, a.tenant) for a in arrivals))
 

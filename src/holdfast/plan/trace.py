@@ -1,4 +1,4 @@
-"""Traces: who asked for a worker when, and how long it was held. Read from CSV, refused with line, field and reason."""
+"""Traces: when each tenant claimed a worker, and how long it held it. Read from CSV; errors name line, field and reason."""
 
 import csv
 import math
@@ -16,11 +16,11 @@ from ..model.tenant import TenantName
 COLUMNS = ("at", "tenant", "seconds", "pool", "priority")
 REQUIRED = ("at", "seconds")
 NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
-DEFAULT_TENANT = "default"  # as the server has it for claims that name none
+DEFAULT_TENANT = "default"  # the server's default for claims without a tenant
 
 
 class Arrival(msgspec.Struct, frozen=True, order=True):
-    """One claim: its moment in seconds, counted from the first, and how long its worker was held."""
+    """One claim: its time in seconds after the first claim, and how long its worker was held."""
 
     at: float
     seconds: float
@@ -30,16 +30,16 @@ class Arrival(msgspec.Struct, frozen=True, order=True):
 
 
 class Wrong(Exception):
-    """A trace is refused: where, and why."""
+    """A trace is invalid. The message says where and why."""
 
 
 class Trace(msgspec.Struct, frozen=True):
-    arrivals: tuple[Arrival, ...]  # by time; the first is at 0
-    began: float | None = None  # Unix time of the first; None: unknown
+    arrivals: tuple[Arrival, ...]  # ordered by time; the first is at 0
+    began: float | None = None  # Unix time of the first, or None if unknown
 
     @property
     def horizon(self) -> float:
-        """When the last claim would end if nobody ever waited."""
+        """When the last claim would end if no claim ever waited."""
         return max(each.at + each.seconds for each in self.arrivals)
 
     @property
@@ -48,7 +48,7 @@ class Trace(msgspec.Struct, frozen=True):
 
     @property
     def tenants(self) -> dict[str, int]:
-        """Every tenant, with the highest priority that it asks for."""
+        """Every tenant, with the highest priority of its claims."""
         found: dict[str, int] = {}
         for each in self.arrivals:
             found[each.tenant] = max(each.priority, found.get(each.tenant, 0))
@@ -60,7 +60,7 @@ class Trace(msgspec.Struct, frozen=True):
 
     @property
     def peak(self) -> int:
-        """How many would be held at once if nobody ever waited."""
+        """How many workers would be held at the same time if no claim ever waited."""
         steps = sorted([(each.at, 1) for each in self.arrivals] + [(each.at + each.seconds, -1) for each in self.arrivals])
         held, highest = 0, 0
         for _, step in steps:
@@ -69,14 +69,14 @@ class Trace(msgspec.Struct, frozen=True):
         return max(highest, 1)
 
     def of_pool(self, pool: str) -> "Trace | None":
-        """What concerns this pool; a row that names none is of every pool."""
+        """Returns the claims of this pool, or None if there are none. A row without a pool counts for every pool."""
         return _from_zero([each for each in self.arrivals if each.pool in (None, pool)], self.began)
 
     def busiest(self, seconds: float) -> "Trace":
-        """The stretch of this length in which most worker-seconds were asked for."""
+        """Returns the part of this length with the most worker-seconds."""
         best, best_work, work, first = 0, -1.0, 0.0, 0
         for last, each in enumerate(self.arrivals):
-            work += each.seconds + 1e-6  # of two equal stretches the one with more claims
+            work += each.seconds + 1e-6  # of two equal parts, prefer the one with more claims
             while self.arrivals[first].at <= each.at - seconds:
                 work -= self.arrivals[first].seconds + 1e-6
                 first += 1
@@ -87,7 +87,7 @@ class Trace(msgspec.Struct, frozen=True):
         return part
 
     def cut(self, longest: float) -> "tuple[Trace, int]":
-        """No claim is held for longer than this; and how many would have been."""
+        """Returns the trace with all hold times limited to `longest`, and how many were cut."""
         over = sum(each.seconds > longest for each in self.arrivals)
         kept = [msgspec.structs.replace(each, seconds=min(each.seconds, longest)) for each in self.arrivals]
         return Trace(tuple(kept), self.began), over
@@ -103,7 +103,7 @@ def _from_zero(arrivals: Iterable[Arrival], began: float | None) -> Trace | None
 
 
 def read(file: TextIO, name: str) -> Trace:
-    """All rows, each of them good; Wrong says which is not."""
+    """Reads a trace. Raises Wrong with the line and the reason."""
     try:
         rows = list(_rows(csv.reader(file, strict=True), name))
     except (csv.Error, UnicodeDecodeError) as error:
@@ -186,7 +186,7 @@ def _converted(value: str, kind: Any, where: str, reason: str) -> str:
 
 
 def write(trace: Trace, file: TextIO) -> None:
-    """As `read` takes it: dates where they are known, else seconds."""
+    """Writes the trace as `read` accepts it: with dates if they are known, otherwise with seconds."""
     out = csv.writer(file, lineterminator="\n")
     out.writerow(COLUMNS)
     for each in trace.arrivals:

@@ -1,1 +1,1 @@
-"""What the core needs from outside, as protocols that state guarantees."""
+"""The protocols through which the core reaches everything outside. Each one states what an implementation guarantees."""

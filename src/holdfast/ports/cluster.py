@@ -1,4 +1,4 @@
-"""Where pods run: Kubernetes, processes on one machine, or a simulation. One contract suite holds them all to this."""
+"""The cluster in which pods run: Kubernetes, processes on one machine, or a simulation. One contract suite tests all three."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Literal, Protocol
@@ -12,19 +12,19 @@ from .recovery import Remembered
 
 
 class ClusterUnavailable(Exception):
-    """The cluster could not be asked, or its answer is not to be trusted. Nothing may be concluded from it (P7)."""
+    """The cluster did not answer, or its answer cannot be trusted. Nothing may be concluded from that (P7)."""
 
 
 class NoCluster(Exception):
-    """No cluster is configured, or its configuration makes no sense. It does not pass by itself."""
+    """No cluster is configured, or the configuration is invalid. Trying again does not help."""
 
 
 class OutcomeUnknown(ClusterUnavailable):
-    """The call may or may not have taken effect: look before anything else."""
+    """The call may or may not have taken effect. The caller must read the pod before it does anything else."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod to create. The name is deterministic, so that an unknown outcome can be looked up."""
+    """One pod to create. Its name is deterministic, so that the pod can be looked up when the outcome is unknown."""
 
     worker: str
     pool: Pool
@@ -36,21 +36,23 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """The cluster said no, for good: a quota, a limit, a bad template. `kind` is a metric label."""
+    """The cluster refused the pod, and trying again without a change does not help: a quota, a limit, or a bad template. `kind`
+    is a metric label."""
 
     kind: Literal["quota", "limit", "webhook", "invalid", "image", "unschedulable", "other"]
     reason: str
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Whose token this is: a worker and the UID of its pod."""
+    """The worker that a token belongs to, and the UID of its pod."""
 
     worker: str
     uid: str
 
 
 class Output(msgspec.Struct, frozen=True):
-    """A piece of a claim's output. `size` is what there is so far; `truncated` says that the bound cut it."""
+    """A part of a claim's output. `size` is the number of bytes printed so far; `truncated` is set when the size limit cut the
+    output."""
 
     data: bytes
     offset: int
@@ -59,7 +61,7 @@ class Output(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that `doctor` looked at: which promise depends on it, and what to change where it is not as it should be."""
+    """One result of `doctor`: the promise that depends on it, whether it is as it should be, and otherwise what to change."""
 
     promise: str
     name: str
@@ -69,68 +71,76 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Cluster(Protocol):
-    """Every method raises ClusterUnavailable when the cluster cannot be asked, and OutcomeUnknown when a write may have
-    happened. Nothing here decides; nothing here remembers what matters."""
+    """Every method raises ClusterUnavailable when the cluster cannot be reached, and OutcomeUnknown when a write may have taken
+    effect. A cluster makes no decisions, and the state that they depend on is kept in the store."""
 
     install: str
-    declarations: Declarations | None  # None: pools are declared through the API alone
+    declarations: Declarations | None  # None when pools can only be declared through the API
 
     async def pods(self) -> list[Pod]:
-        """All pods of this installation, ended ones too, as of now. Pods of another installation are never listed. Raises
-        rather than answers when the list may be partial."""
+        """Returns all pods of this installation as they are now, ended pods too. Pods of another installation are never listed.
+        Raises when the list may be incomplete."""
 
     def changes(self) -> AsyncIterator[set[str]]:
-        """Names of pods that changed, as soon as known. May repeat, merge or miss some: a hint, never a truth."""
+        """Yields the names of pods that changed, as soon as the cluster reports them. Names may be repeated, merged or missed, so
+        they are hints only."""
 
     async def read(self, name: str) -> Pod | None:
-        """One pod, straight from the source. None is proof: no pod of this name exists."""
+        """Returns one pod by a direct read, never from a cache. None proves that no pod of this name exists."""
 
     async def read_cached(self, names: Sequence[str]) -> dict[str, Pod]:
-        """These pods, as they are or were a moment ago. Who is not in the answer is absent by a direct read."""
+        """Returns these pods, possibly a moment old. For a name that is missing from the result, a direct read has proved that
+        the pod is absent."""
 
     async def create(self, order: Order) -> Pod | Refused:
-        """Create the pod, or find the one that an earlier try of the same order created. Never two."""
+        """Creates the pod, or returns the pod that an earlier try of the same order created. Never creates two."""
 
     async def protect(self, name: str, uid: str, stamp: Stamp) -> Pod | None:
-        """Stamp and protect in one write, if the pod still has this UID. None: it is gone. The answer shows whether it is
-        terminating. Bounded to 1 s."""
+        """Writes stamp and protection in one write, if the pod still has this UID. Returns the pod after the write, which shows
+        whether it is terminating, or None when the pod is gone. Takes at most 1 s."""
 
     async def clear(self, name: str, uid: str, version: str) -> bool:
-        """Take stamp and protection off, if the pod is still exactly as seen. False: it changed, so look again."""
+        """Removes stamp and protection, if the pod still has exactly this version. Returns False when the pod has changed: the
+        caller must read it again."""
 
     async def delete(self, name: str, uid: str, grace: float) -> None:
-        """Ask the pod with this UID to end, by force after `grace` seconds. Absent or already ending is success. Never
-        touches a pod with another UID."""
+        """Ends the pod with this UID, by force after `grace` seconds. It is a success when the pod is absent or ending already.
+        Never touches a pod with another UID."""
 
     async def forget(self, name: str, uid: str) -> None:
-        """Remove what an ended pod left behind (its record, not a claim's output). Absent is success."""
+        """Removes what an ended pod left behind: its record, but not the output of a claim. It is a success when nothing is
+        left."""
 
     async def output(self, claim: str, worker: str, offset: int, limit: int) -> Output:
-        """A piece of what a claim's command printed. Kept after the worker's end until pruned."""
+        """Returns a part of what a claim's command printed. The output is kept after the worker's end, until `prune_output`
+        removes it."""
 
     async def prune_output(self, keep: set[str]) -> int:
-        """Remove outputs of claims that are not in `keep`; how many."""
+        """Removes the outputs of claims that are not in `keep`, and returns how many it removed."""
 
     async def verify(self, token: str) -> Identity | None:
-        """The worker and pod that this bootstrap token belongs to; None: forged, expired or foreign."""
+        """Returns the worker and pod that this bootstrap token belongs to, or None when the token is forged, expired, or of
+        another installation."""
 
     async def check(self, pool: Pool) -> list[FieldProblem]:
-        """What of this pool the cluster would refuse, with the field and the reason."""
+        """Returns what the cluster would refuse in this pool: each field with the reason."""
 
     async def diagnose(self, pools: Sequence[Pool]) -> list[Finding]:
-        """What a person should know of this cluster before he trusts it with these pools."""
+        """Returns what an operator should know about this cluster before running these pools in it."""
 
     async def ensure(self, pools: Sequence[Pool]) -> None:
-        """Bring what stands beside the pods (accounts, policies, budgets) to what all pools that are not gone need."""
+        """Creates, updates and removes the objects beside the pods (accounts, policies, budgets), so that they fit these pools:
+        all that are not gone."""
 
     async def seal(self, name: str, uid: str) -> None:
-        """Close the control channel of a worker that has acknowledged and needs it no more. Absent is success."""
+        """Closes the control channel of a worker that has acknowledged and no longer needs it. It is a success when the pod is
+        absent."""
 
     async def remember(self, mark: Remembered) -> None:
-        """Keep the high-water mark where a restore of the database does not reach it."""
+        """Stores the mark in a place that a restore of the database does not change."""
 
     async def remembered(self) -> Remembered | None:
-        """The high-water mark last kept, if any."""
+        """Returns the mark that was stored last, or None."""
 
     async def close(self) -> None:
-        """Let go of connections and watches. Pods are not touched."""
+        """Closes connections and watches. Pods are not touched."""

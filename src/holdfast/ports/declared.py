@@ -1,4 +1,4 @@
-"""Pools that people declare as objects of the cluster: read from there, told there how they are."""
+"""Pools that users declare as objects of the cluster. Holdfast reads the objects and writes their status."""
 
 from typing import Any, Literal, Protocol
 
@@ -6,14 +6,15 @@ import msgspec
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
-    """One such object. Its pool's identity is the object's UID: an object made anew under an old name is another pool."""
+    """One such object. Its UID is the identity of its pool: an object that is deleted and created again under the same name is
+    another pool."""
 
     name: str
     uid: str
     generation: int
     spec: dict[str, Any]
     deleting: bool = False
-    guarded: bool = False  # it cannot vanish before we let it
+    guarded: bool = False  # the cluster does not remove the object before Holdfast releases it
 
     @property
     def pool_id(self) -> str:
@@ -23,12 +24,12 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 class Condition(msgspec.Struct, frozen=True):
     type: Literal["Ready", "Degraded", "Frozen"]
     status: bool
-    reason: str  # one word, as Kubernetes wants it
+    reason: str  # one word in CamelCase, as Kubernetes requires
     message: str = ""
 
 
 class PoolStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What the object's status says. Counts are 0 where there is no pool yet."""
+    """The object's status. Counts are 0 when there is no pool yet."""
 
     generation: int
     revision: str = ""
@@ -45,19 +46,19 @@ class PoolStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Declarations(Protocol):
-    """Raises ClusterUnavailable like everything of the cluster."""
+    """Every method raises ClusterUnavailable when the cluster cannot be reached."""
 
     async def list(self) -> list[Declared] | None:
-        """All of this installation, straight from the source. None: this cluster does not know such objects."""
+        """Returns all objects of this installation by a direct read, or None when the cluster has no such resource."""
 
     async def absent(self, name: str, uid: str) -> bool:
-        """Whether no object of this installation has this name and this UID, by a direct read."""
+        """Returns whether a direct read finds no object of this installation with this name and this UID."""
 
     async def guard(self, declared: Declared) -> None:
-        """From now on it does not vanish before it is released."""
+        """Makes sure that the cluster does not remove the object before `release`."""
 
     async def release(self, declared: Declared) -> None:
-        """It may vanish. Absent is success."""
+        """Lets the cluster remove the object. It is a success when the object is absent."""
 
     async def update_status(self, declared: Declared, status: PoolStatus) -> None:
-        """Write its status where it differs, and say what changed as an event. Absent is success."""
+        """Writes the status if it differs, and an event about what changed. It is a success when the object is absent."""

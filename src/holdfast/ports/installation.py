@@ -1,4 +1,4 @@
-"""What the store keeps of the installation as a whole: replicas and terms, the brake, history, tokens."""
+"""What the store keeps about the installation as a whole: replicas and terms, the brake, history, tokens."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ class Fleet(Protocol):
     async def join(self, replica: str, pid: int, host: str, url: str, version: str) -> None: ...
 
     async def leave(self, replica: str) -> None:
-        """A replica stops: its terms are free at once."""
+        """Removes a replica that stops. Other replicas can take its terms at once."""
 
     async def beat(
         self,
@@ -23,11 +23,12 @@ class Fleet(Protocol):
         reports: Sequence[DutyReport],
         seen: Seen = NOTHING_SEEN,
     ) -> Beat:
-        """The replica lives; its terms go on; heard time moves by no more than `elapsed`. A store that shows less than the
-        replica has `seen` has lost commits, and recovery begins with this very beat."""
+        """Records that the replica is alive, renews its terms, and moves heard time on by at most `elapsed`. If the database
+        shows less than the replica has `seen`, it has lost commits: recovery begins in the same transaction."""
 
     async def take_term(self, duty: str, replica: str, term: float, stale: float) -> int | None:
-        """The term's new number, if it was to be had."""
+        """Takes the term of a duty if it is free, has run out, or its duty has made no progress for `stale` seconds. Returns its
+        new number, or None."""
 
     async def release_brake(self, reason: str) -> bool: ...
 
@@ -38,7 +39,8 @@ class Fleet(Protocol):
     async def brake(self) -> dict[str, Any]: ...
 
     async def stop_workers(self, stopping: bool) -> None:
-        """Free workers go, busy ones finish, nothing is spawned or given out; or the end of that."""
+        """Stops the workers of the installation: free ones end, busy ones finish, and nothing is spawned or given out. False ends
+        this."""
 
     async def set_brake(self, limit: int, share: float) -> None: ...
 
@@ -55,20 +57,20 @@ class History(Protocol):
         tenant: str | None = None,
         newest: bool = False,
     ) -> tuple[list[Event], str]:
-        """Events in commit order, none skipped, none twice; and the cursor to go on from."""
+        """Returns events in commit order, without gaps or repetitions, and the cursor to continue from."""
 
     async def note(self, kind: str, reason: str, **about: str | None) -> None:
-        """An event that no transition made."""
+        """Writes an event that does not belong to a transition."""
 
     async def prune(self, days: int) -> dict[str, int]: ...
 
     async def live_outputs(self) -> set[str]:
-        """Claims whose output is still to be kept."""
+        """Returns the claims whose output has to be kept."""
 
 
 class Access(Protocol):
     async def token(self, hash_: str) -> tuple[str, str, str | None] | None:
-        """A token's id, role and tenant, if it is known and has not expired."""
+        """Returns a token's id, role and tenant, or None when the token is unknown or expired."""
 
     async def tokens(self) -> list[dict[str, Any]]: ...
 

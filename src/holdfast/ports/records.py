@@ -1,4 +1,4 @@
-"""What goes in and out of the store: frozen values, one for each question."""
+"""The values that the store takes and returns. All are frozen."""
 
 from typing import Any, Literal
 
@@ -13,7 +13,8 @@ from .recovery import Seen
 
 
 class NewClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """A validated request. Its id is made before it is sent, so that an unknown commit can be settled by sending it again."""
+    """A validated request for a claim. Its id is chosen before it is sent, so that the same request can be sent again when it is
+    unknown whether it was stored."""
 
     id: str
     tenant: str
@@ -30,7 +31,7 @@ class NewClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """A claim that got a worker: it is `assigned`, and has to be handed over."""
+    """A claim that was assigned to a worker and now has to be handed over."""
 
     claim: str
     worker: str
@@ -39,12 +40,14 @@ class Pair(msgspec.Struct, frozen=True):
     tenant: str
 
 
-# new: it is stored. same: its key names this very request already. other: its key names another request. closed: the pool drains.
+# new: the request was stored. same: its key already belongs to an equal request. other: its key belongs to a different request.
+# closed: the pool is draining.
 SubmittedAs = Literal["new", "same", "other", "closed"]
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What became of each request (by its id: what, and the claim that stands for it), and the pairs that were made."""
+    """The result of one `match`. `answers` holds, per request id, what happened and the id of the claim that stands for the
+    request; `pairs` are the assignments that were made."""
 
     answers: dict[str, tuple[SubmittedAs, str]]
     pairs: list[Pair]
@@ -58,14 +61,14 @@ class AcknowledgedClaim(msgspec.Struct, frozen=True):
 
 
 class EndedClaim(msgspec.Struct, frozen=True):
-    """What became of an attempt to end a claim, and the claim as it is after its end; None unless the outcome is Done."""
+    """The result of an attempt to end a claim. `claim` is the ended claim, or None unless the outcome is Done."""
 
     outcome: Outcome
     claim: Claim | None = None
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is told, exactly once per fence."""
+    """What is sent to a worker's agent. Within one fence it is always the same."""
 
     claim: str
     fence: int
@@ -77,7 +80,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Due(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim with something due, by heard time."""
+    """A claim with something due, measured in heard time."""
 
     claim: str
     fence: int | None
@@ -100,11 +103,11 @@ class Directive(msgspec.Struct, frozen=True):
     fence: int | None = None
     reason: str = ""
     park: bool = False
-    freed: str | None = None  # the pool in which this word made a worker free
+    freed: str | None = None  # the pool of the worker that this report made free
 
 
 class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent says of itself."""
+    """An agent's report about itself."""
 
     worker: str
     uid: str
@@ -117,10 +120,10 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker with its claim and heartbeat: what `converge` compares with the pod."""
+    """A worker with its claim and heartbeat, which `converge` compares with the pod."""
 
     worker: Worker
-    age: float  # seconds in its state, in heard time
+    age: float  # seconds of heard time in its current state
     epoch: int
     pool_frozen: bool
     pool_live: bool
@@ -136,7 +139,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     claim_fence: int | None = None
     claim_protected: bool | None = None
     claim_retry: str | None = None
-    claim_secret: bool = False  # it came with secrets, which nobody has any more once it was acknowledged
+    claim_secret: bool = False  # it came with secrets, which are erased when it is acknowledged
     claim_losses: int = 0
     claim_delivered: bool = False
     pod_protected: bool = False
@@ -144,7 +147,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cluster reports of a worker's pod, to be shown beside its row."""
+    """What the cluster reports about a worker's pod, to be shown with the worker."""
 
     worker: str
     uid: str
@@ -156,23 +159,23 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool with what it has and what waits for it: what `scale` plans from."""
+    """A pool with the counts of its workers and claims, from which `scale` plans."""
 
     pool: Pool
     now: float
     stopping: bool = False  # the whole installation is being stopped with its workers
     spawning: int
-    warm: int  # can be given out, or will be once it is reset
+    warm: int  # can be given out, now or after a reset
     held: int
     parked: int
     retiring: int
-    unusable: int = 0  # free, but suspect, terminating or on a cordoned node: not capacity
-    waiting: int  # all claims that wait
-    servable: int  # those whose tenants are below their caps
+    unusable: int = 0  # free, but suspect, terminating or on a cordoned node, so not counted as capacity
+    waiting: int  # all waiting claims
+    servable: int  # waiting claims of tenants that are below their caps
     oldest_wait: float = 0.0
-    free_ready: int = 0  # could be given out this instant
-    brake_room: int = 1_000_000  # how many more endings the brake would let pass now
-    stale_starting: list[tuple[str, int]] = []  # starting workers of an old revision: nobody can use them yet
+    free_ready: int = 0  # can be given out now
+    brake_room: int = 1_000_000  # how many more endings the brake allows now
+    stale_starting: list[tuple[str, int]] = []  # starting workers of an old revision: id, version
     stale_warm: list[tuple[str, int]] = []  # free workers of an old revision: id, version
     fresh_warm: list[tuple[str, int]] = []  # free workers of the current revision, oldest first
     starting: list[tuple[str, int]] = []  # spawning, of the current revision
@@ -190,7 +193,7 @@ class TermState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DutyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica did for a duty since its last beat."""
+    """What a replica did for a duty since its last stored beat."""
 
     duty: str
     number: int

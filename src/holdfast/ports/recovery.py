@@ -1,4 +1,4 @@
-"""What recovery after lost commits needs from the store, and the values that it compares."""
+"""What recovery after lost commits needs from the store, and the values that are compared."""
 
 import asyncio
 import math
@@ -10,11 +10,11 @@ import msgspec
 from ..model.outcome import Outcome
 from ..model.pod import Pod
 
-UNCOMPARED = 2**62  # a mark above all: nothing is done before the database was compared with what is kept outside
+UNCOMPARED = 2**62  # above every real mark, so that nothing is done before the database was compared with the mark kept outside
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The highest mark and epoch that a replica knows of. A database that shows less has lost commits."""
+    """The highest mark and epoch that a replica knows of. A database that shows lower ones has lost commits."""
 
     mark: int = 0
     epoch: int = 0
@@ -24,20 +24,20 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """A high-water mark kept outside the database: a database that shows less has lost commits."""
+    """The mark and epoch that are kept outside the database. A database that shows lower ones has lost commits."""
 
     install: str
     mark: int
     epoch: int
 
     def raised_to(self, other: "Remembered") -> "Remembered":
-        """What is kept after `other` was kept as well: it only rises, whichever replica writes it."""
+        """Returns what to keep when `other` is written over this value. It never falls, in whatever order replicas write."""
         return Remembered(other.install, max(self.mark, other.mark), max(self.epoch, other.epoch))
 
 
 class Mark:
-    """The highest mark that this process has seen. It is known for a while only, because a process that slept does not know what
-    other replicas have seen, and the database may have lost, meanwhile."""
+    """The highest mark that this process has seen. It is valid for a limited time, because a process that slept does not know
+    which marks other replicas have seen meanwhile, and the database may have lost those."""
 
     def __init__(self) -> None:
         self._value, self._until = 0, math.inf
@@ -53,7 +53,7 @@ class Mark:
 
 
 class Recovery(msgspec.Struct, frozen=True):
-    """The installation's own state, as it is now."""
+    """The current state of the installation."""
 
     install: str
     epoch: int
@@ -61,19 +61,19 @@ class Recovery(msgspec.Struct, frozen=True):
     recovering: bool
     reason: str | None
     age: float  # seconds of heard time since recovery began
-    last_fence: int  # the greatest fence that this database can have given
+    last_fence: int  # the highest fence that this database can have given
     recovered_ago: float | None = None  # seconds since the last recovery ended
-    behind: bool = False  # it shows less than this replica has seen, or was not yet compared with it
-    since: float | None = None  # when the recovery that is under way began
+    behind: bool = False  # the database shows less than this replica has seen, or was not compared yet
+    since: float | None = None  # when the current recovery began
 
     @property
     def uncertain(self) -> bool:
-        """Commits were lost, or may have been: what has no row may still exist."""
+        """True when commits were or may have been lost. A worker, claim or pool without a row may then still exist."""
         return self.recovering or self.behind
 
 
 class Adoption(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim that only its pod and its agent still know of."""
+    """A claim that is known to its pod or agent but not, or not completely, to the database."""
 
     worker: str
     uid: str
@@ -93,44 +93,45 @@ class Unconfirmed(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     state: Literal["warm", "parked", "held"]
     since: float
-    agent: bool  # False: its pool has no agents, so that only an operator can decide
+    agent: bool  # False when its pool has no agents, so that only an operator can decide
     claim: str | None = None
     claim_state: Literal["assigned", "active"] | None = None
-    delivered: bool = False  # its claim may have been sent to it
+    delivered: bool = False  # its claim may have been delivered to it
     tenant: str | None = None
 
 
 class RecoveryStore(Protocol):
     def saw(self, mark: int, seconds: float = math.inf) -> None:
-        """The replica knows this mark, for so long. A database that shows less, or after that any, is not acted on: nothing is
-        given out, spawned or ended."""
+        """Notes that this replica knows this mark, for so many seconds. While the database shows a lower mark, and after that
+        time in any case, nothing is given out, spawned or ended."""
 
     async def state(self) -> Recovery: ...
 
     async def begin(self, reason: str, mark: int, epoch: int = 0) -> bool:
-        """Commits were lost: the epoch grows above `epoch` and its own. False: it is being recovered already. Either way its mark
-        is at least `mark` afterwards, so that one loss, seen by several replicas, is one recovery."""
+        """Begins recovery: the new epoch is higher than `epoch` and than the current one. Returns False if a recovery is in
+        progress already. In both cases the stored mark is at least `mark` afterwards, so that one loss that several replicas
+        notice is one recovery."""
 
     async def begin_by_fence(self, reason: str, fence: int) -> bool:
-        """Commits were lost, because an agent or a pod has a fence that this store never gave. As `begin`."""
+        """Begins recovery, because an agent or a pod has a fence that this database never gave. Returns the same as `begin`."""
 
     async def compare_stamps(self, pods: Iterable[Pod]) -> bool:
-        """Whether a pod is stamped with what this store does not know, though it should: commits were lost, and recovery has
-        begun. The pods must have been listed before."""
+        """Begins recovery, and returns True, if a pod's stamp has a fence that this database did not give to that worker. The
+        pods must have been listed before the call."""
 
     async def adopt(self, adoption: Adoption) -> Outcome: ...
 
     async def adopt_free(self, worker: str, uid: str, pool_id: str, pool: str, revision: str, *, spent: bool) -> Outcome: ...
 
     async def end(self) -> Outcome:
-        """Recovery is over. Workers whose agents have not reported since it began are unconfirmed."""
+        """Ends recovery. Workers whose agents have not reported since it began become unconfirmed."""
 
     async def unconfirmed(self) -> list[Unconfirmed]:
-        """What recovery left to be decided, by worker."""
+        """Returns the unconfirmed workers, about which an operator may have to decide."""
 
     async def confirm(self, worker: str, reason: str) -> Outcome:
-        """An operator's decision: an unconfirmed worker is what its row says."""
+        """Stores an operator's decision that the row of an unconfirmed worker is right."""
 
     async def give_up(self, worker: str, reason: str) -> Outcome:
-        """An operator's decision: an unconfirmed worker retires. Its claim ends as lost, by force, unless it is known that the
-        worker was never sent it: then the claim goes back to the queue."""
+        """Retires an unconfirmed worker by an operator's decision. Its claim goes back to the queue if the database knows that it
+        was never delivered to the worker; otherwise it ends as lost, by force."""

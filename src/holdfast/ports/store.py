@@ -1,4 +1,5 @@
-"""Where the truth lives. Every change is one guarded statement: it happens as described, with its event, or not at all."""
+"""The store, which alone decides what is true. Every change is one guarded statement: it happens as described, together with its
+event, or not at all."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
@@ -33,39 +34,42 @@ from .recovery import RecoveryStore
 
 
 class WrongInstallation(Exception):
-    """This database is another installation's. Nothing may be concluded from our pods about its workers: refuse, and stop."""
+    """This database belongs to another installation. Our pods say nothing about its workers, so the replica must refuse to work
+    and stop."""
 
 
 class Unstorable(Exception):
-    """Postgres refuses a value as bad data (SQLSTATE class 22): the request that carries it can never be stored."""
+    """Postgres refuses a value as bad data (SQLSTATE class 22), so a request with this value can never be stored."""
 
 
 class StoreUnavailable(Exception):
-    """The store could not be asked, or whether a change was stored is unknown. Nothing may be concluded from it (P7)."""
+    """The store did not answer, or it is unknown whether a change was stored. Nothing may be concluded from that (P7)."""
 
 
 class Claims(Protocol):
     async def match(self, pool_id: str, new: Sequence[NewClaim], limit: int) -> Batch:
-        """Stores requests and pairs what waits with free workers, in the fair order. Caps are exact, because this happens under
-        the pool's lock. Sending the same batch again, with the same ids, is safe. Raises Unstorable for a value that Postgres
-        refuses as bad data."""
+        """Stores requests and pairs waiting claims with free workers, in the fair order. Caps are exact, because this happens
+        under the pool's lock. It is safe to send the same batch again with the same ids. Raises Unstorable for a value that
+        Postgres refuses as bad data."""
 
     async def offer(self, offers: Sequence[tuple[str, int, bool]]) -> list[Claim]:
-        """The worker carries its protection (or not: the flag): its agent may now be told. Claims of pools without an agent
-        become active. Answers the claims that took it, as they are then."""
+        """Allows the delivery of each claim (id, fence, and whether its pod is protected) to its agent. Claims of pools without
+        an agent become active. Returns the claims that were changed, after the change."""
 
     async def deliver(self, worker: str, uid: str) -> Assignment | None:
-        """Note durably that the worker is being told, and what. The same again until acknowledged."""
+        """Stores that the claim is being delivered to this worker, and returns what to send. Returns the same again until the
+        claim is acknowledged; None when there is nothing to deliver."""
 
     async def acknowledge(self, worker: str, fence: int, endpoint: str | None) -> AcknowledgedClaim | None:
-        """Makes the claim active and erases its secrets. A repeated acknowledgement is accepted again. None: the claim is not
-        this worker's (any more)."""
+        """Makes the claim active and erases its secrets. A repeated acknowledgement is accepted again. Returns None if the claim
+        does not, or no longer, belong to this worker."""
 
     async def progress(self, worker: str, fence: int) -> bool:
-        """Activation lives: the hand-over's clock starts anew."""
+        """Restarts the timer of the claim's hand-over, because its activation makes progress."""
 
     async def renew(self, claim: str, fence: int, tenant: str | None = None) -> Claim | None:
-        """Starts the lease again and returns the claim. None: it has ended, the fence is old, or it is not this tenant's."""
+        """Starts the lease again and returns the claim. Returns None if it has ended, the fence is old, or it belongs to another
+        tenant."""
 
     async def end(
         self,
@@ -79,7 +83,8 @@ class Claims(Protocol):
         tenant: str | None = None,
         exit_code: int | None = None,
     ) -> EndedClaim:
-        """Ends a claim and moves its worker on, in one change. With a fence or a tenant, only if they are the claim's."""
+        """Ends a claim and moves its worker to its next state, in one change. With a fence or a tenant, only if the claim has the
+        same."""
 
     async def requeue(
         self,
@@ -93,18 +98,20 @@ class Claims(Protocol):
         untouched: bool = False,
         idle: float | None = None,
     ) -> Outcome:
-        """Back to its place in the queue; the worker goes back where it came from, or retires. An active claim only with
-        `dead` (proof of death), and if it asked for retry: lost or is provably `untouched`: it never began. `idle`: only if its
-        hand-over still has not moved for so long."""
+        """Puts a claim back to its place in the queue. Its worker returns to where it came from (`keep_worker`, and nothing was
+        delivered) or retires. An active claim is put back only if its worker is `dead`, and only if it asked for retry: lost or
+        is `untouched`, which means that it provably never began. With `idle`, only if its hand-over has made no progress for so
+        many seconds."""
 
     async def due(self, limit: int, stalled: float) -> list[Due]:
-        """Claims with something due, oldest first. A hand-over is due once it has not moved for `stalled` seconds."""
+        """Returns claims with something due, oldest first. A hand-over is due when it has made no progress for `stalled`
+        seconds."""
 
     async def ended_by(self, worker: str, fence: int) -> str | None:
-        """The claim that this worker's result ended, under this fence."""
+        """Returns the claim that this worker's result ended, under this fence."""
 
     async def state(self, claim: str) -> str | None:
-        """Its state alone: what waiting calls look at."""
+        """Returns only the claim's state, which waiting requests read often."""
 
     async def get(self, ids: Sequence[str]) -> list[Claim]: ...
 
@@ -115,58 +122,63 @@ class Claims(Protocol):
 
 class Workers(Protocol):
     async def spawn(self, pool_id: str, ids: Sequence[str], free_target: int, starting_limit: int) -> list[tuple[str, int]]:
-        """Rows for new workers, as far as the counts inside allow: ids and epoch. Two at once cannot overspawn."""
+        """Stores rows for new workers, as many as the target and the limits allow, and returns their ids and epochs. Two calls at
+        the same time cannot spawn too many, because the counts are checked inside the statement."""
 
     async def unspawn(self, workers: Sequence[str], kind: str, reason: str, backoff: float) -> Outcome:
-        """The cluster refused a pod: the slots are free again, and the pool says why and waits a little. One failure."""
+        """Removes workers whose pods the cluster refused. Their slots are free again; the pool stores the reason and spawns
+        nothing for `backoff` seconds, doubled with each failure in a row. All of them count as one failure."""
 
     async def spawned(self, worker: str, uid: str) -> Outcome:
-        """The pod exists; from now on its UID is the worker's identity."""
+        """Stores the UID of the worker's pod, which is the worker's identity from now on."""
 
     async def warm(self, worker: str, version: int, endpoint: str | None) -> Outcome:
-        """A worker without an agent is ready."""
+        """Makes a worker without an agent warm, because its pod is ready."""
 
     async def condemn(
         self, worker: str, version: int | None, reason: str, *, counted: bool, dead: bool = False, floor: int | None = None
     ) -> Outcome:
-        """A free worker is to go. A live claim refuses it. `counted`: the brake counts it. `dead`: its pod is provably gone.
-        `floor`: only while its pool has more free workers than this."""
+        """Retires a free worker; a worker with a live claim is refused. `counted` means that the brake counts it, `dead` that its
+        pod is provably gone. With `floor`, only while its pool has more free workers than that."""
 
     async def bury(self, worker: str, reason: str) -> Outcome:
-        """Its absence is proven. Only for one that is retiring."""
+        """Closes the row of a retiring worker, because its pod's absence is proven."""
 
     async def suspect(self, worker: str, version: int, reason: str) -> Outcome:
-        """Silent too long: no new claim for it."""
+        """Marks the worker as suspect, so that it gets no new claim."""
 
     async def heard_again(self, workers: Sequence[str]) -> None:
-        """They spoke: no longer suspect."""
+        """Removes `suspect` and `unconfirmed` from workers whose agents have reported."""
 
     async def unprotect(self, worker: str, version: int) -> Outcome:
-        """The guarded change that must come before a clear: the worker is free, and still as seen."""
+        """Notes that the pod of a free worker is no longer protected, if the row still has this version. This must happen before
+        the protection is removed from the pod."""
 
     async def heartbeats(self, workers: Sequence[str]) -> list[Heartbeat]:
-        """What agents last said, also those without a row."""
+        """Returns the last reports of these agents, also of those whose workers have no row."""
 
     async def facts(self, facts: Sequence[Facts]) -> int:
-        """Show what the cluster reports. Changes no state."""
+        """Stores what the cluster reports about pods, for display. Changes no state, and returns the number of changed rows."""
 
     async def report(self, report: AgentReport, *, fresh: bool = True) -> Directive:
-        """Take an agent's word and say what it should do. Warm, reset and heard-again happen here, if it spoke just now."""
+        """Evaluates an agent's report and returns what the agent should do. A fresh report can make its worker warm, end its
+        reset, or end the suspicion against it. A report that is not `fresh` is an older one, evaluated again."""
 
     async def due(self, *, no_pod: float, retiring: float, silent: float) -> list[str]:
-        """Workers for whom time alone may have made something due: so many seconds without a pod, retiring, or silent."""
+        """Returns workers for which something may have become due by time alone: so many seconds without a pod, retiring, or
+        silent."""
 
     async def may_end_orphan(self, name: str) -> Outcome:
-        """Whether a pod without a row may be ended now; the brake counts it."""
+        """Returns Done if a pod without a row may be ended now. The brake counts it."""
 
-    async def beat(self, words: Sequence[AgentReport]) -> None:
-        """Store what agents last said, in one batch."""
+    async def beat(self, reports: Sequence[AgentReport]) -> None:
+        """Stores the last reports of agents, in one batch."""
 
     async def rows(self, workers: Sequence[str] | None) -> list[Row]:
-        """Workers that are not gone, with claim and heartbeat; all, or those named."""
+        """Returns workers that are not gone, with claim and heartbeat: the named ones, or all."""
 
     async def identity(self, worker: str) -> tuple[str | None, Pool] | None:
-        """The worker's pod UID and pool, if the worker is not gone."""
+        """Returns the worker's pod UID and pool, or None when the worker is gone."""
 
     async def get(self, worker: str) -> Worker | None: ...
 
@@ -179,39 +191,40 @@ class Pools(Protocol):
     async def put(
         self, pool_id: str, name: str, spec: PoolSpec, source: str
     ) -> tuple[Pool, Literal["created", "changed", "same", "taken"]]:
-        """`taken`: the name belongs to another source's pool, or to another object's; nothing was changed."""
+        """Creates or changes a pool. `taken` means that the name belongs to a pool of another source or another object; nothing
+        was changed then."""
 
     async def delete(self, name: str, pool_id: str | None = None) -> Pool | None:
-        """Drain it, durably: the name is free at once. With an id only if it is still that pool."""
+        """Starts to drain the pool; its name is free at once. With an id, only if the name still belongs to that pool."""
 
     async def freeze(self, name: str, reason: str | None) -> Pool | None: ...
 
     async def get(self, name: str) -> Pool | None:
-        """The live pool of this name."""
+        """Returns the live pool of this name."""
 
     async def by_id(self, pool_id: str) -> Pool | None:
-        """The pool of this id, if it is live or draining."""
+        """Returns the pool of this id, if it is live or draining."""
 
     async def all(self) -> list[Pool]:
-        """Live and draining pools."""
+        """Returns all live and draining pools."""
 
     async def loads(self) -> list[PoolLoad]:
-        """Every pool with its counts, in one consistent view."""
+        """Returns every pool with its counts, all from the same moment."""
 
     async def demand(self) -> list[str]:
-        """Ids of pools where something waits and something is free."""
+        """Returns the ids of pools that have both waiting claims and free workers."""
 
     async def finish(self, pool_id: str) -> Outcome:
-        """A draining pool has nothing left: gone."""
+        """Closes a draining pool that has nothing left."""
 
     async def shrunk(self, pool_id: str) -> None:
-        """A worker was taken from the pool: the cooldown starts anew."""
+        """Starts the pool's cooldown again, because it has just been made smaller."""
 
     async def trouble(self, pool_id: str, reason: str, backoff: float) -> None:
-        """A start failed: the pool says why, and waits longer each time."""
+        """Stores why a start failed, and delays the next start. The delay doubles with each failure in a row."""
 
     async def start_blocked(self, pool_id: str, reason: str) -> None:
-        """A start is held up, and may yet succeed: the pool says why until one has."""
+        """Stores why a start is delayed. It may still succeed; the reason is erased when a start has succeeded."""
 
     async def tenants(self) -> list[Tenant]: ...
 
@@ -235,23 +248,23 @@ class Store(Protocol):
     def recovery(self) -> RecoveryStore: ...
 
     async def now(self) -> float:
-        """The database's clock."""
+        """Returns the time of the database's clock."""
 
     async def listen(self) -> "Notices":
-        """What other replicas notify of. A hint: everything works without it, a little later."""
+        """Opens a stream of other replicas' notices. They are hints: without them everything still works, a little later."""
 
     async def metrics(self) -> dict[str, Any]:
-        """The figures that are read from the database, so that every replica shows the same."""
+        """Returns the figures for the metrics that come from the database, so that every replica shows the same."""
 
     async def check(self) -> list[dict[str, Any]]:
-        """Violations of P1–P5 in the tables, for `doctor`."""
+        """Returns violations of P1–P5 in the tables, for `doctor`."""
 
 
 class Notices(Protocol):
     def __aiter__(self) -> "Notices": ...
 
     async def __anext__(self) -> tuple[Literal["c", "w", "p", "reset"], list[str]]:
-        """('c'|'w'|'p', ids), or ('reset', []) after a gap in which some may have been missed."""
+        """Returns ('c'|'w'|'p', ids), or ('reset', []) after a gap in which notices may have been missed."""
 
     async def close(self) -> None: ...
 

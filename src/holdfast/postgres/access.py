@@ -1,4 +1,4 @@
-"""Tokens in Postgres: hashes only, never the tokens."""
+"""Tokens in Postgres. Only their hashes are stored, never the tokens."""
 
 from typing import Any
 

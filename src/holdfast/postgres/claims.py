@@ -13,10 +13,10 @@ _encode = msgspec.json.Encoder().encode
 
 MATCH = "SELECT * FROM @fn.match(p_pool => $1, p_new => $2::jsonb, p_limit => $3, p_acting => @acting)"
 
-# Note durably that the worker is being told: from here on it may have served this tenant.
+# Stores that the worker receives the claim, before the claim is sent, because from then on it may hold this tenant's data.
 DELIVER = """
 WITH c AS (
-    -- The first time only: a worker that fetches it again and again makes no progress.
+    -- Only the first fetch counts as progress. Otherwise a worker that fetches again and again would never be due.
     UPDATE holdfast.claim AS claim SET delivered = true,
         progress_heard = CASE WHEN claim.delivered THEN claim.progress_heard ELSE (SELECT holdfast.heard()) END
     FROM holdfast.worker w
@@ -40,7 +40,7 @@ SELECT CASE WHEN @acting THEN @fn.requeue(p_claim => $1, p_fence => $2, p_keep_w
                                           p_untouched => $6, p_idle => $7, p_reason => $8) ELSE 'recovering' END
 """
 
-# Each branch walks its own partial index; hand-overs are looked at once they have not moved for `$2` seconds.
+# Each branch reads its own partial index. A hand-over is due if it has made no progress for `$2` seconds.
 DUE = """
 WITH clock AS MATERIALIZED (SELECT holdfast.heard() AS h),
 due AS (
@@ -73,8 +73,8 @@ SELECT id FROM holdfast.claim WHERE worker_id = $1 AND fence = $2 AND state = 'e
 """
 
 # How claims are shown. A statement puts the claims into a CTE named `chosen`, adds these two CTEs, and selects from SHOWN. Heard
-# time becomes the database's clock again by adding the time that was not heard. The reason of a waiting claim is made when it is
-# read, so that it is true then; the sentence about a pool is made once for all of its claims.
+# time becomes the database's clock again by adding `deaf`, the time that was not heard. The reason of a waiting claim is made
+# when it is read, so that it is current. The sentence about a pool is made once for all of its claims.
 WHY_WAITING = """
 pool_sentence AS MATERIALIZED (
     SELECT p.id, format('pool %L has %s of %s workers free; %s starting, %s held%s%s', p.name,
@@ -119,9 +119,9 @@ WITH chosen AS MATERIALIZED (
     ORDER BY c.created_at DESC, c.id DESC LIMIT $5
 ), {WHY_WAITING} {SHOWN} ORDER BY c.created_at DESC, c.id DESC
 """
-# The worker carries its protection, so its agent may have the claim. Without an agent this makes the claim active. A statement that
-# writes several claims or workers locks them in the order of their ids first, claims before workers; otherwise two such statements
-# could wait for each other in a circle.
+# Offers claims to their agents, because their workers are protected now (or cannot be). A claim of a worker without an agent
+# becomes active. A statement that writes several claims or workers first locks them in the order of their ids, claims before
+# workers. Otherwise two such statements could deadlock.
 OFFER = f"""
 WITH offered AS MATERIALIZED (
     SELECT o.* FROM unnest($1::text[], $2::bigint[], $3::boolean[]) AS o(id, fence, protected)
@@ -146,7 +146,7 @@ chosen AS (
 ), locked_worker AS MATERIALIZED (
     SELECT id FROM holdfast.worker WHERE id IN (SELECT worker_id FROM chosen) ORDER BY id FOR UPDATE
 ), worker_noted AS (
-    -- Notes the protection that the patch's answer showed; otherwise the next look at the pod would write the same again.
+    -- Stores the protection that the patched pod showed. Otherwise the next pass of `converge` would write it again.
     UPDATE holdfast.worker AS worker SET delivered = worker.delivered OR c.state = 'active',
         protected = worker.protected OR c.protection_written, version = worker.version + 1
     FROM chosen c JOIN locked_worker ON locked_worker.id = c.worker_id
@@ -159,7 +159,7 @@ chosen AS (
 ), {WHY_WAITING} {SHOWN}
 """
 
-# The functions return the claim as they left it, because a read beside them would still see it as it was before.
+# The functions return the claim after their change, because the rest of the statement still reads the row from before it.
 ACKNOWLEDGE = f"""
 WITH acknowledged AS MATERIALIZED (SELECT * FROM @fn.acknowledge(p_worker => $1, p_fence => $2, p_endpoint => $3)),
 chosen AS MATERIALIZED (SELECT (a.o_claim).*, a.o_first FROM acknowledged a), {WHY_WAITING}
@@ -187,8 +187,8 @@ class PostgresClaims:
         self._db = db
 
     async def match(self, pool_id: str, new: Sequence[NewClaim], limit: int) -> Batch:
-        asked = [{"ord": n, **msgspec.structs.asdict(claim)} for n, claim in enumerate(new)]
-        rows = await self._db.act(MATCH, pool_id, _encode(asked).decode(), limit)
+        requests = [{"ord": n, **msgspec.structs.asdict(claim)} for n, claim in enumerate(new)]
+        rows = await self._db.act(MATCH, pool_id, _encode(requests).decode(), limit)
         batch = Batch({}, [])
         for what, claim, worker, fence, uid, tenant in rows:
             if what == "assigned":
@@ -221,7 +221,7 @@ class PostgresClaims:
             return None
         fields = dict(row)
         first = fields.pop("o_first")
-        # The worker's row is read as it was before this statement, which may have changed its endpoint.
+        # The statement reads the worker's row from before its own change, so the new endpoint is not in it.
         return AcknowledgedClaim(Claim(**{**fields, "endpoint": endpoint or fields["endpoint"]}), first)
 
     async def progress(self, worker: str, fence: int) -> bool:

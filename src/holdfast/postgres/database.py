@@ -1,4 +1,4 @@
-"""The one seam to Postgres: a pool of connections, named statements, and errors that say what to do."""
+"""Run statements in Postgres: a pool of connections, rendered statements, and errors that name what to do."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -11,17 +11,17 @@ from ..ports.recovery import Mark
 from ..ports.store import StoreUnavailable, Unstorable
 from .rendering import asking, functions_schema, render
 
-# A statement that takes longer than this is a fault, not a load: the caller hears 503 and may ask again.
+# A statement that takes longer than this is a fault, not load. The caller gets 503 and may try again.
 STATEMENT_SECONDS = 10.0
 CONNECT_SECONDS = 5.0
-# lock_timeout below statement_timeout: who waits for a row hears so before it is cut off.
+# lock_timeout is below statement_timeout, so that a statement that waits for a row fails with a lock error.
 SETTINGS = {"statement_timeout": "10s", "lock_timeout": "5s", "idle_in_transaction_session_timeout": "10s", "jit": "off"}
 
 UNAVAILABLE = (
     OSError,
     asyncio.TimeoutError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # a pooled connection that was just told of the shutdown
+    asyncpg.InternalClientError,  # a pooled connection that has just received the server's shutdown
     asyncpg.PostgresConnectionError,
     asyncpg.exceptions.OperatorInterventionError,
     asyncpg.exceptions.InsufficientResourcesError,
@@ -31,61 +31,64 @@ UNAVAILABLE = (
 )
 
 
-# The schema is not there (any more): restored to before this release, or never migrated. It is made again.
+# The schema is missing, because the database was restored to before this release or was never migrated. It is created again.
 MISSING = (
     asyncpg.exceptions.InvalidSchemaNameError,
     asyncpg.exceptions.UndefinedFunctionError,
     asyncpg.exceptions.UndefinedTableError,
 )
 
-# Only a pooler in transaction mode says these: a statement was prepared on one server connection and used on another.
+# Only a pooler in transaction mode causes these: a statement was prepared on one server connection and used on another.
 NOT_PREPARED = (asyncpg.exceptions.InvalidSQLStatementNameError, asyncpg.exceptions.DuplicatePreparedStatementError)
 
 
-FIRST_OWN_TYPE = 10_000  # below, a type's number is part of Postgres itself
+FIRST_OWN_TYPE = 10_000  # types with a lower OID are built into Postgres
 _KNOWN_TYPES: dict[frozenset[int], Any] = {}
-_NAMED = SimpleNamespace(name="asked before")  # stands for the statement that asked, which took nobody's place
+# Stands for the statement of the lookup. It has a name, because after an unnamed statement asyncpg would prepare the query again.
+_NAMED = SimpleNamespace(name="cached")
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]
-    """A connection that is not reset between uses: we keep no session state, and the reset costs a round trip."""
+    """A connection that is not reset between uses, because we keep no session state and the reset costs a round trip."""
 
     def get_reset_query(self) -> str:
         return ""
 
     async def _introspect_types(self, typeoids: Collection[int], timeout: float) -> tuple[Any, Any]:
-        """asyncpg asks each new connection what arrays of text and of numbers are: 40 ms of the server's CPU, and right when
-        there is a rush or the server has just come back. The system's own types are the same on every server: asked once."""
-        asked = frozenset(typeoids)
-        found = _KNOWN_TYPES.get(asked)
+        """Returns the definitions of the types, and caches those of built-in types, which are the same on every server. asyncpg
+        looks up array types on each new connection, which costs 40 ms of the server's CPU just when load is high or the server
+        has just come back."""
+        wanted = frozenset(typeoids)
+        found = _KNOWN_TYPES.get(wanted)
         if found is None:
             found, statement = await super()._introspect_types(typeoids, timeout)
-            if max(asked) < FIRST_OWN_TYPE:
-                _KNOWN_TYPES[asked] = found
+            if max(wanted) < FIRST_OWN_TYPE:
+                _KNOWN_TYPES[wanted] = found
             return found, statement
         return found, _NAMED
 
 
 class _Pooled(_Connection):
-    """Each statement may meet another server connection: what is set there stays for whoever comes next, so nothing is."""
+    """A connection through PgBouncer. It changes no session setting, because each statement may run on another server connection,
+    and the setting would stay there for other clients."""
 
     _server_caps: Any
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        # asyncpg looks up array types once a connection, and turns jit off and on again around that: perhaps not on the same one.
+        # Otherwise asyncpg would turn jit off and on again around its lookup of types, perhaps on two server connections.
         self._server_caps = self._server_caps._replace(jit=False)
 
 
 class Database:
-    """Runs statements, one at a time and each by itself: a transaction of several statements does not exist here."""
+    """Runs statements, each in its own transaction. There are no transactions of several statements."""
 
     def __init__(self, pool: asyncpg.Pool, dsn: str, mark: Mark, pooled: bool = False, pids: set[int] | None = None) -> None:
         self._pool = pool
-        self.pids = set() if pids is None else pids  # of the server processes behind this replica's connections
+        self.pids = set() if pids is None else pids  # the server processes of this replica's connections
         self.mark = mark
         self.pooled = pooled
-        self.heal: Callable[[], Awaitable[object]] | None = None  # makes a missing schema again
+        self.heal: Callable[[], Awaitable[object]] | None = None  # creates a missing schema again
         self.dsn = dsn
         self.functions = functions_schema()
         self._rendered: dict[str, str] = {}
@@ -95,8 +98,9 @@ class Database:
     async def connect(
         cls, dsn: str, *, size: int = 8, pooled: bool = False, mark: Mark | None = None, pids: set[int] | None = None
     ) -> "Database":
-        """`pooled`: behind PgBouncer in transaction mode, where statements cannot be kept prepared, nobody can listen, and
-        these settings are the role's (docs/operations.md). The client's own limit holds there too: it cancels."""
+        """Connects to the DSN. `pooled` means through PgBouncer in transaction mode: statements cannot stay prepared, connections
+        cannot listen, and SETTINGS must be set for the role (docs/operations.md). The client's own timeout works there as well,
+        because it cancels the statement."""
         known = set() if pids is None else pids
 
         async def note_pid(connection: asyncpg.Connection) -> None:
@@ -135,7 +139,7 @@ class Database:
             self.errors += 1
             raise StoreUnavailable(_say(error)) from error
         except asyncpg.DataError as error:
-            # The type alone: the text of the error repeats the value, which may be a secret.
+            # Only the type, because the text of the error contains the value, which may be a secret.
             raise Unstorable(type(error).__name__) from None
         except MISSING as error:
             self.errors += 1
@@ -152,8 +156,8 @@ class Database:
         return found[0][0] if found else None
 
     async def act(self, text: str, *args: object) -> list[asyncpg.Record]:
-        """Runs a statement that gives out, spawns or ends something. Its word `@acting` becomes the question whether that is
-        allowed, which is asked with the mark that this process has seen (functions/recovery.sql `acting`)."""
+        """Runs a statement that gives out, spawns or ends something. `@acting` in it becomes a call of `acting`
+        (functions/recovery.sql), which checks with the highest mark that this process has seen whether that is allowed."""
         return await self.rows(asking(text, len(args)), *args, self.mark.value)
 
     async def act_value(self, text: str, *args: object) -> Any:
@@ -170,5 +174,5 @@ class Database:
 def _say(error: BaseException) -> str:
     if isinstance(error, NOT_PREPARED) or "unsupported startup parameter" in str(error):
         return "the DSN leads through PgBouncer: start with --pooled"
-    # By type: the text of an error may echo what users sent.
+    # Only the type, because the text of an error may contain what users sent.
     return f"the store is not available ({type(error).__name__})"

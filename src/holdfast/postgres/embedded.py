@@ -1,7 +1,7 @@
-"""Run a private Postgres beside a replica: find its binaries, make its cluster once, start it, stop it.
+"""Run a private Postgres for a replica: find its binaries, create its cluster once, start it, stop it.
 
-data_dir holds cluster/ (Postgres's own folder, with our password and settings), socket/ (the only door) and
-postgres.log. Everything here blocks: call it before the event loop runs, or from a thread.
+data_dir holds cluster/ (Postgres's own folder, with our password and settings), socket/ (the only way to connect) and
+postgres.log. Everything here blocks, so call it before the event loop runs, or from a thread.
 """
 
 import contextlib
@@ -26,23 +26,23 @@ ROLE = DATABASE = "holdfast"
 PASSWORD = "holdfast.password"
 CONF = "holdfast.conf"
 SOCKET_NAME = ".s.PGSQL.5432"
-SOCKET_PATH_MAX = 103  # bytes: what macOS takes, Linux takes 107
-WAIT_SECONDS = 60  # a start after a crash replays, and a stop writes, at most max_wal_size
-# Not TMPDIR: server and clients must agree on it, and it must stay short.
-SOCKETS = Path("/tmp")  # noqa: S108 - ours is a private folder below it, refused if another made it
+SOCKET_PATH_MAX = 103  # bytes, the limit of macOS; Linux allows 107
+WAIT_SECONDS = 60  # enough for a start after a crash, which replays at most max_wal_size, and for a stop, which writes as much
+# Not TMPDIR, because server and clients must use the same folder, and the path must stay short.
+SOCKETS = Path("/tmp")  # noqa: S108 - we use a private folder below it, and refuse one that another account made
 SETTINGS = {
     "listen_addresses": "",
     "port": "5432",
     "max_connections": "200",
     "shared_buffers": "128MB",
     "fsync": "on",
-    "synchronous_commit": "on",  # a claim that was answered must outlive a crash
+    "synchronous_commit": "on",  # a claim must survive a crash once its holder has the answer
     "wal_level": "replica",
     "max_wal_senders": "4",
     "checkpoint_timeout": "5min",
     "max_wal_size": "1GB",
     "idle_in_transaction_session_timeout": "30s",  # a stuck replica must not hold rows for longer
-    "jit": "off",  # our statements are short: compiling costs more than it saves
+    "jit": "off",  # our statements are short, so compiling costs more than it saves
 }
 
 
@@ -51,7 +51,7 @@ Fill = Callable[[Path, Account | None], None]
 
 @dataclass(frozen=True)
 class EmbeddedPostgres:
-    """One cluster in one folder. The password is no field, so that no repr shows it."""
+    """One cluster in one folder. The password is not a field, so that no repr shows it."""
 
     data_dir: Path
     bin_dir: Path = field(default_factory=find_binaries)
@@ -67,14 +67,14 @@ class EmbeddedPostgres:
     @property
     def socket_dir(self) -> Path:
         inside = self.data_dir.resolve() / "socket"
-        # Hosts are parted by commas and quoted differently everywhere: only a plain path is the same for all.
+        # Only a plain path can be used, because clients split hosts at commas and each quotes paths differently.
         if len(str(inside / SOCKET_NAME)) <= SOCKET_PATH_MAX and re.fullmatch(r"[\w/.-]+", str(inside), re.ASCII):
             return inside
         return SOCKETS / f"holdfast-{hashlib.sha256(os.fsencode(inside)).hexdigest()[:16]}"
 
     @property
     def dsn(self) -> str:
-        """Where to connect, password included: hand it on, do not print it."""
+        """The DSN with the password. Do not print it."""
         return f"postgresql://{ROLE}:{self._password()}@/{DATABASE}?host={self.socket_dir}&port=5432"
 
     @property
@@ -83,7 +83,7 @@ class EmbeddedPostgres:
         return found[0] if found else None
 
     def running(self) -> bool:
-        """Whether the server takes connections now."""
+        """Returns whether the server accepts connections now."""
         found = self._postmaster()
         with socket.socket(socket.AF_UNIX) as door, contextlib.suppress(OSError):
             door.connect(str(self.socket_dir / SOCKET_NAME))
@@ -91,44 +91,44 @@ class EmbeddedPostgres:
         return False
 
     def crashed(self) -> bool:
-        """Whether the server died. One that is on its way down in order lives, and takes its lock file away before it ends."""
+        """Returns whether the server died. A server that shuts down in order removes its lock file before it ends."""
         return self.pid is None and (self.cluster / "postmaster.pid").exists()
 
     def start(self) -> None:
-        """Make the cluster if there is none, start the server, return when it takes connections."""
+        """Creates the cluster if there is none, starts the server, and returns when it accepts connections."""
         with self._locked():
             if not (self.cluster / "PG_VERSION").is_file():
                 self._create(self._initdb)
             deadline = time.monotonic() + WAIT_SECONDS
             while (found := self._postmaster()) and found[1] != "ready" and time.monotonic() < deadline:
-                time.sleep(0.05)  # on its way up or down, left by one who was killed while he waited for it
+                time.sleep(0.05)  # the server still starts or stops, because an earlier process was killed while it waited
             if not self.running():
                 self._launch()
 
     def stop(self, fast: bool = True) -> None:
-        """Shut down in order; fast ends open sessions, else wait for them to leave."""
+        """Shuts the server down in order. If `fast`, open sessions are ended, otherwise this waits until they end."""
         self._halt("fast" if fast else "smart")
 
     def kill(self) -> None:
-        """Stop without a checkpoint, as a crash would: the next start recovers."""
+        """Stops the server without a checkpoint, like a crash. The next start replays the WAL."""
         self._halt("immediate")
 
     def base_backup(self, target: Path) -> None:
-        """Copy the running cluster into a new folder."""
+        """Copies the running cluster into a new folder."""
         client = ("--host", self.socket_dir, "--port=5432", "--username", ROLE, "--no-password")
         copy = ("--pgdata", target.absolute(), "--wal-method=stream", "--checkpoint=fast")
         run(None, self.bin_dir / "pg_basebackup", *client, *copy, password=self._password())
 
     def restore(self, source: Path) -> None:
-        """Put a base backup in the place of the stopped cluster, or of none."""
+        """Replaces the stopped cluster by a base backup, or creates the cluster from it if there is none."""
         if not (source / PASSWORD).is_file():
-            raise PostgresFailed(f"{source} is no base backup of ours: it has no {PASSWORD}")
+            raise PostgresFailed(f"{source} is not a base backup of Holdfast: it has no {PASSWORD}")
 
         def copy(cluster: Path, account: Account | None) -> None:
             shutil.copytree(source, cluster, symlinks=True)
             cluster.chmod(0o700)
             _give(cluster, account)
-            os.sync()  # on disk before the old cluster goes
+            os.sync()  # the copy must be on disk before the old cluster is removed
 
         with self._locked():
             if self.pid:
@@ -142,7 +142,7 @@ class EmbeddedPostgres:
         new, old = self.cluster.with_name("cluster.new"), self.cluster.with_name("cluster.old")
         _discard(new)
         fill(new, self._account())
-        if self.cluster.exists():  # it does not when a restore was cut off between these renames
+        if self.cluster.exists():  # it does not exist if an earlier restore was interrupted between these renames
             _discard(old)
             self.cluster.rename(old)
         new.rename(self.cluster)
@@ -160,9 +160,10 @@ class EmbeddedPostgres:
         lines = [f"{name} = '{value}'\n" for name, value in settings.items()]
         _write(self.cluster / CONF, "".join(lines), account)
         for lock in (self.cluster / "postmaster.pid", self.socket_dir / f"{SOCKET_NAME}.lock"):
-            # Postgres obeys a lock if any process of its account bears the pid in it: after a container's
-            # restart often another program, without an init the old server's zombie. With the pid of its
-            # starter it calls it stale. The other lines stay: by them it finds backends of the old server.
+            # Postgres respects a lock file if any process of its account has the pid in it. After a container's restart that is
+            # often another program, or without an init process the old server's zombie. Postgres takes a lock with the pid of the
+            # process that started it for stale, so we write ours. The other lines stay, because Postgres finds old backends by
+            # them.
             if lock.exists() and not self.pid:
                 _write(lock, re.sub(r"^-?\d+", str(os.getpid()), lock.read_text()), account)
         before = self.log.stat().st_size if self.log.exists() else 0
@@ -178,7 +179,7 @@ class EmbeddedPostgres:
             if self.pid:
                 self._pg_ctl("stop", "--mode", mode)
         except PostgresFailed:
-            if self.pid:  # else it left by itself while we asked
+            if self.pid:  # otherwise the server has ended by itself
                 raise
 
     def _pg_ctl(self, verb: str, *options: str | Path) -> None:
@@ -187,7 +188,7 @@ class EmbeddedPostgres:
         run(account, pg_ctl, verb, "--wait", f"--timeout={WAIT_SECONDS}", "--pgdata", self.cluster, *options)
 
     def _create(self, fill: Fill) -> None:
-        """Fill a folder beside data_dir and rename it when whole: a crash leaves no half cluster."""
+        """Fills a folder next to data_dir and renames it when it is complete, so that a crash leaves no incomplete cluster."""
         try:
             if os.path.lexists(self.data_dir):
                 self.data_dir.rmdir()
@@ -199,7 +200,7 @@ class EmbeddedPostgres:
         try:
             if account and not can(account, "/bin/sh", "-c", 'cd "$1"', "sh", new.parent):
                 home = shared() / f"postgres-{secrets.token_hex(8)}"
-                new.symlink_to(home)  # pointer before place: a crash between leaves a link that we can find
+                new.symlink_to(home)  # link before folder: a crash between them leaves a link that we can find
             home.mkdir(mode=0o700)
             _give(home, account)
             fill(home / "cluster", account)
@@ -226,7 +227,7 @@ class EmbeddedPostgres:
         )
         doors = ("--auth-local=scram-sha-256", "--auth-host=reject")
         run(account, bin_dir / "initdb", "--pgdata", cluster, *kind, *doors)
-        # Without a server: the database is there before anyone can see the cluster.
+        # Creates the database in single-user mode, so that it exists before a client can connect to the cluster.
         alone = ("--single", "-c", "exit_on_error=on", "-D", cluster, "postgres")
         run(account, bin_dir / "postgres", *alone, stdin=f"CREATE DATABASE {DATABASE}\n")
         _write(conf, conf.read_text() + f"include '{CONF}'\n", account)
@@ -241,21 +242,21 @@ class EmbeddedPostgres:
         for name in ("postgres", "nobody"):
             with contextlib.suppress(KeyError):
                 return Account(pwd.getpwnam(name).pw_uid, pwd.getpwnam(name).pw_gid)
-        raise PostgresFailed("Postgres refuses to run as root, and no account postgres or nobody is there to run it")
+        raise PostgresFailed("Postgres refuses to run as root, and there is no account postgres or nobody to run it")
 
     def _password(self) -> str:
         try:
             return (self.cluster / PASSWORD).read_text()
         except FileNotFoundError:
-            raise PostgresFailed(f"{self.data_dir} has no cluster yet: start() makes it") from None
+            raise PostgresFailed(f"{self.data_dir} has no cluster yet: start() creates it") from None
 
     def _postmaster(self) -> tuple[int, str] | None:
-        """The server's pid, and its state in its own word, if that process lives."""
+        """Returns the server's pid and its state as Postgres writes it, or None if that process does not live."""
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             lines = (self.cluster / "postmaster.pid").read_text().splitlines()
             pid, state = int(lines[0]), lines[7].strip() if len(lines) > 7 else "starting"
             os.kill(pid, 0)
-            stat = Path(f"/proc/{pid}/stat")  # elsewhere than on Linux the pid must do
+            stat = Path(f"/proc/{pid}/stat")  # on other systems only the pid is checked
             words = stat.read_text() if ON_LINUX else "0 (postgres) S"
             if re.match(r"\d+ \(postgres\) [^Z]", words):
                 return pid, state
@@ -270,7 +271,7 @@ class EmbeddedPostgres:
 
 
 def _write(path: Path, text: str, account: Account | None) -> None:
-    """Whole or not at all, for the server's eyes only."""
+    """Writes the file completely or not at all, readable only for the server's account."""
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -289,7 +290,7 @@ def _give(path: Path, account: Account | None) -> None:
 
 
 def _discard(path: Path) -> None:
-    """Remove what is ours and never came to be, also where a link of ours leads."""
+    """Removes a folder that was never completed, or that was replaced, and also the folder behind our link."""
     if path.is_symlink():
         shutil.rmtree(path.resolve(), ignore_errors=True)
         path.unlink()

@@ -45,7 +45,7 @@ SELECT duty, holder, number, taken_over, success_at, extract(epoch FROM holdfast
        progress_at, seconds::float8 AS seconds, actions, skips, failure, until > holdfast.now() AS held
 FROM holdfast.term ORDER BY duty
 """
-# Death is a comparison of timestamps that any reader can make: no pass has to run for it.
+# Every reader decides by timestamps whether a replica is silent, so no duty has to run for it.
 REPLICAS = """
 SELECT r.id, r.pid, r.host, r.url, r.version, r.started_at, r.seen_at,
        CASE WHEN r.stopped_at IS NOT NULL THEN 'stopped' WHEN r.seen_at < holdfast.now() - interval '5 s' THEN 'silent'

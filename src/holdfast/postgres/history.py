@@ -13,9 +13,9 @@ COLUMNS = """
 e.xid::text AS xid, e.id, extract(epoch FROM e.at)::float8 AS at, e.kind, e.also, e.reason, p.name AS pool, e.worker_id AS worker,
 e.claim_id AS claim, e.tenant, e.data
 """
-# Ids are not commit order: a reader that remembered the last id would skip rows of slower transactions. Rows below the oldest
-# running transaction are complete, so reading up to there skips nothing. Where nothing more matched, the reader goes on from
-# there, and never reads the same stretch of history twice.
+# The order of ids is not the order of commits, so a reader that remembers the last id would skip rows of slower transactions.
+# Rows below the oldest running transaction (the edge) are complete, so this reads up to the edge. If nothing more matches, the
+# reader continues from the edge and never reads the same part of the history twice.
 EVENTS = f"""
 WITH edge AS MATERIALIZED (SELECT pg_snapshot_xmin(pg_current_snapshot()) AS x)
 SELECT {COLUMNS}, edge.x::text AS edge FROM edge LEFT JOIN LATERAL (
@@ -30,7 +30,7 @@ NOTE = """
 INSERT INTO holdfast.event (at, kind, reason, pool_id, worker_id, claim_id, tenant)
 VALUES (holdfast.now(), $1, $2, $3, $4, $5, $6)
 """
-# Each in pieces: a statement that is cut off by its timeout would never catch up.
+# Rows are pruned in pieces, because a statement that always reaches its timeout would never finish.
 PIECE = 5000
 PRUNE = {
     "keys": """UPDATE holdfast.claim SET key_live = false WHERE id IN (SELECT id FROM holdfast.claim
@@ -104,7 +104,7 @@ def encode_cursor(xid: str, number: int) -> str:
 
 
 def decode_cursor(cursor: str) -> tuple[str, int]:
-    """ValueError: not a cursor of ours."""
+    """Returns the transaction and the id in the cursor. Raises ValueError if the cursor is not from `encode_cursor`."""
     try:
         xid, _, number = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode().partition(".")
         if not (xid.isascii() and xid.isdigit() and int(xid) < 2**64 and 0 <= int(number) < 2**63):

@@ -1,4 +1,4 @@
-"""Bring the schema up to date: tables by numbered migrations, functions by release. Replicas may race each other here."""
+"""Bring the schema up to date: tables by numbered migrations, functions by release. Replicas may do this at the same time."""
 
 import asyncpg
 
@@ -7,27 +7,30 @@ from .database import UNAVAILABLE
 from .rendering import HERE, functions_schema, functions_text, render
 
 LOCK = 7_413_000_001  # one advisory lock for all of Holdfast's schema changes
-LONGEST = 120  # seconds for one statement: who comes second may wait 60 for the first
+LONGEST = 120  # seconds for one statement; a replica may wait 60 of them until another has migrated
 
 
 async def migrate(dsn: str, install: str | None) -> list[str]:
-    """Apply what is missing; the names of what was applied. Whoever comes second waits, and finds it done. The first to name
-    its installation owns the database: another one's replica would see its own (no) pods, and take every worker for dead."""
+    """Applies what is missing and returns the names of what was applied. If two replicas start at the same time, the second waits
+    and finds it done. The first installation that migrates the database owns it. A replica of another installation is refused,
+    because it would see none of the pods and would take every worker for dead."""
     try:
         return await _migrate(dsn, install)
     except UNAVAILABLE as error:
-        raise StoreUnavailable(f"Postgres was not there to be migrated ({type(error).__name__})") from error
+        raise StoreUnavailable(
+            f"the schema could not be migrated, because Postgres is not available ({type(error).__name__})"
+        ) from error
 
 
 async def _migrate(dsn: str, install: str | None) -> list[str]:
-    # In one transaction and with a lock that ends with it: this also works behind PgBouncer in transaction mode.
+    # One transaction, and a lock that ends with it, because this also works behind PgBouncer in transaction mode.
     connection = await asyncpg.connect(dsn, timeout=10, command_timeout=LONGEST, statement_cache_size=0)
     try:
         version = connection.get_server_version()
         if version.major < 15:
             raise StoreUnavailable(f"Postgres {version.major} is too old: Holdfast needs 15 or newer")
         async with connection.transaction():
-            await connection.execute(f"SET LOCAL statement_timeout = '{LONGEST}s'")  # the role's own limit is for short ones
+            await connection.execute(f"SET LOCAL statement_timeout = '{LONGEST}s'")  # the role's limit is for short statements
             await connection.execute("SET LOCAL lock_timeout = '60s'")
             await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
             applied = await _tables(connection)

@@ -1,4 +1,4 @@
-"""Listening for other replicas' notifications. A hint only: every wait also looks again by itself."""
+"""Receive notifications of other replicas. They are only hints, because every waiter also reads again after a few seconds."""
 
 import asyncio
 from collections import deque
@@ -14,9 +14,9 @@ log = structlog.get_logger()
 Kind = Literal["c", "w", "p", "reset"]
 KINDS: tuple[Kind, ...] = ("c", "w", "p")
 
-LOOK_SECONDS = 0.25  # a claim's way leads to the worker's replica and back: half a second at most, and a quarter as a rule
-# What notices would have told: events that became visible since the last look, and offers, which write no event. From the
-# transaction that was the oldest running one on: those below it were over, and have been seen.
+LOOK_SECONDS = 0.25  # a claim needs a notice to the worker's replica and one back: at most 0.5 s, usually 0.25 s
+# Reads what notices would have reported: events that became visible since the last look, and offers, which write no event. It
+# starts at the oldest transaction that was running at the last look, because older ones were over then and have been read.
 LOOK = """
 WITH edge AS MATERIALIZED (SELECT pg_snapshot_xmin(pg_current_snapshot()) AS x)
 SELECT edge.x::text AS edge, e.id, e.claim_id AS c, e.worker_id AS w, e.pool_id AS p FROM edge LEFT JOIN LATERAL (
@@ -27,11 +27,12 @@ SELECT NULL, NULL, NULL, worker_id, NULL FROM holdfast.claim WHERE state = 'assi
 
 
 class PostgresNotices:
-    """One connection of its own, which comes back after every loss; a gap is announced as `reset`."""
+    """Listens on its own connection and connects again when that is lost. After each connect it yields `reset`, because notices may
+    have been missed."""
 
     def __init__(self, dsn: str, own_pids: Collection[int] = ()) -> None:
-        """`own_pids`: of this replica's own connections. Their notices about claims are skipped, because the code that changes a
-        claim signals that itself, with the row; otherwise every waiter would read the row that it is about to be handed."""
+        """`own_pids` are the server processes of this replica's own connections. Their notices about claims are skipped, because the
+        code that changes a claim wakes its waiters itself, with the row. Otherwise every waiter would read that row again."""
         self._dsn = dsn
         self._own_pids = own_pids
         self._queue: asyncio.Queue[tuple[Kind, list[str]]] = asyncio.Queue(maxsize=10_000)
@@ -60,13 +61,14 @@ class PostgresNotices:
                     try:
                         await asyncio.wait_for(lost.wait(), 15)
                     except TimeoutError:
-                        # A half-open connection hears nothing and says nothing: ask it.
+                        # A half-open connection reports no error by itself, so a query checks it.
                         await connection.execute("SELECT 1", timeout=5)
             except UNAVAILABLE:
-                pass  # the beats say so
+                pass  # the replica's beats fail as well and report the outage
             except asyncpg.PostgresError as error:
-                # A database that is being restored, a new password: nobody would notice that we had given up.
-                log.warning("notices are not heard", error=type(error).__name__)
+                # For example a database that is being restored, or a new password. Retry, because a task that ended here would
+                # go unnoticed.
+                log.warning("cannot listen for notices, will retry", error=type(error).__name__)
             finally:
                 if connection is not None and not connection.is_closed():
                     connection.terminate()
@@ -81,15 +83,15 @@ class PostgresNotices:
         try:
             self._queue.put_nowait((kind, ids))
         except asyncio.QueueFull:
-            # Better late than never: who waits looks again every few seconds anyway.
+            # Drops all notices for one `reset`, because waiters read again every few seconds anyway.
             while not self._queue.empty():
                 self._queue.get_nowait()
             self._queue.put_nowait(("reset", []))
 
 
 class PolledNotices:
-    """Where nobody can listen, as behind PgBouncer in transaction mode: one look at the history for everybody who waits. It ends
-    by an error when the store is away; whoever listens anew begins with `reset`."""
+    """Reads the history at intervals, once for all waiters, because behind PgBouncer in transaction mode a connection cannot listen.
+    It raises an error if the store is not available; the next listener starts with `reset`."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -102,7 +104,7 @@ class PolledNotices:
 
     async def __anext__(self) -> tuple[Kind, list[str]]:
         if self._edge is None:
-            await self._look()  # before the word: what happens after it is seen by the next look
+            await self._look()  # before `reset` is returned, so that the next look finds everything that happens after it
             return "reset", []
         while not self._found:
             await asyncio.sleep(LOOK_SECONDS)

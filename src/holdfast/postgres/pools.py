@@ -42,8 +42,8 @@ GET = f"SELECT {POOL_COLUMNS} FROM holdfast.pool p WHERE p.name = $1 AND p.state
 BY_ID = f"SELECT {POOL_COLUMNS} FROM holdfast.pool p WHERE p.id = $1"
 ALL = f"SELECT {POOL_COLUMNS} FROM holdfast.pool p WHERE p.state <> 'gone' ORDER BY p.name, p.created_at"
 
-# One consistent view per pool. Lists are cut at 50: no pass acts on more, and 10,000 quiet workers must cost nothing. They leave
-# out unconfirmed workers, which may not be ended: fifty of those would hide all others.
+# One consistent view per pool. Lists have at most 50 workers, because no pass acts on more, and 10,000 quiet workers must cost
+# nothing. They leave out unconfirmed workers, because these may not be ended, and fifty of them would hide all others.
 LOADS = f"""
 WITH clock AS MATERIALIZED (SELECT holdfast.now() AS t, holdfast.heard() AS h),
 live AS (SELECT tenant, count(*) AS n FROM holdfast.claim WHERE state IN @claim.live GROUP BY tenant),
@@ -104,14 +104,14 @@ e AS (INSERT INTO holdfast.event (at, kind, pool_id) SELECT clock.t, 'pool.gone'
 SELECT 'done' FROM p
 """
 
-# A start that failed: the pool says why, and waits longer each time.
+# Stores why a start failed. The backoff doubles with each consecutive failure.
 TROUBLE = """
 UPDATE holdfast.pool SET failures = failures + 1, trouble = $2,
     backoff_until = holdfast.now() + make_interval(secs => least(300, $3 * power(2, least(failures, 8))))
 WHERE id = $1
 """
 
-# A start that is held up, and may yet succeed: the pool says why.
+# Stores why a start does not make progress. It may still succeed, so there is no backoff.
 START_BLOCKED = """
 WITH p AS (UPDATE holdfast.pool SET trouble = $2 WHERE id = $1 AND state = 'live' AND trouble IS DISTINCT FROM $2 RETURNING id)
 INSERT INTO holdfast.event (at, kind, pool_id, reason) SELECT holdfast.now(), 'pool.troubled', id, $2 FROM p
@@ -139,7 +139,8 @@ _strict = msgspec.json.Decoder(PoolSpec).decode
 
 
 def _spec(raw: str) -> PoolSpec:
-    """A stored spec. A newer release may have written fields that this one does not know: they must not darken its duties."""
+    """Returns a stored spec. Ignores fields that only a newer release knows, because otherwise every duty that reads pools would
+    fail during an upgrade."""
     try:
         return _strict(raw)
     except msgspec.ValidationError:
@@ -239,8 +240,8 @@ class PostgresPools:
         return [row["id"] for row in await self._db.rows(DEMAND)]
 
     async def finish(self, pool_id: str) -> Outcome:
-        word = await self._db.value(FINISH, pool_id)
-        return Stale() if word is None else outcome_of(word)
+        result = await self._db.value(FINISH, pool_id)
+        return Stale() if result is None else outcome_of(result)
 
     async def shrunk(self, pool_id: str) -> None:
         await self._db.rows(SHRUNK, pool_id)

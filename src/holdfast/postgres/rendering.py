@@ -1,4 +1,4 @@
-"""Fill in what SQL takes from Python: the functions' schema, guards and sets of states, predicates with a name, numbers."""
+"""Fill the placeholders in SQL: the functions' schema, guards and sets of states, named predicates, numbers."""
 
 import hashlib
 import re
@@ -10,16 +10,17 @@ from ..model.worker import FREE, STARTED, WORKER
 
 HERE = Path(__file__).parent
 MACHINES = {"claim": CLAIM, "worker": WORKER}
-SETS = {"claim.live": LIVE, "worker.free": FREE, "worker.started": STARTED}  # sets of states that are no transition's guard
+SETS = {"claim.live": LIVE, "worker.free": FREE, "worker.started": STARTED}  # sets that are not the guard of a transition
 NUMBERS = {"FENCE_BITS": FENCE_BITS, "KEY_HOURS": KEY_HOURS, "MAX_LOST_RETRIES": MAX_LOST_RETRIES}
 
-# Predicates about a worker's row, written in SQL as `@free(w)`. The state is left to the caller, because an index needs to see it.
+# Predicates about a worker's row, written in SQL as `@free(w)`. The statement itself has to name the state, otherwise Postgres
+# cannot use its partial indexes.
 CONFIRMED = "{w}.unconfirmed_since IS NULL"  # the same rule as `Worker.confirmed`
 CAPACITY = f"NOT {{w}}.terminating AND {{w}}.schedulable AND {{w}}.suspect_since IS NULL AND {CONFIRMED}"
 PREDICATES = {
-    "confirmed": CONFIRMED,  # it may be given out, ended, and its stalled hand-over may be taken back
-    "capacity": CAPACITY,  # it can be given out, perhaps only after its reset
-    "free": f"{{w}}.ready AND {CAPACITY}",  # it can be given out now
+    "confirmed": CONFIRMED,  # the worker may be given out or ended, and its stalled hand-over may be taken back
+    "capacity": CAPACITY,  # the worker can be given out, perhaps only after its reset
+    "free": f"{{w}}.ready AND {CAPACITY}",  # the worker can be given out now
 }
 
 
@@ -28,12 +29,12 @@ def functions_text() -> str:
 
 
 def functions_schema() -> str:
-    """Functions belong to the release that wrote them: the schema's name is a hash of their text and of the tables in it."""
+    """Returns the name of this release's functions schema: a hash of the rendered text, so that releases never share it."""
     return "holdfast_" + hashlib.sha256(render(functions_text(), "fn").encode()).hexdigest()[:8]
 
 
 def render(sql: str, functions: str) -> str:
-    """Fill in `@fn`, guards such as `@worker.condemn`, sets such as `@claim.live`, predicates such as `@free(w)`, and numbers such
+    """Fills in `@fn`, guards such as `@worker.condemn`, sets such as `@claim.live`, predicates such as `@free(w)`, and numbers such
     as `@KEY_HOURS`."""
 
     def guard(match: re.Match[str]) -> str:
@@ -50,6 +51,6 @@ def render(sql: str, functions: str) -> str:
 
 
 def asking(text: str, args: int) -> str:
-    """Write out `@acting` in a statement with so many arguments: the mark is one more."""
-    assert "@acting" in text, "a statement that acts must ask whether it may"
+    """Replaces `@acting` in a statement with `args` arguments by a call that has the mark as one more argument."""
+    assert "@acting" in text, "a statement that gives out, spawns or ends something must contain @acting"
     return text.replace("@acting", f"@fn.acting(${args + 1})")

@@ -1,4 +1,4 @@
-"""Figures for /metrics and violations for `doctor`, read from the tables so that every replica shows the same."""
+"""Read figures for /metrics and violations for `doctor` from the tables, so that every replica shows the same."""
 
 from typing import Any
 
@@ -17,12 +17,12 @@ FROM holdfast.claim c JOIN holdfast.pool p ON p.id = c.pool_id WHERE c.state <> 
 INSTALLATION = """
 SELECT epoch, recoveries, recovering_since IS NOT NULL AS recovering, brake_tripped_at IS NOT NULL AS braked FROM holdfast.installation
 """
-# Each check is a query that answers what is wrong, one row a violation, with a sentence.
+# Each check has a promise, a name, advice, and a query that returns one sentence per violation.
 CHECKS: tuple[tuple[str, str, str, str], ...] = (
     (
         "P1",
         "one holder: a live claim and its worker point at each other",
-        "stop giving out claims (freeze the pool) and look at `explain` of both",
+        "freeze the pool, so that none of its workers ends, and see `holdfast explain` of the claim and of the worker",
         """SELECT format('claim %s is %s on worker %s, which is %s for claim %s', c.id, c.state, c.worker_id,
                          coalesce(w.state, 'absent'), coalesce(w.claim_id, 'none'))
            FROM holdfast.claim c LEFT JOIN holdfast.worker w ON w.id = c.worker_id
@@ -38,14 +38,14 @@ CHECKS: tuple[tuple[str, str, str, str], ...] = (
     (
         "P2",
         "no worker is ending under a live claim",
-        "look at the worker's events: something ended it around the one path",
+        "see the worker's events (`holdfast explain worker …`): something ended it outside the ordinary path",
         """SELECT format('worker %s is %s under claim %s', w.id, w.state, c.id) FROM holdfast.worker w
            JOIN holdfast.claim c ON c.worker_id = w.id AND c.state IN @claim.live WHERE w.state IN ('retiring', 'gone')""",
     ),
     (
         "P3",
         "busy workers carry their protection",
-        "`converge` restores it within 5 s; if not, look at /v1/duties and the cluster's rights",
+        "`converge` restores it within 5 s; if not, see /v1/duties and Holdfast's rights in the cluster",
         """SELECT format('worker %s is active for claim %s without protection', w.id, c.id) FROM holdfast.worker w
            JOIN holdfast.claim c ON c.id = w.claim_id JOIN holdfast.pool p ON p.id = w.pool_id
            WHERE c.state = 'active' AND p.spec #>> '{protection,mode}' <> 'off' AND NOT w.protected AND NOT w.terminating
@@ -53,15 +53,15 @@ CHECKS: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         "P4",
-        "every live claim has a longest duration ahead of it",
-        "the duty `deadlines` does not end what is past its longest duration: see /v1/duties, the brake, recovery",
+        "no claim is past its longest duration",
+        "the duty `deadlines` should have ended it: see /v1/duties, `holdfast brake` and `holdfast recover`",
         """SELECT format('claim %s is past its longest duration', c.id) FROM holdfast.claim c, holdfast.hearing h
            WHERE c.state = 'active' AND c.max_heard < h.last_heard - h.deaf - interval '30 s'""",
     ),
     (
         "P5",
-        "no worker is stuck on its way out or in",
-        "see `explain worker`; a pod that cannot end needs a person on its node",
+        "no worker is stuck while it starts or ends",
+        "see `holdfast explain worker …`; if the pod does not end, someone has to look at its node",
         """SELECT format('worker %s is %s for %s', w.id, w.state, date_trunc('second', holdfast.now() - w.state_since))
            FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id
            WHERE (w.state = 'retiring' AND w.state_since < holdfast.now() - interval '10 min' AND p.frozen IS NULL)
@@ -78,7 +78,7 @@ CHECKS: tuple[tuple[str, str, str, str], ...] = (
     (
         "P6",
         "every duty succeeded lately",
-        "see the failure in /v1/duties; another replica takes over where its own reads work",
+        "see the failure in /v1/duties; another replica takes the duty over if its own reads work",
         """SELECT format('duty %s has not succeeded for %s: %s', duty,
                          coalesce(date_trunc('second', holdfast.now() - success_at)::text, 'ever'), coalesce(failure, 'no error reported'))
            FROM holdfast.term
@@ -90,29 +90,29 @@ CHECKS: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         "P6",
-        "no statement may stand still for ever",
-        "behind PgBouncer these settings must be the role's: ALTER ROLE … IN DATABASE … SET …, as docs/operations.md says",
+        "every statement has a time limit",
+        "behind PgBouncer the role needs these settings: ALTER ROLE … IN DATABASE … SET …, see docs/operations.md",
         """SELECT format('%s is not set', name) FROM pg_settings WHERE name IN ('statement_timeout', 'lock_timeout') AND setting = '0'""",
     ),
     (
         "P7",
         "the brake is released",
-        "look at what was ended (`holdfast get events`), then `holdfast brake release --reason …`",
+        "check what was ended (`holdfast get events`), then `holdfast brake release --reason …`",
         """SELECT format('the brake holds since %s: %s', brake_tripped_at, brake_reason) FROM holdfast.installation
            WHERE brake_tripped_at IS NOT NULL""",
     ),
     (
         "P7",
         "no recovery is under way",
-        "it ends by itself once pods and agents have been compared; see events recovery.*",
+        "it ends by itself once pods and agents have been compared; see the events recovery.*",
         """SELECT format('recovering since %s: %s', recovering_since, recovery_reason) FROM holdfast.installation
            WHERE recovering_since IS NOT NULL""",
     ),
     (
         "P7",
         "no worker is unconfirmed",
-        "`holdfast recover` lists each of them with its claim, and what an operator can decide",
-        # A minute: the passes after recovery confirm those whose agents have left.
+        "`holdfast recover` lists these workers with their claims, and what an operator can decide",
+        # One minute, because the passes after a recovery confirm the workers whose agents have exited.
         """SELECT format('worker %s of pool %s has not reported since the database lost commits%s', w.id, p.name,
                          CASE WHEN w.claim_id IS NULL THEN '' ELSE format(' and has claim %s of tenant %s', w.claim_id, w.tenant) END)
            FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id
@@ -121,10 +121,10 @@ CHECKS: tuple[tuple[str, str, str, str], ...] = (
     (
         "P7",
         "an acknowledged commit survives",
-        "set synchronous_commit to on, and name standbys in synchronous_standby_names; grant what is said, so that they can be seen",
+        "set fsync and synchronous_commit to on, name standbys in synchronous_standby_names, and run the GRANT if one is shown",
         """SELECT 'fsync is off: a crash loses commits' WHERE current_setting('fsync') = 'off'
            UNION ALL SELECT 'synchronous_commit is off: a crash loses commits' WHERE current_setting('synchronous_commit') = 'off'
-           -- Null: Postgres hides it from our role, and what is hidden must not pass for good.
+           -- NULL means that Postgres hides the value from our role, so the check must fail.
            UNION ALL SELECT CASE WHEN sync_state IS NULL
              THEN format('whether standby %s is asynchronous cannot be seen: GRANT pg_read_all_stats TO %I', application_name, current_user)
              ELSE format('standby %s is asynchronous: a failover to it loses commits', application_name) END

@@ -1,4 +1,4 @@
-"""The store on Postgres, put together."""
+"""Assemble the store on Postgres from its parts."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Workers in Postgres: spawn, hear, condemn, bury, and the rows that `converge` compares."""
+"""Workers in Postgres: spawn them, store their agents' reports, condemn and bury them, read the rows that `converge` compares."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ SELECT o_worker, o_epoch
 FROM @fn.spawn(p_pool => $1, p_ids => $2, p_free_target => $3, p_limit_starting => $4, p_acting => @acting)
 """
 
-# The slot is free again at once, and the pool says why. Backoff doubles with each failure in a row.
+# Frees the slot at once and stores the failure in the pool. The backoff doubles with each consecutive failure.
 UNSPAWN = """
 WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
 w AS (
@@ -90,7 +90,7 @@ w AS (
 SELECT 'done' FROM w
 """
 
-# Its agent reported: it is neither silent nor unconfirmed.
+# The agents have reported, so their workers are neither suspect nor unconfirmed.
 HEARD_AGAIN = """
 UPDATE holdfast.worker AS w SET suspect_since = NULL, unconfirmed_since = NULL, version = version + 1
 WHERE w.id = ANY ($1::text[]) AND (w.suspect_since IS NOT NULL OR NOT @confirmed(w))
@@ -128,7 +128,7 @@ SELECT u.worker_id AS worker, extract(epoch FROM c.h - u.beat_heard)::float8 AS 
 FROM holdfast.pulse u, (SELECT holdfast.heard() AS h) c, holdfast.installation i WHERE u.worker_id = ANY ($1::text[])
 """
 
-# First here, then on the pod: a clear that was planned from an old view must not land on a new claim's protection.
+# The row is changed before the pod. Otherwise a removal that was planned from an old view could remove a new claim's protection.
 UNPROTECT = """
 UPDATE holdfast.worker SET protected = false, version = version + 1
 WHERE id = $1 AND version = $2 AND state IN @worker.free AND (SELECT @acting) RETURNING 'done'
@@ -236,7 +236,7 @@ class PostgresWorkers:
         return outcome_of(await self._db.act_value(ORPHAN, name))
 
     async def beat(self, reports: Sequence[AgentReport]) -> None:
-        last = {report.worker: report for report in reports}  # a row may be upserted only once a statement
+        last = {report.worker: report for report in reports}  # a statement may upsert a row only once
         columns = [
             [getattr(w, name) for w in last.values()] for name in ("worker", "doing", "claim", "fence", "tenant", "reset_fence")
         ]
@@ -250,7 +250,7 @@ class PostgresWorkers:
             if row["pool_id"] in traits:
                 rows.append(_row(row, traits[row["pool_id"]]))
             if n % 500 == 499:
-                await asyncio.sleep(0)  # ten thousand rows must not keep requests waiting
+                await asyncio.sleep(0)  # lets requests run, because ten thousand rows take long
         return rows
 
     async def identity(self, worker: str) -> tuple[str | None, Pool] | None:
@@ -269,9 +269,9 @@ class PostgresWorkers:
         return workers, workers[-1].id if len(rows) > limit else None
 
 
-def _guarded(word: str | None) -> Outcome:
-    """An UPDATE that matched no row is not success."""
-    return Stale() if word is None else outcome_of(word)
+def _guarded(result: str | None) -> Outcome:
+    """Returns the outcome of a guarded UPDATE: Stale if it matched no row."""
+    return Stale() if result is None else outcome_of(result)
 
 
 def _row(row: asyncpg.Record, pool: asyncpg.Record) -> Row:

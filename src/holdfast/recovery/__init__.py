@@ -1,1 +1,2 @@
-"""Recovery after lost commits: notice it, compare pods and agents with the rows, adopt, and only then go on (decision 0016)."""
+"""Recovery after lost commits: notice the loss, compare pods and agents with the rows, adopt what has no row, then resume
+(decision 0016)."""

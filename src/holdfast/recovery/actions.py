@@ -1,4 +1,4 @@
-"""What a plan may ask for because commits were lost, and how each of it becomes an effect."""
+"""The actions that a plan can contain because commits were lost, and the store call that carries out each of them."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ..ports.recovery import Adoption, RecoveryStore
 
 @dataclass(frozen=True)
 class BeginRecovery:
-    """A pod carries a fence that this database never gave."""
+    """Begins recovery, because a pod has a fence that this database never gave."""
 
     reason: str
     fence: int
@@ -28,7 +28,7 @@ class AdoptFree:
     pool_id: str
     pool: str
     revision: str
-    spent: bool = False  # its agent has served a claim: it can only go
+    spent: bool = False  # the worker has served a claim, so it must retire
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ RecoveryAction = BeginRecovery | Adopt | AdoptFree | EndRecovery
 
 
 def handlers(store: RecoveryStore) -> dict[type, Callable[[Any], Awaitable[Outcome]]]:
-    """The handler of each action above, for the table of `apply`."""
+    """Returns the handler of each action above, for the table in `apply`."""
 
     async def begin(a: BeginRecovery) -> Outcome:
         return Done() if await store.begin_by_fence(a.reason, a.fence) else Stale()

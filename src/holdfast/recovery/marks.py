@@ -11,24 +11,25 @@ from ..ports.store import Beat, Store
 
 log = structlog.get_logger()
 
-LIST_SECONDS = 5.0  # after an interruption, for a list of all pods: longer than one of ten thousand takes
-UNHEARD_SECONDS = 5.0  # without a stored beat, of one a second: asleep, or cut off. Others may have seen more, and lost it
-LOOK_SECONDS = 0.5  # a beat waits no longer for what is kept outside, or a slow disk would make its replica look dead
+LIST_SECONDS = 5.0  # for listing all pods after an interruption; a list of ten thousand pods takes less
+# After so long without a stored beat (normally 1/s) the replica was asleep or cut off, and others may have seen higher marks.
+UNHEARD_SECONDS = 5.0
+LOOK_SECONDS = 0.5  # a beat waits no longer for the mark kept outside, because otherwise a slow disk makes the replica look dead
 
 
 class Marks:
-    """Keeps the highest mark and epoch that this replica knows of, from its own beats and from what any replica kept outside the
-    database. Every beat carries them, and the database compares them with its own.
+    """Keeps the highest mark and epoch that this replica knows of, from its own beats and from the copy outside the database,
+    which all replicas write. Every beat sends them, and the database compares them with its own.
 
-    What is kept outside is read before each beat, because the mark of a replica that has died since is stored nowhere else. While
-    beats are stored, a read that fails is skipped. After an interruption, as at the start, the database may be another one: no
-    beat is sent before the read succeeded and the stamps of all pods were compared."""
+    The copy outside is read before each beat, because the mark of a replica that has died since is stored nowhere else. While
+    beats are stored, a failed read is skipped. At the start and after an interruption the database may be a different one, so no
+    beat is sent before this read has succeeded and the stamps of all pods were compared (if the pods can be listed)."""
 
     def __init__(self, store: Store, cluster: Cluster, count_error: Callable[[], None]) -> None:
         self.seen = Seen()
         self._store = store
         self._cluster = cluster
-        self._count_error = count_error  # of the cluster
+        self._count_error = count_error  # counts errors of the cluster
         self._calm, self._stored_at = False, 0.0
         self._recovering = False
         self._looking: asyncio.Task[str | None] | None = None
@@ -36,7 +37,8 @@ class Marks:
         store.recovery.saw(UNCOMPARED)
 
     async def look(self) -> None:
-        """Reads, before a beat, what other replicas have seen. After an interruption also checks that the database is ours."""
+        """Reads, before a beat, what other replicas have seen. After an interruption, also checks that the database belongs to
+        this installation."""
         if asyncio.get_running_loop().time() - self._stored_at > UNHEARD_SECONDS:
             self.interrupted()
         if self._looking is None or self._looking.done():
@@ -49,14 +51,15 @@ class Marks:
             raise ClusterUnavailable(f"marks not yet compared: {unread}")
         state, ours = await self._store.recovery.state(), self._cluster.install
         if state.install != ours:
-            raise ClusterUnavailable(f"this database is installation {state.install}'s, and these pods are {ours}'s")
+            raise ClusterUnavailable(f"this database belongs to installation {state.install}, and these pods to {ours}")
         await self._compare_stamps()
 
     def stored(self, beat: Beat) -> None:
-        """Remembers what the database showed in this beat, and keeps it outside for the other replicas. The write happens beside
-        the beat, so that a slow disk does not delay the next one."""
+        """Remembers what the database showed in this beat, and writes it to the copy outside for the other replicas. The write
+        runs in the background, so that a slow disk does not delay the next beat."""
         if beat.recovering and not self._recovering:
-            log.error("the database lost commits: everything waits until pods and agents are compared", epoch=beat.seen.epoch)
+            message = "the database lost commits; nothing is given out, spawned or ended until pods and agents are compared"
+            log.error(message, epoch=beat.seen.epoch)
         self.seen = self.seen.raised_to(beat.seen)
         self._calm, self._recovering = True, beat.recovering
         self._stored_at = asyncio.get_running_loop().time()
@@ -66,9 +69,9 @@ class Marks:
             self._keeping = asyncio.create_task(self._keep(shown))
 
     def interrupted(self) -> None:
-        """Stops acting, because the store did not answer: when it answers again it may be another database."""
+        """Stops acting, because the store did not answer. When it answers again it may be a different database."""
         if self._calm:
-            self._calm, self._looking = False, None  # what was read before does not count
+            self._calm, self._looking = False, None  # a read from before the interruption does not count
             self._store.recovery.saw(UNCOMPARED)
 
     async def close(self) -> None:
@@ -78,7 +81,7 @@ class Marks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self) -> str | None:
-        """Returns why what is kept outside could not be read, or None."""
+        """Reads the mark kept outside. Returns why it could not be read, or None."""
         try:
             kept = await self._cluster.remembered()
         except ClusterUnavailable as error:
@@ -89,8 +92,8 @@ class Marks:
         return None
 
     async def _compare_stamps(self) -> None:
-        """Compares the stamps of all pods, because what was lost since the last mark shows on pods alone. If they cannot be
-        listed, `converge` compares them later: one damaged pod must not stop the whole fleet."""
+        """Compares the stamps of all pods, because commits lost since the last mark show only there. If the pods cannot be
+        listed, `converge` compares the stamps later, so that one damaged pod does not stop the whole fleet."""
         try:
             pods = await asyncio.wait_for(self._cluster.pods(), LIST_SECONDS)
         except (TimeoutError, ClusterUnavailable):

@@ -1,1 +1,1 @@
-"""What runs the duties of one replica: its loops, its terms, its passes, and `apply`, the one place where actions take effect."""
+"""What runs the duties of one replica: its loops, terms and passes, and `apply`, the only place where actions take effect."""

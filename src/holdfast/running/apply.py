@@ -1,4 +1,5 @@
-"""The one place where decisions become effects: every action is guarded, counted, and answered with a value."""
+"""Carry out actions. This is the only place where they take effect: each one is guarded, counted, and returns its outcome as a
+value."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -71,11 +72,11 @@ class Apply:
             outcome = await self._by_type[type(action)](action)
         except (StoreUnavailable, ClusterUnavailable) as error:
             outcome = Failed(str(error))
-        except Exception as error:  # one poisonous action must not keep the rest of a plan from happening (P6)
+        except Exception as error:  # one defective action must not stop the rest of the plan (P6)
             log.exception("an action failed", action=type(action).__name__)
             outcome = Failed(f"a defect: {type(error).__name__}")
-        word = outcome.by if isinstance(outcome, Skipped) else type(outcome).__name__.lower()
-        self._metrics.actions.labels(type(action).__name__, word).inc()
+        label = outcome.by if isinstance(outcome, Skipped) else type(outcome).__name__.lower()
+        self._metrics.actions.labels(type(action).__name__, label).inc()
         return outcome
 
     # Claims
@@ -131,7 +132,7 @@ class Apply:
         )
 
     async def _dead(self, proof: do.Proof) -> bool:
-        """Proof of death is a direct read: the pod is absent, has another UID, or its process is over."""
+        """Returns whether a direct read proves the worker dead: the pod is absent, has another UID, or has ended."""
         pod = await self._cluster.read(proof.name)
         return pod is None or (proof.uid is not None and pod.uid != proof.uid) or pod.phase == "ended"
 
@@ -155,7 +156,8 @@ class Apply:
         return await self._create([Order(worker=a.worker, pool=identity[1], epoch=a.epoch)])
 
     async def _create(self, orders: Sequence[Order]) -> Outcome:
-        """All at once. Those that are refused give their slots back together, and count as one failure."""
+        """Creates all pods at the same time. Workers whose pods are refused give their slots back together, and count as one
+        failure."""
         answers = await asyncio.gather(*(self._cluster.create(order) for order in orders), return_exceptions=True)
         crash_point("spawn.created")
         refused, unknown = list[tuple[str, Refused]](), list[BaseException]()
@@ -196,7 +198,7 @@ class Apply:
         return outcome
 
     async def _delete_pod(self, a: do.DeletePod) -> Outcome:
-        # The last look before the irreversible: a row that is not retiring, or any row at all for an orphan, forbids it.
+        # A deletion cannot be undone, so the row is read again: a worker must be retiring, and an orphan must have no row.
         worker = await self._store.workers.get(a.name)
         state = await self._store.recovery.state()
         if state.uncertain:
@@ -215,7 +217,7 @@ class Apply:
     async def _forget_pod(self, a: do.ForgetPod) -> Outcome:
         worker = await self._store.workers.get(a.name)
         if worker is not None and worker.state != "gone":
-            return Stale()  # its row is not closed yet: the record may still be needed
+            return Stale()  # its row is not closed yet, so the record may still be needed
         await self._cluster.forget(a.name, a.uid)
         return Done()
 
@@ -252,7 +254,7 @@ class Apply:
         return Done()
 
     async def _ensure(self, a: do.Ensure) -> Outcome:
-        # Only where objects stand beside pods: a pool that seems gone may be in what was lost.
+        # Only where there are objects beside pods: a pool that seems gone may be among the lost commits.
         if self._cluster.declarations is not None and (await self._store.recovery.state()).uncertain:
             return Skipped("recovering")
         await self._cluster.ensure(a.pools)
@@ -262,12 +264,12 @@ class Apply:
         await self._store.workers.facts(a.facts)
         return Done()
 
-    # The whole
+    # The installation
 
     async def _quarantine(self, a: do.Quarantine) -> Outcome:
         pod = await self._cluster.read(a.name)
         if pod is None or pod.phase == "ended" or await self._store.workers.identity(a.name) is not None:
-            return Stale()  # a list may be older than the pod's end: nobody should be called for that
+            return Stale()  # the list may be older than the pod's end, which must not raise an alert
         self._metrics.quarantined.inc()
         await self._store.history.note("pod.quarantined", f"{a.reason}: {a.name}", worker=a.name)
         return Done()

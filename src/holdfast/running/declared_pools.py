@@ -1,4 +1,4 @@
-"""Turn declared objects into pools, and pools' words into their objects' status: the effects behind the duty `pools`."""
+"""Create and change the pools of declared objects, and write the objects' status: the effects of the duty `pools`."""
 
 import msgspec
 
@@ -10,7 +10,7 @@ from ..ports.cluster import Cluster, ClusterUnavailable
 from ..ports.declared import Declarations, Declared
 from ..ports.store import Store
 
-FIXED = "cannot change: delete the object and make it anew, the name is free at once"
+FIXED = "cannot change: delete the object and create it again; the name is free at once"
 
 
 class DeclaredPools:
@@ -19,14 +19,14 @@ class DeclaredPools:
 
     @property
     def _objects(self) -> Declarations:
-        assert self._cluster.declarations is not None, "who lists no objects plans nothing about them"
+        assert self._cluster.declarations is not None, "no action about objects can be planned where none can be listed"
         return self._cluster.declarations
 
     async def put(self, a: do.PutPool) -> Outcome:
         try:
             found = await self._refused(a.declared)
-        except ClusterUnavailable as error:  # such as a webhook that must be asked and cannot be
-            await self._say(a.declared, "Unchecked", f"it could not be checked, and is tried again: {error}")
+        except ClusterUnavailable as error:  # for example, a webhook that must check the pool is down
+            await self._say(a.declared, "Unchecked", f"it could not be checked and will be tried again: {error}")
             raise
         if isinstance(found, list):
             message = "; ".join(f"{problem.field}: {problem.reason}" for problem in found)
@@ -74,7 +74,8 @@ class DeclaredPools:
         return Done()
 
     async def release(self, a: do.Release) -> Outcome:
-        """Only when the drain is durable: asked again here, for the plan may be old."""
+        """Releases the object, but only if its pool's drain is stored. This is checked again here, because the plan may be
+        old."""
         live = await self._store.pools.get(a.declared.name)
         if live is not None and live.id == a.declared.pool_id:
             return Stale()

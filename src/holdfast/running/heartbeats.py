@@ -1,4 +1,4 @@
-"""Store what agents report, many reports in one statement per second."""
+"""Store agents' reports, many of them in one statement per second."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from ..ports.store import AgentReport, Store
 
 class Heartbeats:
     """Buffers the last report of each agent for the next flush (1/s). Reports are dropped, not retried, when a flush fails,
-    because an old report that is stored after an outage would look current, and could speak for a worker that was given out
+    because an old report that is stored after an outage would look current, although its worker may have been given out
     meanwhile. Agents report again within 20 s."""
 
     def __init__(self, store: Store) -> None:

@@ -14,12 +14,13 @@ from .passes import Passes
 from .terms import Terms
 
 DUE_PERIOD = 3.0  # seconds between two searches for workers that have become due by time alone
-GATHER = 0.1  # seconds between two looks: workers that change meanwhile are looked at together
+GATHER = 0.1  # seconds between two looks, so that workers that change meanwhile are looked at together
 STEP = 0.2  # seconds between two steps of a chain, so that a worker that keeps changing does not keep the replica busy
 
 
 class Looks:
-    """Signals may repeat, merge or be lost: a full pass of `converge` finds what they missed."""
+    """Runs `converge` for single workers after a signal. Signals may be repeated, merged or lost; a full pass of `converge` finds
+    what they missed."""
 
     def __init__(self, ports: Ports, converge: Converge, terms: Terms, passes: Passes, signals: Signals) -> None:
         self._ports = ports
@@ -67,7 +68,7 @@ class Looks:
         applied = await self._passes.do(self._converge, self._converge.plan(seen))
         following = {name for action in applied.done for name in _workers_of(action, seen.rows)}
         if following and not self._next:
-            # One step leads to the next (dead, ended, buried), but only if it was taken, and never faster than this.
+            # One step leads to the next (dead, ended, buried), but only if it took effect, and after STEP seconds.
             asyncio.get_running_loop().call_later(STEP, self._step)
         self._next |= following
 
@@ -80,12 +81,12 @@ class Looks:
 
 
 async def due_workers(store: Store) -> list[str]:
-    """Workers for whom time alone has made something due, by the same seconds as a full pass."""
+    """Returns workers for which something has become due by time alone, by the same limits as in a full pass."""
     return await store.workers.due(no_pod=SPAWN_LOOK, retiring=RETIRING_LOOK, silent=SILENT)
 
 
 def _workers_of(action: Action, rows: Mapping[str, Row]) -> set[str]:
-    """Returns the workers that an action was about: by their own name, or through their claim."""
+    """Returns the workers that an action is about, by their own name or through their claim."""
     names = {name for name in (getattr(action, "worker", None), getattr(action, "name", None)) if isinstance(name, str)}
     claim = getattr(action, "claim", None)
     return names | {id_ for id_, row in rows.items() if claim is not None and row.worker.claim == claim}

@@ -1,4 +1,4 @@
-"""One pass of a duty: observe, plan, apply, and note for the next beat how it went."""
+"""One pass of a duty: observe, plan, apply, and record the result for the next beat."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -17,12 +17,12 @@ from .terms import Terms, stale_after
 
 log = structlog.get_logger()
 
-SLICE = 200  # actions between two moments in which requests are served
+SLICE = 200  # actions that are applied before the event loop serves requests again
 
 
 @dataclass
 class Applied:
-    """What became of a plan."""
+    """The result of a plan."""
 
     done: list[Action] = field(default_factory=list)  # the actions that took effect
     failures: int = 0
@@ -38,8 +38,9 @@ class Passes:
         self._signals = signals
 
     async def run_once(self, duty: Duty) -> list[Action]:
-        """Runs one pass and returns the actions that took effect. A pass has succeeded only if its reads did, and not if all its
-        actions failed. A pass without progress is given up; otherwise one call without an answer would stop the duty forever."""
+        """Runs one pass and returns the actions that took effect. A pass succeeds only if its reads succeed and its actions do
+        not all fail. A pass without progress is stopped, because otherwise one call without an answer would stop the duty
+        forever."""
         tally, started = self._terms.tally(duty.name), _now()
         try:
             async with asyncio.timeout(stale_after(duty.period)) as patience:
@@ -53,7 +54,7 @@ class Passes:
         except (TimeoutError, StoreUnavailable, ClusterUnavailable) as error:
             tally = self._terms.tally(duty.name)
             tally.skips += 1
-            tally.failure = str(error) or "a pass stood still and was given up"
+            tally.failure = str(error) or "the pass made no progress and was stopped"
             if isinstance(error, ClusterUnavailable):
                 self._metrics.cluster_errors.inc()
             return []
@@ -64,13 +65,13 @@ class Passes:
         return applied.done
 
     async def do(self, duty: Duty, actions: list[Action], patience: asyncio.Timeout | None = None) -> Applied:
-        """Applies a plan. Two replicas that apply the same plan waste work and harm nothing, because every action is guarded."""
+        """Applies a plan. Two replicas that apply the same plan waste work but do no harm, because every action is guarded."""
         applied = Applied()
         for n, action in enumerate(actions):
             outcome = await self._apply(action)
             if patience is not None:
                 if patience.expired():
-                    # The action swallowed the cancellation that the timeout sent: the pass has to end here by itself.
+                    # The action swallowed the cancellation that the timeout sent, so the pass has to be ended here.
                     raise TimeoutError
                 patience.reschedule(_now() + stale_after(duty.period))
             tally = self._terms.tally(duty.name)

@@ -30,7 +30,7 @@ from .terms import BEAT, TERM, Terms, stale_after
 log = structlog.get_logger()
 
 UNAVAILABLE = (StoreUnavailable, ClusterUnavailable)
-SHORTEST_PAUSE = 0.05  # seconds between two passes of a duty: signals may come faster than that
+SHORTEST_PAUSE = 0.05  # seconds between two passes of a duty, because signals may come faster
 
 
 class About(NamedTuple):
@@ -54,21 +54,21 @@ class Replica:
         }
         self.terms = Terms(id_)
         self.beat_at: float | None = None  # when a beat was last stored, by this replica's clock
-        self.waits_for: str | None = "it has only just started"  # why the last beat was not stored
+        self.waits_for: str | None = "it has just started"  # why the last beat was not stored
         self._signals = signals
         self._metrics = metrics
         self._about = about
         self._passes = Passes(ports, apply, self.terms, metrics, signals)
         self._looks = Looks(ports, self.converge, self.terms, self._passes, signals)
         self._marks = Marks(ports.store, ports.cluster, metrics.cluster_errors.inc)
-        self._pass_now = {name: asyncio.Event() for name in self.duties}  # set: the next pass does not wait for its period
+        self._pass_now = {name: asyncio.Event() for name in self.duties}  # set when the next pass must not wait for its period
         signals.pools.subscribe(self._pools_changed)
         self._tasks: list[asyncio.Task[None]] = []
         self._takeover: asyncio.Task[None] | None = None
         self._last_beat: float | None = None
         self._joined = False
 
-    # Life
+    # Start and stop
 
     def start(self) -> None:
         loops: list[Callable[[], Coroutine[Any, Any, None]]] = [
@@ -96,7 +96,7 @@ class Replica:
             await self.ports.store.fleet.leave(self.id)
 
     async def _forever(self, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Starts a loop again after every error, because a duty that nobody runs is worse than one that is repeated (P6)."""
+        """Starts a loop again after every error, because a duty that no replica runs is worse than a repeated one (P6)."""
         while True:
             try:
                 await loop()
@@ -122,7 +122,7 @@ class Replica:
             await asyncio.sleep(max(0.05, BEAT - (_now() - started)))
 
     async def beat(self) -> None:
-        """Tells the store that this replica lives: terms are renewed, heard time moves, lost commits are noticed."""
+        """Sends a beat to the store: it renews terms, moves heard time on, and notices lost commits."""
         try:
             await self._beat()
         except UNAVAILABLE as error:
@@ -147,10 +147,10 @@ class Replica:
         marks.stored(beat)
         await self._take_terms(beat, stale=False)
         if self._takeover is None or self._takeover.done():
-            # Beside the beat, because a duty's trial read could take so long that this replica looks dead.
+            # In the background, because a duty's trial read could take so long that this replica looks dead.
             self._takeover = asyncio.create_task(self._take_stale(beat))
         if beat.recovering:
-            self._joined = False  # the database may be from before this replica joined
+            self._joined = False  # the restored database may be older than the join of this replica
             self._pass_now["converge"].set()
 
     async def _take_stale(self, beat: Beat) -> None:
@@ -164,7 +164,7 @@ class Replica:
             if is_stale != stale:
                 continue
             if stale and not await self._reads_work(term.duty):
-                continue  # with the cluster down, every duty is stale everywhere, and taking terms would help nobody
+                continue  # while the cluster is down, every duty is stale on every replica, and a take-over does not help
             sent = _now()
             number = await self.ports.store.fleet.take_term(term.duty, self.id, TERM, stale_after(periods[term.duty]))
             if number is not None:
@@ -188,7 +188,7 @@ class Replica:
             if self.terms.trusted(duty.name, started):
                 done = await self._passes.run_once(duty)
                 if any(isinstance(action, Spawn) for action in done):
-                    pass_now.set()  # one pass makes only a few pods, so the next one may follow at once
+                    pass_now.set()  # one pass creates only a few pods, so the next pass follows at once
             await asyncio.sleep(SHORTEST_PAUSE)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(pass_now.wait(), max(SHORTEST_PAUSE, duty.period - (_now() - started)))

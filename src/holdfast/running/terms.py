@@ -1,17 +1,17 @@
-"""Terms: which replica does which duty now. Trust in one's own term ends early, never late."""
+"""Terms: which replica runs which duty now. A replica stops trusting its own term before others may take it, never after."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..ports.store import Beat, DutyReport, TermState
 
-TERM = 10.0  # seconds; with a beat a second, nine may fail before it runs out
-TRUST = TERM - 2.0  # we stop believing 2 s before others may take it
+TERM = 10.0  # seconds; with one beat per second, nine beats may fail before it runs out
+TRUST = TERM - 2.0  # the holder stops 2 s before other replicas may take the term
 BEAT = 1.0
 
 
 def stale_after(period: float) -> float:
-    """A duty without progress for this long is taken over (failure table: 3 periods + 5 s)."""
+    """Returns after how many seconds without progress a duty is taken over (failure table: 3 periods + 5 s)."""
     return 3 * period + 4.0  # the beat that notices it adds the fifth second
 
 
@@ -42,12 +42,12 @@ def _sum(before: Tally | None, after: Tally) -> Tally:
 
 @dataclass
 class Terms:
-    """This replica's view: what it holds, and until when it may believe so (by its own monotonic clock)."""
+    """This replica's view of its terms: their numbers, and until when it may trust them, by its own monotonic clock."""
 
     replica: str
     held: dict[str, tuple[int, float]] = field(default_factory=dict)
     tallies: dict[str, Tally] = field(default_factory=dict)
-    _sent: dict[str, Tally] = field(default_factory=dict)  # told in a beat that has not been answered yet
+    _sent: dict[str, Tally] = field(default_factory=dict)  # sent in a beat that is not known to be stored
 
     def trusted(self, duty: str, now: float) -> bool:
         number_until = self.held.get(duty)
@@ -61,8 +61,8 @@ class Terms:
         return self.tallies.setdefault(duty, Tally())
 
     def reports(self) -> list[DutyReport]:
-        """What to tell the store: what happened since the last beat that was stored. What happens while this one is on its way
-        belongs to the next."""
+        """Returns the reports for the next beat: what happened since the last stored beat. What happens while the beat is being
+        sent belongs to the one after it."""
         self._sent = {duty: _sum(self._sent.get(duty), self.tally(duty)) for duty in self.held}
         self.tallies = {duty: Tally(failure=tally.failure) for duty, tally in self._sent.items()}
         return [
@@ -80,7 +80,8 @@ class Terms:
         ]
 
     def stored(self, beat: Beat, sent: float) -> None:
-        """A beat was stored: terms that are still ours go on, counted from when it was *sent*."""
+        """Extends the terms that this replica still holds after a stored beat, counted from when the beat was *sent*, and drops
+        the others."""
         self._sent = {}
         mine = {t.duty: t.number for t in beat.terms if t.holder == self.replica}
         for duty in list(self.held):
@@ -90,7 +91,7 @@ class Terms:
                 del self.held[duty]
 
     def to_take(self, beat: Beat, periods: dict[str, float]) -> Iterable[tuple[TermState, bool]]:
-        """Terms that are to be had, and whether only because their holder makes no progress."""
+        """Yields the terms that this replica may take, and whether only because their holder makes no progress."""
         for term in beat.terms:
             if term.duty not in periods or term.duty in self.held:
                 continue

@@ -1,1 +1,1 @@
-"""A whole fleet on virtual time: the real code and the real SQL, under every fault we can name."""
+"""Simulate a whole fleet in virtual time: the real code and the real SQL, with every fault that we know."""

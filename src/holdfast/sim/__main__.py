@@ -1,4 +1,4 @@
-"""`make sim`: simulate fleets from seeds, and print what breaks."""
+"""`make sim`: simulate fleets from seeds, and print the promises that break."""
 
 import argparse
 import os
@@ -14,17 +14,17 @@ from .named import NAMED
 from .report import describe
 from .run import Outcome
 
-FIXED = range(1, 17)  # what every run of the checks includes, besides the named seeds
+FIXED = range(1, 17)  # run by default, besides the named seeds
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m holdfast.sim", description=__doc__)
-    parser.add_argument("--seed", help="replay this one, and keep its trace")
+    parser.add_argument("--seed", help="replay this seed, and keep its trace")
     parser.add_argument("--seeds", type=int, help="run seeds 1…N")
-    parser.add_argument("--faults", default="", help="only these, such as store.failover+pod.kill; named seeds have their own")
-    parser.add_argument("--first", type=int, default=1, help="with --seeds: begin here")
-    parser.add_argument("--fresh", type=int, default=0, help="add so many seeds that nobody has tried")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once")
+    parser.add_argument("--faults", default="", help="only these faults, e.g. store.failover+pod.kill (not for named seeds)")
+    parser.add_argument("--first", type=int, default=1, help="with --seeds: the first seed")
+    parser.add_argument("--fresh", type=int, default=0, help="add this many random seeds")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at the same time")
     parser.add_argument("--trace", type=Path, default=Path("sim-trace.log"), help="where the trace of --seed is written")
     parser.add_argument("--until-broken", action="store_true", help="stop at the first broken promise")
     parser.add_argument("--no-shrink", action="store_true", help="do not look for a shorter plan of faults")
@@ -34,7 +34,7 @@ def main() -> int:
         seed_of(args.seed if args.seed is not None else f"0{only}")
     except ValueError as error:
         parser.error(str(error))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Postgres must not stay behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that Postgres is stopped too
     with server() as postgres:
         if args.seed is not None and not args.until_broken:
             return replay(args.seed, postgres.dsn, args.trace, look_further=not args.no_shrink)
@@ -59,7 +59,7 @@ def replay(seed: str, dsn: str, trace: Path, *, look_further: bool) -> int:
 
 
 def several(seeds: list[str], dsn: str, jobs: int, *, look_further: bool) -> int:
-    print(f"{len(seeds)} seeds, {jobs} at once", flush=True)
+    print(f"{len(seeds)} seeds, {jobs} at the same time", flush=True)
     began, simulated, statements, failed = time.monotonic(), 0.0, 0, []
     for done, outcome in enumerate(run_many(seeds, dsn, jobs), 1):
         simulated += outcome.seconds
@@ -79,7 +79,7 @@ def several(seeds: list[str], dsn: str, jobs: int, *, look_further: bool) -> int
 
 
 def first_broken(seeds: list[str], dsn: str, jobs: int) -> int:
-    """One line: the seed that broke a promise, and which."""
+    """Print one line with the first seed that breaks a promise, and the promise."""
     for outcome in run_many(seeds, dsn, jobs):
         if outcome.failure is not None:
             print(f"seed {outcome.seed}: {outcome.failure.promise}: {outcome.failure.what}", flush=True)

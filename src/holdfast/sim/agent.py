@@ -1,4 +1,4 @@
-"""An agent, simulated by the worker protocol, with bad habits that the seed chooses."""
+"""Simulate an agent that uses the worker protocol and has faults (habits) that the seed chooses."""
 
 import asyncio
 import contextlib
@@ -10,21 +10,21 @@ from .network import Network
 from .pods import SimResult, WorldPod
 from .process import SimResponse, Unreachable
 
-GIVE_UP = 600.0  # seconds without any replica after which a free agent ends itself
+GIVE_UP = 600.0  # seconds without an answer of any replica after which a free agent exits
 STEPS = ("registered", "told", "activated", "acknowledged", "done", "stored", "reported")
 
 
 class Crash(Exception):
-    """The agent dies here, without a word."""
+    """The agent dies here, without a report."""
 
 
 class Habits:
-    """How this one behaves."""
+    """How this agent behaves."""
 
     def __init__(self, source: random.Random, bad: float) -> None:
         self.boot = source.uniform(0.05, 2.0)
         self.activation = source.choice((0.0, 0.1, 0.5, 2.0, 20.0 if source.random() < bad else 1.0))
-        self.hangs = source.random() < bad / 2  # in activation: no progress, no acknowledgement
+        self.hangs = source.random() < bad / 2  # in activation, without progress or acknowledgement
         self.refuses = source.random() < bad / 2
         self.crash_at = source.choice(STEPS) if source.random() < bad else None
         self.reports_twice = source.random() < bad
@@ -46,13 +46,13 @@ class SimAgent:
         self._highest = 0
         self._reset_fence: int | None = None
         self._changed = asyncio.Event()
-        self._ended = asyncio.Event()  # the claim that it holds was ended from the other side
+        self._ended = asyncio.Event()  # set when the server ended the claim that it holds
         self._park = False
         self._exit: int | None = None
         self._work: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
-        """The container's exit code."""
+        """Run the agent, and return the container's exit code."""
         try:
             await asyncio.sleep(self._habits.boot)
             await self._register()
@@ -66,11 +66,11 @@ class SimAgent:
                 self._work.cancel()
 
     async def _life(self) -> int:
-        heard = _now()
+        answered_at = _now()
         pause = 0.2
         while self._exit is None:
             if self._work is not None and self._work.done():
-                self._work.result()  # its crash is ours
+                self._work.result()  # raises its Crash here
             if self.pod.asked.is_set() and self._assignment is None and not self.pod.stubborn:
                 return 0
             try:
@@ -78,21 +78,21 @@ class SimAgent:
             except Unreachable:
                 answer = None
             if answer is not None and answer.status == 200:
-                heard, pause = _now(), 0.2
+                answered_at, pause = _now(), 0.2
                 self._obey(answer.body)
                 continue
             if answer is not None and answer.status == 401:
                 await self._register()
             if answer is not None and answer.status == 204:
-                continue  # something changed here: say so
-            if self._assignment is None and _now() - heard > GIVE_UP:
+                continue  # the agent's state changed, so poll again with the new state
+            if self._assignment is None and _now() - answered_at > GIVE_UP:
                 return 0
             await asyncio.sleep(pause * self._source.uniform(0.5, 1.5))
             pause = min(pause * 2, 10.0)
         return self._exit
 
     async def _poll(self) -> SimResponse:
-        """One poll, cut short when there is something new to say."""
+        """Poll once. The poll is cancelled with status 204 if the agent's own state changes meanwhile."""
         self._changed.clear()
         asking = asyncio.ensure_future(self._call("poll", self._word()))
         changed = asyncio.ensure_future(self._changed.wait())
@@ -109,8 +109,8 @@ class SimAgent:
     def _word(self) -> dict[str, Any]:
         held = self._assignment or {}
         doing = "draining" if self.pod.asked.is_set() and not self.pod.stubborn else self._doing
-        word = {name: held.get(name) for name in ("claim", "fence", "tenant", "credential")}
-        return {"doing": doing, **word, "reset_fence": self._reset_fence, "endpoint": None, "wait": 20}
+        fields = {name: held.get(name) for name in ("claim", "fence", "tenant", "credential")}
+        return {"doing": doing, **fields, "reset_fence": self._reset_fence, "endpoint": None, "wait": 20}
 
     def _obey(self, directive: dict[str, Any]) -> None:
         if directive["do"] == "exit":
@@ -135,7 +135,7 @@ class SimAgent:
     async def _serve(self, assignment: dict[str, Any]) -> None:
         fence = assignment["fence"]
         if not await self._activate(fence):
-            self._exit = self._exit or 1  # it knows of a tenant now: nobody else's it can be
+            self._exit = self._exit or 1  # it knows a tenant's assignment now, so it cannot serve another tenant
             self._changed.set()
             return
         self._step("acknowledged")
@@ -152,7 +152,7 @@ class SimAgent:
             await self._reset(fence)
 
     async def _activate(self, fence: int) -> bool:
-        """Whether the claim is still ours at the end of it."""
+        """Activate and acknowledge. Returns whether the worker still has the claim afterwards."""
         if self._habits.hangs:
             await self._ended.wait()
             return False

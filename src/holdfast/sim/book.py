@@ -1,4 +1,4 @@
-"""What really happened, as only the simulated world can know: who was told what, which commands ran, which answers were given."""
+"""Record what really happened in a run: which assignments were delivered, which commands ran, which answers were given."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class Broken(Exception):
 
 
 class Start(NamedTuple):
-    """A command that ran, or a session that opened."""
+    """A command that started, or a session that opened."""
 
     claim: str
     fence: int
@@ -28,23 +28,23 @@ class Start(NamedTuple):
 @dataclass
 class Book:
     starts: dict[str, list[Start]] = field(default_factory=dict)  # by claim
-    served: dict[str, str] = field(default_factory=dict)  # pod UID → the tenant that it was told about
-    doing: dict[str, tuple[str, int]] = field(default_factory=dict)  # pod UID → claim and fence that it works for
+    served: dict[str, str] = field(default_factory=dict)  # pod UID → the tenant of its first assignment
+    doing: dict[str, tuple[str, int]] = field(default_factory=dict)  # pod UID → claim and fence for which it works
     results: dict[tuple[str, int], int] = field(default_factory=dict)  # claim and fence → exit code that an agent stored
-    asked: dict[str, str] = field(default_factory=dict)  # claims that a holder was told of → tenant
+    asked: dict[str, str] = field(default_factory=dict)  # claims whose id a holder received → tenant
     keys: dict[tuple[str, str], str] = field(default_factory=dict)  # tenant and key → claim
     renewed: dict[str, float] = field(default_factory=dict)  # claim → when its lease last started
-    released: dict[str, int] = field(default_factory=dict)  # claim → the fence that its holder gave it back with
+    released: dict[str, int] = field(default_factory=dict)  # claim → the fence with which its holder released it
     forgotten: set[str] = field(default_factory=set)  # claims that a failover lost; membership only
 
     def told(self, pod: WorldPod, tenant: str, claim: str) -> None:
-        """An agent was given an assignment."""
+        """Record that an agent received an assignment."""
         before = self.served.setdefault(pod.uid, tenant)
         if before != tenant:
             raise Broken("P1", f"{pod.name} was told about a claim of {before}, and now serves {claim} of {tenant}")
 
     def started(self, pod: WorldPod, claim: str, fence: int, at: float, *, again: bool) -> None:
-        """A command starts: the only moment at which work happens."""
+        """Record that a command starts. No other step performs a claim's work."""
         for uid, (other, _) in self.doing.items():
             if other == claim and uid != pod.uid:
                 raise Broken("P1", f"{claim} starts on {pod.name} while it still runs elsewhere")
@@ -62,7 +62,7 @@ class Book:
         self.doing.pop(pod.uid, None)
 
     def answered(self, claim: str, tenant: str, key: str | None) -> None:
-        """A holder heard the id of its claim."""
+        """Record that a holder received the id of its claim."""
         self.asked.setdefault(claim, tenant)
         if key is not None:
             before = self.keys.setdefault((tenant, key), claim)
@@ -70,5 +70,6 @@ class Book:
                 raise Broken("P1", f"key {key} of {tenant} names {before} and {claim}")
 
     def unkeyed(self, claim: str) -> None:
-        """Lost with the last commits, perhaps to be found on its worker: nobody knows its key any more."""
+        """Forget the claim's key, because the database lost it. The claim may still be adopted from its worker, but without its
+        key."""
         self.keys = {key: named for key, named in self.keys.items() if named != claim}

@@ -1,4 +1,4 @@
-"""Make each fault happen, and undo it when its time is over or everything heals."""
+"""Apply each fault, and undo it when its time is over or everything heals."""
 
 import asyncio
 import random
@@ -32,7 +32,7 @@ WEATHER: dict[str, dict[str, Callable[[float], object]]] = {
 
 
 class Chaos:
-    """The faults of one run. What is broken is remembered with how to mend it."""
+    """The faults of one run. For each active fault it stores how to undo it."""
 
     def __init__(self, run: "Run") -> None:
         self._run = run
@@ -47,7 +47,7 @@ class Chaos:
             later(max(0.0, begin + fault.at - now), lambda fault=fault: self._happen(fault))  # type: ignore[misc]
 
     def heal(self) -> None:
-        """Everything that still is broken is mended now."""
+        """Undo all active faults, and start dead replicas again."""
         self.healing = True
         for number in list(self._mend):
             self._mend.pop(number)()
@@ -92,7 +92,7 @@ class Chaos:
             later(25.0, lambda: self._stays_dark(fault))
 
     def _stays_dark(self, fault: Fault) -> None:
-        """While the cluster cannot be asked, no pass of `converge` has succeeded (P6)."""
+        """Check P6: while the cluster is unavailable, no pass of `converge` succeeds."""
         run = self._run
         sql = "SELECT success_at FROM holdfast.term WHERE duty = 'converge'"
         before, jumped = run.gate.postgres.ask(run.gate.clock(), sql)[0][0], run.database_clock
@@ -101,7 +101,7 @@ class Chaos:
             after = run.gate.postgres.ask(run.gate.clock(), sql)[0][0]
             still = run.world.weather.failing == 1.0 and run.database_clock == jumped and not self.healing
             if still and before is not None and after is not None and after > before:
-                run.loop.failed = Broken("P6", "converge says that it succeeded although the cluster cannot be asked")
+                run.loop.failed = Broken("P6", "converge reports success although the cluster is unavailable")
 
         later(fault.span - 27.0, compare)
 
@@ -121,7 +121,7 @@ class Chaos:
         later(down, lambda: process.boot() if process.dead else None)
 
     def _replica_crash_after_effect(self, fault: Fault) -> None:
-        """After its n-th statement from now on: durable, and nobody has been told."""
+        """Crash after the n-th statement or cluster write from now on, so that it took effect but its caller gets no answer."""
         if (process := self._replica(fault)) is None:
             return
         left = 1 + int(60 * fault.amount)
@@ -161,7 +161,7 @@ class Chaos:
 
     def _replica_store_slow(self, fault: Fault) -> None:
         if (process := self._replica(fault)) is not None:
-            process.line.slow = 0.2 + 11 * fault.amount**3  # sometimes longer than a statement may take
+            process.line.slow = 0.2 + 11 * fault.amount**3  # sometimes longer than the statement timeout
 
             def mend() -> None:
                 process.line.slow = 0.002
@@ -233,16 +233,16 @@ class Chaos:
         self._run.database_clock += (fault.amount - 0.4) * 1200
 
     def _store_failover(self, fault: Fault) -> None:
-        """A standby that is `span` seconds behind takes over."""
+        """Fail over to a standby that is `span` seconds behind."""
         gate = self._run.gate
         aside, mark, history = gate.postgres.copy(), self._mark(), self._failovers
 
         def lose() -> None:
-            # A real failover shows in the server's timeline. A copy does not: what was lost since the last beat, nobody can know.
+            # A real failover changes the server's timeline, a copy does not. So a loss that contains no beat cannot be detected.
             if self.healing or gate.down or self._mark() == mark:
                 return
             if self._failovers != history:
-                return  # another took over meanwhile: a standby of the old server is not the new one's
+                return  # another failover came first, and this copy is a standby of the old server
             self._failovers += 1
             gate.go_down()
             gate.postgres.put_back(aside)
@@ -291,12 +291,12 @@ class Chaos:
             self._run.world.evict(pod, 5 + 60 * fault.pick)
 
     def _pod_delete(self, fault: Fault) -> None:
-        """`kubectl delete`: no budget stops it."""
+        """Delete a pod as `kubectl delete` does, which ignores budgets."""
         if (pod := self._pod(fault)) is not None:
             self._run.world.evict(pod, 5 + 60 * fault.pick, force=True)
 
     def _pod_impostor(self, fault: Fault) -> None:
-        """A pod's object is gone, and another of its name is there: a restore tool put it back."""
+        """Replace a pod by another pod of the same name, as a restore tool may do."""
         if (pod := self._pod(fault)) is not None:
             self._run.world.vanish(pod)
             self._run.impostor(pod)

@@ -1,4 +1,4 @@
-"""The promises, checked after every change: the tables against what they were, and against what the world knows."""
+"""Check the promises after every change: compare the tables with the tables before, and with the simulated world."""
 
 from collections.abc import Callable, Iterable
 from typing import get_args
@@ -15,9 +15,10 @@ from .tables import ClaimRow, EventRow, Tables, WorkerRow, look
 from .world import World
 
 ENDINGS = get_args(How)
-SLACK = 2.5  # seconds by which heard time may run ahead of what we can count here: a beat, and what is on its way
+SLACK = 2.5  # seconds by which heard time may be ahead of our count: one beat, and statements in transit
 LIVE = ("assigned", "active")
-ACTS = ("claim.assigned", "claim.requeued", "claim.retried", "worker.spawning", "worker.retiring")  # not what proof of death ends
+# Events of decisions. Endings by proof of death are not included, because they are always allowed.
+ACTS = ("claim.assigned", "claim.requeued", "claim.retried", "worker.spawning", "worker.retiring")
 
 
 class Checks:
@@ -30,15 +31,15 @@ class Checks:
         self.before: Tables | None = None
         self._event = 0
         self._fence = self._given = 0
-        self._rewound: set[str] = set()  # workers of whom the database has forgotten something; membership only
-        self._beats: list[float] = []  # when beats were stored: only while they are, a deadline may run
-        self.spread: list[EventRow] = []  # of the last look, for the trace
+        self._rewound: set[str] = set()  # workers about which the database lost something; membership only
+        self._beats: list[float] = []  # when beats were stored, because deadlines run only in that time
+        self.spread: list[EventRow] = []  # events of the last read, for the trace
         self.active_since: dict[str, float] = {}
         self.ended: set[str] = set()  # membership only
-        self._ever: set[str] = set()  # ended at any time, also in what the database lost; membership only
+        self._ever: set[str] = set()  # ended at any time, also in lost commits; membership only
         self._gone: set[str] = set()  # membership only
         self._refused: dict[str, int] = {}
-        self._unnoticed = False  # commits were lost, and no replica knows yet
+        self._unnoticed = False  # commits were lost, and no replica has noticed yet
         world.on_effect.append(self.effect)
 
     # After a statement
@@ -47,7 +48,7 @@ class Checks:
         self._beats.append(self._now())
 
     def statement(self) -> None:
-        """The tables after a statement that may have changed them."""
+        """Check the tables after a statement that may have changed them."""
         now = look(self._gate.postgres, self._gate.clock(), self._event)
         before, self.before = self.before, now
         self.spread = now.events
@@ -64,10 +65,10 @@ class Checks:
             self._claim(before.claims.get(claim.id), claim, now)
         for id_ in [*(before.workers.keys() - now.workers.keys()), *(before.claims.keys() - now.claims.keys())]:
             if before.workers[id_].state != "gone" if id_ in before.workers else before.claims[id_].state != "ended":
-                raise Broken("event", f"{id_} has left its tables' living rows, and no event says why")
+                raise Broken("event", f"{id_} is no longer among the live rows, and no event says why")
 
     def rewound(self) -> None:
-        """The database lost commits: what it says from now on is compared with what it says now."""
+        """Start again from the current tables, because the database lost commits. Claims without any record are forgotten."""
         before, over = self.before, set(self.ended)
         self._gone.clear()
         self.ended.clear()
@@ -86,46 +87,44 @@ class Checks:
         for id_ in list(self._book.asked) + list(self._book.starts):
             if id_ not in now.claims and id_ not in kept:
                 self._book.forgotten.add(id_)
-        self._book.forgotten |= over - self.ended - kept  # and its worker's record is gone as well: nobody can know
+        self._book.forgotten |= over - self.ended - kept  # no pod has a record of their end either
         for name, worker in before.workers.items() if before is not None else ():
             if (after := now.workers.get(name)) is None or after[2:8] != worker[2:8]:
                 self._rewound.add(name)
         self._unnoticed = before is not None and _essence(before) != _essence(now)
         for id_ in set(self._book.keys.values()) - now.claims.keys():
             self._book.unkeyed(id_)
-        self._book.renewed.clear()  # renewals of the lost seconds are lost, too
+        self._book.renewed.clear()  # recent renewals are lost too
 
     def _everything(self, now: Tables) -> None:
         given = {
             now.claims[event.claim].tenant for event in now.events if event.kind == "claim.assigned" and event.claim in now.claims
         }
-        if over := given & set(now.over):  # adopted ones are there already
+        if over := given & set(now.over):  # adopted claims alone may exceed a cap
             raise Broken("cap", f"tenants above their caps get more: {', '.join(sorted(over))}")
         born = {now.workers[event.worker].pool for event in now.events if event.kind == "worker.spawning" and event.worker}
         for pool in now.crowded:
-            if pool in born:  # adopted ones are there already
+            if pool in born:  # adopted workers alone may exceed max
                 raise Broken("max", f"pool {pool} spawns above its max")
         if now.braked:
-            raise Broken("P7", f"more than the brake lets pass: {now.braked}")
+            raise Broken("P7", f"more endings than the brake allows: {now.braked}")
         if touched := self._world.foreign_touched():
             raise Broken("P7", f"pods of another installation were touched: {', '.join(touched)}")
 
     def _noticed(self, now: Tables) -> None:
-        """P7: a database that lost commits is not acted on before that was noticed."""
+        """Check P7: after lost commits, nothing is given out, spawned or ended before a replica has noticed the loss."""
         for event in now.events if self._unnoticed else ():
             if event.kind == "recovery.began":
                 self._unnoticed = False
                 return
             if event.kind in ACTS:
-                raise Broken(
-                    "P7", f"commits were lost, nobody has noticed, and {event.claim or event.worker} is acted on: {event.kind}"
-                )
+                raise Broken("P7", f"commits were lost unnoticed, and {event.claim or event.worker} is acted on: {event.kind}")
 
     # Workers
 
     def _worker(self, before: WorkerRow | None, now: WorkerRow, tables: Tables) -> None:
         if now.state == "gone" and now.id in self._gone:
-            return  # an event named it once more
+            return  # a later event named it again
         if before is not None and before.state == now.state and before.claim == now.claim:
             if before.version > now.version:
                 raise Broken("state", f"{now.id} went from version {before.version} to {now.version}")
@@ -134,7 +133,7 @@ class Checks:
         if now.state == "held":
             claim = tables.claims.get(now.claim or "")
             if claim is None or claim.worker != now.id or claim.fence != now.fence or claim.state not in LIVE:
-                raise Broken("P1", f"{now.id} is held by {now.claim}, which says {claim}")
+                raise Broken("P1", f"{now.id} is held by {now.claim}, whose row is {claim}")
         if before is not None and before.fence is not None and now.fence is not None and now.fence < before.fence:
             raise Broken("fence", f"{now.id} went from fence {before.fence} to {now.fence}")
         pod = self._pod(now)
@@ -150,7 +149,7 @@ class Checks:
         wanted = int((worker.reason or "").split("the pool wants ")[1].split()[0])
         waiting = sum(c.pool == worker.pool and c.state == "waiting" for c in tables.claims.values())
         if worker.pool in tables.crowded:
-            return  # adopted ones put it above its max
+            return  # adopted workers put the pool above its max
         if left < wanted and waiting == 0 and left < tables.warm.get(worker.pool, 0):
             raise Broken("P5", f"{worker.id} was let go as one too many, and {left} of {wanted} are left")
 
@@ -176,7 +175,7 @@ class Checks:
         if now.state == "ended":
             self.ended.add(now.id)
             if now.how == "forgotten" and now.id not in self._ever:
-                raise Broken("P2", f"{now.id} ended as one whose end was lost, and it had none")
+                raise Broken("P2", f"{now.id} ended as `forgotten`, but it had not ended before the commits were lost")
             self._ever.add(now.id)
             self._ended(before, now)
 
@@ -189,7 +188,7 @@ class Checks:
             raise Broken("fence", f"{claim.id} has a fence of epoch {epoch_of(claim.fence)}, and it is {tables.epoch}")
 
     def _told(self, claim: ClaimRow) -> None:
-        """P3: from now on its holder may hear of its worker."""
+        """Check P3 when a claim becomes active, because from now on its holder may use the worker."""
         pod = self._world.pods.get(claim.worker or "")
         if claim.protected and pod is not None and pod.install == self._install and pod.alive and not pod.protected:
             raise Broken("P3", f"{claim.id} is active as protected, and its pod {pod.name} is not")
@@ -202,7 +201,7 @@ class Checks:
         if now.how == "death":
             self._proven_dead(before, "ended by its death")
         elif now.how == "result" and (now.id, before.fence or 0) not in self._book.results:
-            raise Broken("P2", f"{now.id} ended by a result that no agent has given")
+            raise Broken("P2", f"{now.id} ended by a result that no agent stored")
         elif now.how == "lease":
             self._ran_out(now, self._book.renewed.get(now.id), now.lease or 0.0, "lease")
         elif now.how == "max_duration":
@@ -210,7 +209,7 @@ class Checks:
         elif now.how == "deadline" and before.state == "waiting" and now.age < now.patience - SLACK:
             raise Broken("P8", f"{now.id} was refused after {now.age:.1f} s, and may wait {now.patience:.0f} s")
         elif now.how == "release" and self._book.released.get(now.id) is None:
-            raise Broken("P2", f"{now.id} was released, and its holder did not")
+            raise Broken("P2", f"{now.id} ended as released, but its holder did not release it")
 
     def _ran_out(self, claim: ClaimRow, since: float | None, allowed: float, what: str) -> None:
         if since is None:
@@ -223,7 +222,7 @@ class Checks:
             )
 
     def _hearing(self, since: float) -> float:
-        """Seconds since then in which somebody could be heard: not those of silences longer than 5 s."""
+        """Returns the seconds since then in heard time, which leaves out gaps of more than 5 s between beats."""
         total, last = 0.0, since
         for beat in [*(b for b in self._beats if b > since), self._now()]:
             total += beat - last if beat - last <= 5 else 0.0
@@ -236,22 +235,22 @@ class Checks:
         if pod is not None and pod.install == self._install and pod.uid == uid and pod.phase != "ended":
             raise Broken("P2", f"{claim.id} {what}, and its worker {pod.name} is {pod.phase}")
 
-    # What a replica was told
+    # Answers to replicas
 
     def refused(self, worker: str) -> None:
-        """The cluster would not take the pod, and the replica knows: its slot is free again at once."""
+        """Record that a replica learned of a refused create. It must then free the worker's slot."""
         self._refused[worker] = self._refused.get(worker, 0) + 1
-        if self._refused[worker] >= 4:  # it may have died before it could, or not have reached the store; not every time
+        if self._refused[worker] >= 4:  # a crash or an outage may prevent it, but not every time
             raise Broken("P5", f"{worker} was refused {self._refused[worker]} times, and its slot is still taken")
 
-    # Before something is done to a pod
+    # Before an effect on a pod
 
     def effect(self, kind: str, pod: WorldPod) -> None:
         if pod.install != self._install:
             return
         if kind == "vanish" and self.before is not None and (self._unnoticed or self.before.recovering):
-            # The last that knew of what the database lost, before it could be compared: nobody can ever know.
-            last = {word.claim for word in (pod.stamp, pod.result) if word is not None}
+            # This pod had the last record of the claims that the database lost, and it was not compared yet.
+            last = {record.claim for record in (pod.stamp, pod.result) if record is not None}
             self._book.forgotten |= last - self.before.claims.keys() - self.ended
         if kind not in ("delete", "clear", "forget"):
             return
@@ -260,9 +259,9 @@ class Checks:
             raise Broken("P2", f"{pod.name} of UID {pod.uid[:8]} is deleted, and its worker's is {row[0][:8]}")
         busy = self._book.doing.get(pod.uid)
         if pod.name in self._rewound and busy is None:
-            # Decided, perhaps, by what the database has forgotten since. With the pod's record goes what was left to know.
+            # The decision may come from rows that the database lost since. `forget` also removes the last record of the claim.
             known = (pod.stamp, pod.result) if kind == "forget" else ()
-            self._book.forgotten.update(word.claim for word in known if word is not None)
+            self._book.forgotten.update(record.claim for record in known if record is not None)
             return
         if live is not None and row is not None and row[0] == pod.uid:
             claim, fence, state = live
@@ -273,10 +272,10 @@ class Checks:
             if kind == "forget":
                 raise Broken("P8", f"the record of {pod.name} is removed while {claim} is {state}")
         if kind == "delete" and busy is not None and live is None and busy[0] not in self.ended | self._book.forgotten:
-            raise Broken("P7", f"{pod.name} works for {busy[0]}, which nobody has ended, and is deleted")
+            raise Broken("P7", f"{pod.name} is deleted while it works for {busy[0]}, which has not ended")
 
     def _of(self, worker: str) -> tuple[tuple[str | None] | None, tuple[str, int, str] | None]:
-        """The worker's row and its live claim, at this very instant."""
+        """Returns the worker's row and its live claim, read now."""
         sql = """SELECT w.pod_uid, c.id, c.fence, c.state FROM holdfast.worker w
                  LEFT JOIN holdfast.claim c ON c.worker_id = w.id AND c.state IN ('assigned', 'active')
                  WHERE w.id = $1 AND w.state <> 'gone'"""
@@ -293,17 +292,17 @@ class Checks:
 
 
 def _essence(tables: Tables) -> object:
-    """What lives, without what time alone changes."""
+    """Returns the live rows, without the columns that change with time alone."""
     workers = [row[:8] for row in tables.workers.values() if row.state != "gone"]
     return workers, [row[:8] for row in tables.claims.values() if row.state != "ended"]
 
 
 def _allowed(machine: Machine, id_: str, before: str | None, now: str, events: Iterable[EventRow], what: str) -> None:
-    """A change of state is in the machine's table, and the history has it. Several may have happened in one statement."""
-    told = {name for e in events if (e.worker if what == "worker" else e.claim) == id_ for name in (e.kind, e.also) if name}
-    ways = [t for t in machine.transitions if t.event in told]
+    """Check that the machine allows a change of state and that events record it. One statement may make several changes."""
+    kinds = {name for e in events if (e.worker if what == "worker" else e.claim) == id_ for name in (e.kind, e.also) if name}
+    ways = [t for t in machine.transitions if t.event in kinds]
     reached = {before}
     for _ in ways:
         reached |= {t.target for t in ways if (reached & set(t.sources)) or (None in reached and not t.sources)}
     if now not in reached or (now == before and not ways):
-        raise Broken("state", f"{id_} went from {before} to {now}, and its events are {sorted(told)}")
+        raise Broken("state", f"{id_} went from {before} to {now}, and its events are {sorted(kinds)}")

@@ -1,4 +1,4 @@
-"""One replica's way to the simulated cluster: requests travel, fail and come late; lists are stale or empty; hints get lost."""
+"""One replica's connection to the simulated cluster: requests take time, fail or arrive late; lists are stale; hints get lost."""
 
 import asyncio
 import random
@@ -16,12 +16,12 @@ from .world import Weather, World, WorldPod
 
 T = TypeVar("T")
 
-BOUND = 1.0  # seconds in which a protection is answered or given up: the port's promise
-RECONNECT = 5.0  # seconds until a watch that missed something asks for everything again
+BOUND = 1.0  # seconds until a protection must have returned, as the port promises
+RECONNECT = 5.0  # seconds until a watch that missed something lists everything again
 
 
 class Fate(NamedTuple):
-    """What becomes of one request. Always the same number of draws, so that a change of weather does not shuffle the rest."""
+    """What happens to one request. The number of draws is constant, so that a change of weather does not change later draws."""
 
     failing: float
     lost: float
@@ -51,7 +51,7 @@ class Fate(NamedTuple):
 
 
 class Watch:
-    """Hints on their way to one replica: late, twice, or never; then only a list of everything makes up for them."""
+    """Delivers hints to one replica: late, twice, or never. The next full list replaces lost hints."""
 
     def __init__(self, world: World, install: str, source: random.Random, partitioned: Callable[[], bool]) -> None:
         self._world = world
@@ -83,7 +83,7 @@ class Watch:
         self._woken.set()
 
     async def next(self) -> set[str]:
-        """Names that changed; all names, when it is time to list again. None while the cluster is out of reach."""
+        """Returns the names that changed, or all names when a full list is due. Returns none if that list cannot be read."""
         while not self._names:
             if (wait := self._list_at - self._world.clock.now()) <= 0:
                 return self._listed()
@@ -108,7 +108,7 @@ class Watch:
 
 
 class SimCluster:
-    """The Cluster port. A request, once sent, belongs to the world: it arrives though its sender was cancelled or killed."""
+    """Implements the Cluster port. A request that was sent still arrives if its sender is cancelled or killed."""
 
     declarations: Declarations | None = None
 
@@ -155,9 +155,9 @@ class SimCluster:
 
     async def verify(self, token: str) -> Identity | None:
         def look() -> Identity | None:
-            said = self._tokens.read(token)
-            pod = self._world.find(self.install, said.worker, said.uid) if said is not None else None
-            return said if pod is not None and pod.view().phase != "ended" else None
+            identity = self._tokens.read(token)
+            pod = self._world.find(self.install, identity.worker, identity.uid) if identity is not None else None
+            return identity if pod is not None and pod.view().phase != "ended" else None
 
         return await self._ask("verify", look)
 
@@ -168,10 +168,10 @@ class SimCluster:
         return []
 
     async def ensure(self, pools: Sequence[Pool]) -> None:
-        """Nothing that a simulated pod depends on."""
+        """Do nothing, because simulated pods need no other objects."""
 
     async def seal(self, name: str, uid: str) -> None:
-        """Simulated agents stay with their pods: there is nothing to seal."""
+        """Do nothing, because a simulated agent uses its control channel until its pod ends."""
 
     async def remembered(self) -> Remembered | None:
         return await self._ask("remembered", lambda: self._world.remembered(self.install))
@@ -223,7 +223,7 @@ class SimCluster:
         finally:
             self._world.watchers.remove(watch.tell)
 
-    # The way there and back
+    # Requests and answers
 
     def _draw(self) -> Fate:
         return Fate.draw(self._source, self._world.weather)
@@ -249,15 +249,15 @@ class SimCluster:
         late = may_be_late and fate.late < weather.late
 
         def arrive() -> None:
-            if self._partitioned() and not late:  # what is late has long left us, and waits in a queue over there
+            if self._partitioned() and not late:  # a late request has already left the replica
                 return
             if fate.failing < weather.failing:
                 back(ClusterUnavailable(f"{what}: 500 Internal Server Error"))
                 return
-            result = effect()  # what it raises is a checker's word, and ends the run
+            result = effect()  # an exception comes from a checker and ends the run
             if fate.lost >= weather.lost:
                 back(result)
-            elif fate.reset < 0.5:  # else nothing comes back at all
+            elif fate.reset < 0.5:  # otherwise there is no answer at all
                 reset = "connection reset after the request was sent"
                 back(OutcomeUnknown(f"{what}: {reset}") if write else ClusterUnavailable(f"{what}: {reset}"))
 

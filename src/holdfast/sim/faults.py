@@ -1,10 +1,10 @@
-"""Faults as data: a plan drawn from the seed, which can be written down, replayed, and made shorter."""
+"""Faults as data: a plan that is drawn from the seed and can be printed, replayed and shortened."""
 
 import random
 
 import msgspec
 
-# Every fault that we can name, and how long it may last, in seconds (0, 0: it is over at once).
+# Every kind of fault, and how long it may last, in seconds (0, 0: it has no duration).
 KINDS: dict[str, tuple[float, float]] = {
     # replicas
     "replica.crash": (0, 0),
@@ -61,7 +61,7 @@ KINDS: dict[str, tuple[float, float]] = {
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One misfortune: when, what, for how long; `pick` chooses whom, `amount` how much, both in 0…1."""
+    """One fault: when, what, and for how long. `pick` chooses its target and `amount` its strength, both in 0…1."""
 
     at: float
     kind: str
@@ -75,7 +75,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 def seed_of(text: str) -> str:
-    """A seed is a number, and perhaps the only faults that it may draw: `7`, `7@store.failover+pod.kill`."""
+    """Check a seed: a number, optionally with the only faults that it may draw, such as `7` or `7@store.failover+pod.kill`."""
     number, at, kinds = text.partition("@")
     if not number.isdecimal():
         raise ValueError(f"{text!r} is not a seed: a number, or a number and faults such as 7@store.failover+pod.kill")
@@ -85,7 +85,7 @@ def seed_of(text: str) -> str:
 
 
 def draw(seed: str, begin: float, length: float) -> list[Fault]:
-    """The plan of this seed: few kinds in some runs, so that one is met alone; many in others, so that they meet each other."""
+    """Returns the plan of this seed. Some runs have few kinds of faults, which then occur alone; others have many, combined."""
     source = random.Random(f"faults/{seed}")
     _, _, only = seed.partition("@")
     kinds = only.split("+") if only else list(KINDS)

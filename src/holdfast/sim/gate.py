@@ -1,4 +1,4 @@
-"""The way of a replica's statements to Postgres: delays, lost answers, outages; one statement at a time, in the seed's order."""
+"""Carry a replica's statements to Postgres, with delays, lost answers and outages. They run one by one, in the seed's order."""
 
 import asyncio
 import random
@@ -20,7 +20,7 @@ NAME = re.compile(r"holdfast_[0-9a-f]{8}\.(?!acting\()(\w+)\(|\b(INSERT INTO|UPD
 
 
 def name_of(sql: str) -> str:
-    """A statement in a word or two, for the trace."""
+    """Returns a short name of the statement, for the trace."""
     found = NAME.search(sql)
     if found is None:
         return "select"
@@ -28,23 +28,23 @@ def name_of(sql: str) -> str:
 
 
 class Line:
-    """One replica's connections: what can go wrong with them."""
+    """One replica's connections to Postgres, and their current faults."""
 
     def __init__(self, name: str, source: random.Random) -> None:
         self.name = name
         self.source = source
-        self.cut = False  # the replica is dead: nothing leaves it any more
+        self.cut = False  # the replica is dead, so it sends nothing
         self.away = False  # it cannot reach Postgres
-        self.slow = 0.002  # seconds a way, at most
+        self.slow = 0.002  # seconds at most, per direction
         self.flaky = 0.0  # share of statements whose connection breaks, before or after they took effect
-        self.after_effect: Callable[[], None] | None = None  # called once a statement has run, before its answer leaves
+        self.after_effect: Callable[[], None] | None = None  # called after each statement, before its answer is sent
         self.hears: asyncio.Queue[tuple[Kind, list[str]]] | None = None
 
 
 class Gate:
     def __init__(self, postgres: Postgres, clock: Callable[[], float]) -> None:
         self.postgres = postgres
-        self.clock = clock  # the database's own: it may jump
+        self.clock = clock  # the database's clock, which may jump
         self.down = False
         self.lines: list[Line] = []
         self.ran: Callable[[Line, str, list[asyncpg.Record] | BaseException], None] | None = None
@@ -65,7 +65,7 @@ class Gate:
 
     def _arrive(self, line: Line, sql: str, args: tuple[object, ...], answer: asyncio.Future[list[asyncpg.Record]]) -> None:
         if self.down or line.away:
-            # Refused at once, or silence until the client gives up.
+            # Refuse the connection, or do not answer until the client gives up.
             if line.source.random() < 0.8:
                 _tell(answer, ConnectionRefusedError("simulated"))
             return
@@ -94,7 +94,7 @@ class Gate:
         _tell(answer, result)
 
     def go_down(self) -> None:
-        """Postgres stops: answers on their way are lost, whatever their statements did."""
+        """Stop Postgres. Answers in transit are lost, although their statements took effect."""
         self.down = True
         for answer in self._travelling:
             _tell(answer, asyncpg.exceptions.ConnectionDoesNotExistError("simulated: the server went away"))
@@ -102,7 +102,7 @@ class Gate:
         self.deafen()
 
     def deafen(self) -> None:
-        """Connections that listened are gone; what was told meanwhile is missed."""
+        """Break the connections that listen. Notifications until they reconnect are lost."""
         for line in self.lines:
             if line.hears is not None:
                 queue = line.hears
@@ -113,7 +113,7 @@ class Gate:
             kind, _, ids = payload.partition(" ")
             for line in self.lines:
                 if kind == "c" and line is own:
-                    continue  # as PostgresNotices does: the replica that made the change signals it itself
+                    continue  # as in PostgresNotices, because the replica that made the change signals it itself
                 if line.hears is None or line.cut or line.away or line.source.random() < line.flaky:
                     continue
                 heard: Any = (kind, ids.split(" "))
@@ -139,7 +139,7 @@ class Connection:
 
 
 class Pool:
-    """As many connections as the real pool has: who comes when all are taken waits, and may give up."""
+    """Has as many connections as the real pool. A caller waits if all are in use, and may time out."""
 
     def __init__(self, gate: Gate, line: Line, size: int) -> None:
         self._connection = Connection(gate, line)
@@ -179,7 +179,7 @@ class Notices:
 
 
 class SimStore(PostgresStore):
-    """The real store; only the connections under it are the simulation's."""
+    """The real store. Only its connections are simulated."""
 
     def __init__(self, gate: Gate, line: Line, mark: Mark, size: int) -> None:
         super().__init__(Database(Pool(gate, line, size), "", mark))

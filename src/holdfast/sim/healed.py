@@ -1,4 +1,4 @@
-"""After everything healed: within its bound nothing leaks, every duty runs, every claim has an end or a reason."""
+"""Check the fleet after everything healed: within fixed bounds nothing leaks, every duty runs, and every claim has an end."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -11,9 +11,9 @@ from .tables import Tables, look
 if TYPE_CHECKING:
     from .run import Run
 
-LEAKS = 150.0  # seconds: the failure table's longest bound (90 s), the longest grace here (60 s)
-DUTIES = 60.0  # the slowest duty but one comes every 15 s
-CALM = 500.0  # the longest claim (5 min), a lease, a parked worker's TTL, the longest backoff of a pool (5 min) apart
+LEAKS = 150.0  # seconds: the failure table's longest bound (90 s) plus the longest grace here (60 s)
+DUTIES = 60.0  # seconds; the slowest duty except `prune` runs every 15 s
+CALM = 500.0  # seconds: the longest claim (5 min), a lease and a parked worker's TTL; or a pool's longest backoff (5 min)
 
 
 class Healed:
@@ -21,7 +21,7 @@ class Healed:
         self._run = run
 
     async def converge(self) -> None:
-        """Until nothing is wrong any more; what still is after its bound is a broken promise."""
+        """Wait until nothing is wrong. A problem that lasts longer than its bound is a broken promise."""
         since: dict[str, float] = {}
         while wrong := self._wrong():
             now = self._run.loop.time()
@@ -33,13 +33,13 @@ class Healed:
             await asyncio.sleep(2)
 
     async def _attend(self) -> None:
-        """What only a person may do: release the brake, and look after what was put into quarantine."""
+        """Do what only a person may do: release the brake, and remove quarantined pods."""
         run = self._run
         if run.gate.postgres.ask(run.gate.clock(), "SELECT brake_tripped_at FROM holdfast.installation")[0][0] is not None:
             await run.operator.release_brake()
         for name in run.quarantined:
             pod = run.world.pods.get(name)
-            speaks = pod is not None and pod.agent and not pod.token.endswith(FORGED)  # then it has to be adopted by its word
+            speaks = pod is not None and pod.agent and not pod.token.endswith(FORGED)  # then its reports must get it adopted
             if pod is not None and pod.install == INSTALL and pod.uid not in run.book.doing and not speaks:
                 run.world.vanish(pod)
         run.quarantined.clear()
@@ -60,7 +60,7 @@ class Healed:
                 and row.claim in tables.claims
                 and tables.claims[row.claim].state == "active"
                 and not pod.protected
-                and not tables.recovering  # its claim may have ended in what was lost: first that is compared
+                and not tables.recovering  # the claim may have ended in the lost commits, so recovery comes first
             ):
                 wrong.append(("P3", 30.0, f"{name} is busy and not protected"))
             elif row.state == "retiring" and pod.phase == "ended":

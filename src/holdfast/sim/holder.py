@@ -1,4 +1,4 @@
-"""Holders: tenants' programs that ask for workers, renew, release, vanish, and ask twice."""
+"""Simulate holders: tenants' programs that request workers, renew, release, disappear, and send requests twice."""
 
 import asyncio
 import contextlib
@@ -10,11 +10,11 @@ from .book import Book, Broken
 from .network import Network
 from .process import SimResponse, Unreachable
 
-PATIENCE = 600.0  # seconds after which a holder stops asking after its claim
+PATIENCE = 600.0  # seconds after which a holder stops waiting for its claim's end
 
 
 class Holder:
-    """One tenant's program. It goes on until it is told to stop, and then finishes what it has."""
+    """One tenant's program. It starts new stories until `stopping` is set, and then finishes the current one."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Holder:
         self._network = network
         self._book = book
         self._source = source
-        self._ended = ended  # whether the database has ended this claim, as of now
+        self._ended = ended  # returns whether this claim has ended in the database
         self._pace = pace
         self._count = 0
         self.stopping = False
@@ -47,7 +47,7 @@ class Holder:
     # Stories
 
     async def _job(self) -> None:
-        """Ask for work to be done, and look until it is."""
+        """Submit a job, and wait until it has ended."""
         body: dict[str, Any] = {"pool": "job", "command": ["work"], "payload": self._work(), "wait": "20s", "deadline": "300s"}
         if self._source.random() < 0.4:
             body["retry"], body["payload"]["retry"] = "lost", True
@@ -58,7 +58,7 @@ class Holder:
             await self._see_it_end(claim["id"])
 
     async def _bare(self) -> None:
-        """A worker without an agent: its holder says when it is done."""
+        """Use a worker without an agent, and release it when the work is done."""
         claim = await self._ask({"pool": "bare", "wait": "30s", "deadline": "200s"})
         if claim is not None and claim["state"] == "active":
             await asyncio.sleep(self._source.uniform(1, 60))
@@ -67,7 +67,7 @@ class Holder:
             await self._give_up(claim["id"])
 
     async def _session(self) -> None:
-        """Hold a worker, renew, give it back: sometimes late, sometimes twice, sometimes with an old fence."""
+        """Hold a worker, renew the claim, and release it: sometimes late, sometimes twice, sometimes with an old fence."""
         claim = await self._ask({"pool": "box", "wait": "30s", "deadline": "120s", "key": self._key()})
         if claim is None or claim["state"] != "active":
             if claim is not None:
@@ -85,17 +85,17 @@ class Holder:
             await self._release(claim["id"], claim["fence"])
 
     async def _keep(self) -> None:
-        """Never give it back: every protection has a ceiling."""
+        """Renew a claim and never release it, because its longest duration must end it."""
         claim = await self._ask({"pool": "box", "wait": "30s", "deadline": "60s"})
         while claim is not None and claim["state"] == "active" and await self._renew(claim["id"], claim["fence"]):
             await asyncio.sleep(self._source.uniform(5, 9))
 
     async def _vanish(self) -> None:
-        """Get a session and never come back: its lease ends it."""
+        """Get a session and never renew or release it, because its lease must end it."""
         await self._ask({"pool": "box", "wait": "30s", "deadline": "60s"})
 
     async def _twice(self) -> None:
-        """The same request by one key from two places at once; and another request by that key."""
+        """Send the same request with one key twice at the same time, and then a different request with that key."""
         body = {"pool": "job", "command": ["work"], "payload": self._work(), "wait": "5s", "deadline": "300s", "key": self._key()}
         await asyncio.gather(self._ask(body), self._ask(body))
         other = await self._call("POST", "/v1/claims", {**body, "command": ["other"]})
@@ -111,7 +111,7 @@ class Holder:
     # Requests
 
     async def _ask(self, body: dict[str, Any]) -> dict[str, Any] | None:
-        """The claim, once it is active or ended, or has waited long enough; None: we never learned of one."""
+        """Returns the claim when it is active or ended or has waited long enough. Returns None if no answer named a claim."""
         answer = await self._call("POST", "/v1/claims", body, again=3 if "key" in body else 1)
         if answer is None or answer.status >= 300:
             return None
@@ -124,7 +124,7 @@ class Holder:
             if seen is not None and seen.status == 200:
                 claim = seen.body
         if claim["state"] == "active" and claim.get("protected") is None:
-            raise Broken("P3", f"the holder of {claim['id']} is not told whether its worker is protected")
+            raise Broken("P3", f"the holder of {claim['id']} does not learn whether its worker is protected")
         return claim
 
     async def _see_it_end(self, claim: str) -> None:
@@ -132,7 +132,7 @@ class Holder:
         while _now() - began < PATIENCE and not self.stopping:
             seen = await self._call("GET", f"/v1/claims/{claim}", query="wait=30s&until=ended")
             if seen is not None and seen.status == 404 and claim not in self._book.forgotten:
-                raise Broken("P8", f"{claim} was accepted, and is not known any more")
+                raise Broken("P8", f"{claim} was accepted, but the server no longer knows it")
             if seen is not None and (seen.status == 404 or seen.body.get("state") == "ended"):
                 return
             await asyncio.sleep(1)

@@ -1,4 +1,4 @@
-"""The machinery of the simulated cluster: pods are placed, start, are told to end, end; and whoever watches is told."""
+"""The nodes of the simulated cluster: they place, start and end pods, and notify the watchers."""
 
 import random
 import uuid
@@ -11,7 +11,7 @@ from .loop import later
 from .pods import Clock, Node, Past, Weather, WorldPod
 
 Program = Coroutine[Any, Any, int]
-DRAIN_AGAIN = 5.0  # seconds between two tries of a drain, as kubectl does it
+DRAIN_AGAIN = 5.0  # seconds between two tries of a drain, as in kubectl
 
 
 def _in_its_own_task(pod: WorldPod, program: Program) -> Task[int]:
@@ -19,7 +19,7 @@ def _in_its_own_task(pod: WorldPod, program: Program) -> Task[int]:
 
 
 class Kubelets:
-    """The scheduler and the nodes' side of the cluster. `World` is the API's side, and the misfortunes'."""
+    """The scheduler's and the nodes' side of the cluster. `World` has the API's side and the faults."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Kubelets:
     ) -> None:
         self.clock = clock
         self.weather = weather
-        self.pods: dict[str, WorldPod] = {}  # by name, which is unique, as in a namespace
+        self.pods: dict[str, WorldPod] = {}  # by name; names are unique, as in a namespace
         self.nodes: dict[str, Node] = {}
         self.on_effect: list[Callable[[str, WorldPod], None]] = []  # called before each effect on a pod
         self.watchers: list[Callable[[WorldPod], None]] = []  # called after each change that the API shows
@@ -91,7 +91,7 @@ class Kubelets:
     async def _program(self, pod: WorldPod) -> int:
         try:
             code = await self._run(pod)
-        except Exception:  # a defect: the pod fails, and so does its task, for whoever owns it to see
+        except Exception:  # a bug: the pod fails, and its task raises, which ends the run
             self._exited(pod, 1)
             raise
         self._exited(pod, code)
@@ -99,12 +99,12 @@ class Kubelets:
 
     def _exited(self, pod: WorldPod, code: int) -> None:
         pod.task = None
-        if pod.alive:  # else it was killed before, and this is its echo
+        if pod.alive:  # otherwise it was killed before, and only its cancelled task ends here
             self._effect("exit", pod, f"exit code {code}")
             self._over(pod, code)
 
     def _mark(self, pod: WorldPod, grace: float, kind: str) -> None:
-        """The deletion mark. Grace can shrink, never grow; what has ended needs none."""
+        """Mark the pod as being deleted. A later mark can only shorten the grace. An ended pod is not marked."""
         if pod.view().phase == "ended" or (pod.terminating_at is not None and grace >= pod.grace):
             return
         self._effect(kind, pod, f"grace {grace:g}")
@@ -114,7 +114,7 @@ class Kubelets:
         self._obey(pod)
 
     def _obey(self, pod: WorldPod) -> None:
-        """What a kubelet does about a deletion mark, once it hears of it. A grace that has begun runs on without us."""
+        """Act on a deletion mark as the kubelet does when it sees the mark. A grace that has started continues by itself."""
         if pod.terminating_at is None or pod.held is not None or pod.phase == "ended":
             return
         if pod.phase == "pending":
@@ -133,7 +133,7 @@ class Kubelets:
             self._over(pod, code)
 
     def _over(self, pod: WorldPod, code: int | None) -> None:
-        """Its process is no more. Whether anybody is told is another matter."""
+        """End the pod's process. The API shows this only if the kubelet can report."""
         pod.phase, pod.ready, pod.exit_code, pod.ended_at = "ended", False, code, self.clock.wall()
         if pod.task is not None:
             pod.task.cancel()
@@ -152,7 +152,7 @@ class Kubelets:
             look(kind, pod)
 
     def _report(self, pod: WorldPod) -> None:
-        """A kubelet's word; one that is cut off keeps it for later."""
+        """Publish the kubelet's report, unless its node is cut off; then the report waits."""
         if pod.held is None:
             self._changed(pod)
 

@@ -1,4 +1,4 @@
-"""An event loop whose clock is virtual, and in which a seed decides whose turn it is."""
+"""An event loop with a virtual clock, in which the seed decides which process runs next."""
 
 import asyncio
 import heapq
@@ -11,13 +11,13 @@ from typing import Any
 
 
 class Owner:
-    """Whom a callback belongs to: one process of the simulated world. What it starts is its own as well."""
+    """The simulated process to which a callback belongs. Tasks that the callback starts belong to it too."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.paused = False
         self.ready: deque[asyncio.Handle] = deque()
-        self.tasks: dict[asyncio.Task[Any], None] = {}  # in the order of their birth: a set would be in any order
+        self.tasks: dict[asyncio.Task[Any], None] = {}  # a dict and not a set, because its order is always the same
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -28,14 +28,14 @@ OWNER: ContextVar[Owner] = ContextVar("owner", default=WORLD)
 
 
 class Standstill(Exception):
-    """Nothing is ready and no timer is set: the simulation waits for itself."""
+    """Nothing is ready and no timer is set, so the simulation would wait forever."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Runs what is ready; when nothing is, time jumps to the next timer. No real time passes, nothing is awaited from outside.
+    """Runs the callbacks that are ready; if there are none, time jumps to the next timer. It never waits in real time or for I/O.
 
-    For each owner callbacks run in the order in which they became ready, as asyncio promises; between owners, who are processes
-    of their own, any order may happen, and the seed's does.
+    The callbacks of one owner run in the order in which they became ready, as asyncio guarantees. Owners are separate processes,
+    so the seed chooses the order between them.
     """
 
     _scheduled: list[asyncio.TimerHandle]
@@ -65,7 +65,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._runnable.append(owner)
 
     def pause(self, owner: Owner) -> None:
-        """Its callbacks wait; its clock goes on, as it does for a process that is stopped."""
+        """Stop running the owner's callbacks. Its clock continues, as for a process that was stopped by SIGSTOP."""
         owner.paused = True
         if owner in self._runnable:
             self._runnable.remove(owner)
@@ -76,7 +76,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._runnable.append(owner)
 
     def watch(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
-        """An error in this task ends the run."""
+        """End the run if this task raises."""
         task.add_done_callback(self._look_at)
         return task
 
@@ -85,8 +85,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self.failed = self.failed or error
 
     def end_all(self) -> None:
-        """Nothing of a run may speak up in the next one. Its ports must be cut before."""
-        for _ in range(5):  # what is cancelled may start something in its `finally`
+        """Cancel all tasks, so that nothing of this run acts in the next run. The ports must be cut before."""
+        for _ in range(5):  # a cancelled task may start another in its `finally`
             tasks = asyncio.all_tasks(self)
             for task in tasks:
                 task.cancel()
@@ -124,18 +124,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
             raise failed
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass  # taken out when its time comes
+        pass  # removed when its time comes
 
     def _process_events(self, event_list: object) -> None:
-        raise AssertionError("nothing comes from outside")
+        raise AssertionError("a virtual loop has no I/O events")
 
     def _write_to_self(self) -> None:
-        pass  # nobody sleeps
+        pass  # the loop never sleeps, so it needs no wake-up
 
 
 @contextmanager
 def owned_by(owner: Owner) -> Iterator[None]:
-    """What is started within belongs to this owner."""
+    """Tasks that are started in this context belong to this owner."""
     token = OWNER.set(owner)
     try:
         yield
@@ -144,13 +144,13 @@ def owned_by(owner: Owner) -> Iterator[None]:
 
 
 def start(owner: Owner, work: Coroutine[Any, Any, Any], name: str | None = None) -> asyncio.Task[Any]:
-    """A task of this owner's."""
+    """Start a task that belongs to this owner."""
     with owned_by(owner):
         return asyncio.get_running_loop().create_task(work, name=name)
 
 
 def later(seconds: float, do: Callable[[], object]) -> asyncio.TimerHandle:
-    """The world does it then, whatever becomes of whoever asked for it."""
+    """Call this later as the world, so that it happens even if the calling process is dead by then."""
     context = copy_context()
     context.run(OWNER.set, WORLD)
     return asyncio.get_running_loop().call_later(seconds, do, context=context)
@@ -171,7 +171,7 @@ def _owned_task(
 
 
 def _keep(loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
-    """An error that nobody caught ends the run, instead of a line in a log."""
+    """End the run on an uncaught error. Otherwise asyncio would only log it."""
     error = about.get("exception")
     if isinstance(error, Exception) and isinstance(loop, VirtualLoop):
         loop.failed = loop.failed or error

@@ -1,4 +1,4 @@
-"""Run many seeds at once, a process for each core, on one Postgres."""
+"""Run many seeds at the same time, one process per core, on one Postgres."""
 
 import contextlib
 import multiprocessing
@@ -34,7 +34,7 @@ def shrunk(failed: Outcome, dsn: str) -> Outcome:
 
 
 def run_many(seeds: Iterable[str], dsn: str, jobs: int) -> Iterator[Outcome]:
-    """Outcomes as they come. A run that goes well keeps its trace to itself: thousands of lines need not travel."""
+    """Yield the outcomes as the runs finish. A run without failure sends no trace, because it has thousands of lines."""
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting = [pool.submit(_brief, seed, dsn) for seed in seeds]
         try:

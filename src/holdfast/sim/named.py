@@ -1,4 +1,4 @@
-"""Seeds that once broke a promise. They stay, each with what it found."""
+"""Seeds that once broke a promise, each named after the bug that it found. They are run forever."""
 
 NAMED: dict[str, str] = {
     "after the database's clock jumped back an orphan stayed young": "488597796",

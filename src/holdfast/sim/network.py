@@ -1,4 +1,4 @@
-"""How holders and agents reach replicas: any that answers, over a network that loses requests and answers."""
+"""The network between holders, agents and replicas. A call goes to any running replica; requests and answers can be lost."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ class Network:
     def __init__(self, processes: list[Process], source: random.Random) -> None:
         self._processes = processes
         self._source = source
-        self.lossy = 0.0  # share of requests that are lost, or whose answers are
+        self.lossy = 0.0  # share of requests that are lost or whose answers are lost
 
     async def call(
         self, method: str, path: str, token: str, body: Any = None, cut: Callable[[], bool] = lambda: False, query: str = ""
@@ -24,7 +24,7 @@ class Network:
             raise Unreachable("the request was lost")
         up = [process for process in self._processes if process.up]
         if not up:
-            raise Unreachable("no replica is there")
+            raise Unreachable("no replica is running")
         answer = await self._source.choice(up).request(method, path, token, body, query)
         await asyncio.sleep(self._source.uniform(0.0005, 0.005))
         if cut() or lost < self.lossy:

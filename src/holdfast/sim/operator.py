@@ -1,4 +1,4 @@
-"""The person at the console: pools, tenants and tokens at the start; rollouts, freezes and force while it runs."""
+"""Simulate the operator, who creates pools, tenants and tokens at the start, and then rolls out, freezes and uses force."""
 
 import asyncio
 import contextlib
@@ -60,7 +60,7 @@ class Operator:
             await self._insist("PUT", f"/v1/pools/{name}", self.specs[name])
 
     async def roll_out(self, pick: float) -> None:
-        """The template changes: free workers are replaced, busy ones finish."""
+        """Change a pool's template. Free workers are then replaced, and busy workers finish."""
         name = self._name(pick)
         worker = dict(self.specs[name].get("worker", {}))
         worker["activate"] = [f"v{self._source.randint(1, 10**6)}"]
@@ -72,7 +72,7 @@ class Operator:
         await self._insist("POST", f"/v1/pools/{name}/{'freeze' if on else 'thaw'}", {"reason": "simulated"} if on else {})
 
     async def delete_pool(self, pick: float) -> None:
-        """Deleted and made again under the same name: another pool at once."""
+        """Delete a pool and create a new pool with the same name soon after."""
         name = self._name(pick)
         await self._insist("DELETE", f"/v1/pools/{name}")
         await asyncio.sleep(self._source.uniform(0, 10))
@@ -95,7 +95,7 @@ class Operator:
                 await self._call("POST", f"/v1/workers/{chosen['id']}/retire", {"reason": "simulated"})
 
     async def settle(self) -> None:
-        """After everything healed: what only a person may do."""
+        """Do what only a person may do after everything healed: thaw the pools and release the brake."""
         for name in self.specs:
             await self._insist("PUT", f"/v1/pools/{name}", self.specs[name])
             await self._insist("POST", f"/v1/pools/{name}/thaw", {})

@@ -1,4 +1,4 @@
-"""What the simulated cluster is made of: pods, nodes, and the weather over them."""
+"""The parts of the simulated cluster: pods, nodes, and the weather, which sets how often things go wrong."""
 
 import asyncio
 import random
@@ -10,40 +10,41 @@ from ..model.pod import Phase, Pod, Stamp
 from ..model.pool import PoolSpec
 
 Range = tuple[float, float]
-FORGED = ".forged"  # how the token of an impostor ends
+FORGED = ".forged"  # the suffix of an impostor's token
 HORIZON = 600.0  # seconds of the past that a stale list can show
 
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Monotonic: what the running loop's time() says."""
+        """Returns the monotonic time of the running loop."""
 
     def wall(self) -> float:
-        """Unix time, as the cluster has it."""
+        """Returns the cluster's Unix time."""
 
 
 @dataclass
 class Weather:
-    """What goes wrong, and how often: faults change it over time. As made here it is calm. Shares are of 1, times in seconds."""
+    """What goes wrong, and how often. Faults change it over time; by default nothing goes wrong. Shares are 0…1, times in
+    seconds."""
 
     latency: Range = (0.001, 0.01)  # one way
-    timeout: float = 10.0  # a client's patience; 1 s where the port says so
-    failing: float = 0.0  # requests that fail before their effect: 429, 500
-    lost: float = 0.0  # answers that are lost after the effect
-    late: float = 0.0  # protect, clear and delete that happen long after their caller gave up
+    timeout: float = 10.0  # how long a client waits; 1 s where the port says so
+    failing: float = 0.0  # share of requests that fail before their effect (429, 500)
+    lost: float = 0.0  # share of answers that are lost after the effect
+    late: float = 0.0  # share of protect, clear and delete calls that take effect long after their caller gave up
     late_by: Range = (2.0, 180.0)
-    stale: float = 0.0  # lists that show the past
+    stale: float = 0.0  # share of lists that show the past
     stale_by: Range = (5.0, 120.0)
-    empty: float = 0.0  # lists that show nothing
-    quota: int | None = None  # pods that have not ended, everybody's
+    empty: float = 0.0  # share of lists that are empty by mistake
+    quota: int | None = None  # the maximum number of pods of all installations that have not ended
     start: Range = (0.5, 5.0)
     image_errors: float = 0.0
-    crashes: float = 0.0  # pods that end soon after their start
+    crashes: float = 0.0  # share of pods that crash soon after their start
     crash_after: Range = (0.1, 10.0)
-    stubborn: float = 0.0  # pods that ignore SIGTERM
+    stubborn: float = 0.0  # share of pods that ignore SIGTERM
     hint_delay: Range = (0.001, 0.05)
     hints_doubled: float = 0.0
-    hints_dropped: float = 0.0  # made good by the next relist only
+    hints_dropped: float = 0.0  # share of hints that are lost until the next relist
     relist: float = 300.0
 
 
@@ -51,13 +52,13 @@ class Weather:
 class Node:
     name: str
     cordoned: bool = False
-    partitioned: bool = False  # it runs on, and nobody hears of it
+    partitioned: bool = False  # it keeps running but cannot report
     dead: bool = False
     draining: bool = False
 
 
 class SimResult(NamedTuple):
-    """What an agent stored of its claim's command."""
+    """The result of a claim's command, as its agent stored it."""
 
     claim: str
     fence: int
@@ -65,7 +66,7 @@ class SimResult(NamedTuple):
 
 
 class Status(NamedTuple):
-    """What a kubelet reports."""
+    """A kubelet's report about a pod."""
 
     phase: Phase
     ready: bool
@@ -77,7 +78,7 @@ class Status(NamedTuple):
 
 @dataclass(eq=False)
 class WorldPod:
-    """The truth about one pod. `view()` is what the API shows of it, which is less while its node is cut off."""
+    """The true state of one pod. `view()` is what the API shows, which is outdated while its node is cut off."""
 
     name: str
     uid: str
@@ -88,7 +89,7 @@ class WorldPod:
     epoch: int
     spec: PoolSpec
     created_at: float
-    luck: random.Random  # a stream of its own: what happens elsewhere does not change it
+    luck: random.Random  # the pod's own random stream, so that other events do not change it
     token: str = ""
     node: Node | None = None
     phase: Phase = "pending"
@@ -98,14 +99,14 @@ class WorldPod:
     grace: float = 0.0
     stamp: Stamp | None = None
     protected: bool = False
-    exit_code: int | None = None  # of the container
+    exit_code: int | None = None  # the container's
     ended_at: float = 0.0
     result: SimResult | None = None  # set by its agent
     trouble: str | None = None
     stubborn: bool = False
     asked: asyncio.Event = field(default_factory=asyncio.Event)  # SIGTERM has arrived
     task: asyncio.Task[Any] | None = None
-    held: Status | None = None  # the last report of a kubelet that cannot report
+    held: Status | None = None  # the last report before the node was cut off; None while it can report
 
     @property
     def worker(self) -> str:
@@ -117,12 +118,13 @@ class WorldPod:
 
     @property
     def alive(self) -> bool:
-        """Whether its process really runs, whatever the API shows."""
+        """Whether the process really runs. The API may show something else."""
         return self.phase == "running"
 
     @property
     def cut(self) -> bool:
-        """Its network calls fail: its node is partitioned, or it is dead and only its `finally` still runs."""
+        """Whether its network calls fail, because its node is partitioned or because only the `finally` of a dead pod still
+        runs."""
         return not self.alive or (self.node is not None and self.node.partitioned)
 
     @property
@@ -134,23 +136,23 @@ class WorldPod:
         return self.view().exit_fence
 
     def view(self) -> Pod:
-        """By the rules of the local backend: an exit code is a claim's, or it is not shown."""
-        told = self.held or self.status
-        ended, result = told.phase == "ended", told.result
-        code, fence, trouble = None, None, None if ended else told.trouble
+        """Returns the pod as the API shows it. As in the local backend, an exit code is shown only if it belongs to a claim."""
+        shown = self.held or self.status
+        ended, result = shown.phase == "ended", shown.result
+        code, fence, trouble = None, None, None if ended else shown.trouble
         if result is not None:
             code, fence = result.exit_code, result.fence
         elif ended and not self.agent:
-            code = told.exit_code
-            if code is not None and self.stamp is not None and self.stamp.at <= told.ended_at:
+            code = shown.exit_code
+            if code is not None and self.stamp is not None and self.stamp.at <= shown.ended_at:
                 fence = self.stamp.fence
         if ended and self.terminating_at is None and result is None:
-            trouble = told.trouble
-            if trouble is None and self.agent and told.exit_code:
-                trouble = f"the agent exited with {told.exit_code}"
+            trouble = shown.trouble
+            if trouble is None and self.agent and shown.exit_code:
+                trouble = f"the agent exited with {shown.exit_code}"
         return Pod(
             name=self.name, uid=self.uid, worker=self.name, install=self.install, pool_id=self.pool_id, pool=self.pool,
-            revision=self.revision, phase=told.phase, version=str(self.version), created_at=self.created_at, ready=told.ready,
+            revision=self.revision, phase=shown.phase, version=str(self.version), created_at=self.created_at, ready=shown.ready,
             terminating=self.terminating_at is not None, schedulable=self.node is None or not self.node.cordoned,
             node=self.node.name if self.node is not None else None, stamp=self.stamp, protected=self.protected,
             epoch=self.epoch, exit_code=code, exit_fence=fence, trouble=trouble,
@@ -158,7 +160,7 @@ class WorldPod:
 
 
 class Past:
-    """What the API showed at each moment of the last minutes."""
+    """Stores what the API showed at each moment of the last HORIZON seconds."""
 
     def __init__(self) -> None:
         self._changes: deque[tuple[float, str, Pod | None]] = deque()

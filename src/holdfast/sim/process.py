@@ -1,4 +1,4 @@
-"""One replica as a process of the simulated world: it boots, serves, pauses, crashes and is replaced."""
+"""One replica as a process of the simulated world. It can boot, serve, pause, crash and be replaced."""
 
 import asyncio
 import random
@@ -19,7 +19,7 @@ CLIENT_TIMEOUT = 75.0  # seconds; longer than every wait that the server allows
 
 
 class Unreachable(Exception):
-    """No answer: the request may or may not have been served."""
+    """There was no answer. The request may or may not have been served."""
 
 
 class SimResponse(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class SimResponse(msgspec.Struct, frozen=True):
 
 
 class Clock:
-    """What a replica's own clocks show."""
+    """The clocks of one replica."""
 
     def __init__(self, loop: VirtualLoop, epoch: float) -> None:
         self._loop = loop
@@ -43,7 +43,7 @@ class Clock:
 
 
 class Process:
-    """A replica. Everything in it is put together by the production wiring."""
+    """A replica. The production wiring builds everything in it."""
 
     def __init__(
         self, name: str, gate: Gate, clock: Clock, source: random.Random, cluster: Callable[["Process"], Cluster]
@@ -83,7 +83,7 @@ class Process:
         self.wired.replica.start()
 
     def crash(self) -> None:
-        """As by SIGKILL. The ports are cut first, so that no `finally` can write any more."""
+        """End the replica as by SIGKILL. The ports are cut first, so that no `finally` can write."""
         if self.dead:
             return
         self.dead, self.line.cut, self.wired = True, True, None
@@ -96,12 +96,12 @@ class Process:
             task.cancel()
 
     def did_something(self) -> None:
-        """An effect on the cluster was made, and its caller is about to hear of it."""
+        """Called after an effect on the cluster, before its caller gets the answer."""
         if self.line.after_effect is not None:
             self.line.after_effect()
 
     async def stop(self) -> None:
-        """As by SIGTERM: who waits is answered, terms are given back."""
+        """End the replica as by SIGTERM: waiting requests are answered, and terms are given back."""
         wired = self.wired
         if wired is None or self.dead:
             return
@@ -120,9 +120,9 @@ class Process:
         loop.resume(self.owner)
 
     async def request(self, method: str, path: str, token: str, body: Any = None, query: str = "") -> SimResponse:
-        """One HTTP request, served by the replica's own task."""
+        """Send one HTTP request, which a task of the replica serves."""
         if self.dead or self.wired is None:
-            raise Unreachable(f"{self.name} is not there")
+            raise Unreachable(f"{self.name} is not running")
         serving = start(self.owner, self._serve(self.wired, method, path, token, body, query), name=f"{method} {path}")
         try:
             async with asyncio.timeout(CLIENT_TIMEOUT):
@@ -131,7 +131,7 @@ class Process:
             raise Unreachable("no answer") from None
         finally:
             if not serving.done():
-                serving.cancel()  # the caller hung up
+                serving.cancel()  # the caller disconnected
         if serving.cancelled():
             raise Unreachable(f"{self.name} died")
         answer: SimResponse = serving.result()
@@ -162,7 +162,7 @@ class Process:
         async def receive() -> dict[str, Any]:
             nonlocal given
             if given:
-                await asyncio.get_running_loop().create_future()  # connected until the caller hangs up
+                await asyncio.get_running_loop().create_future()  # stay connected until the caller disconnects
             given = True
             return {"type": "http.request", "body": content, "more_body": False}
 

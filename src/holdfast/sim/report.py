@@ -1,4 +1,4 @@
-"""Say what a run found, so that a person can act on it."""
+"""Describe what a run found, so that a person can act on it."""
 
 import shutil
 
@@ -8,12 +8,12 @@ LAST = 40  # lines of the trace
 
 
 def describe(outcome: Outcome, shorter: Outcome | None = None) -> str:
-    """A failing run: seed, step, promise, the faults that matter, and the last events."""
+    """Returns the description of a failing run: seed, step, promise, the faults that matter, and the last events."""
     assert outcome.failure is not None
     shown = shorter if shorter is not None and shorter.failure is not None else outcome
     assert shown.failure is not None
     rule = "─" * min(100, shutil.get_terminal_size((100, 24)).columns)
-    told = [line for line in shown.lines if not line[11:].startswith("sql")]
+    events = [line for line in shown.lines if not line[11:].startswith("sql")]
     cut = f"{len(shown.faults)} of {len(outcome.faults)} faults are enough" if shorter is not None else "its faults"
     return "\n".join(
         [
@@ -23,7 +23,7 @@ def describe(outcome: Outcome, shorter: Outcome | None = None) -> str:
             f"{cut}:",
             *(f"  {fault}" for fault in shown.faults),
             f"the last events{' of the shorter run' if shorter is not None else ''}:",
-            *(f"  {line}" for line in told[-LAST:]),
+            *(f"  {line}" for line in events[-LAST:]),
             f"again: make sim SEED={outcome.seed}",
             rule,
         ]

@@ -1,4 +1,4 @@
-"""One run: a fleet put together from a seed, its faults, the checks; then everything heals, and must converge."""
+"""Run one seed: build a fleet, apply the seed's faults and check the promises. Then heal everything; the fleet must converge."""
 
 import asyncio
 import gc
@@ -37,12 +37,12 @@ from .trace import Trace
 from .world import World
 
 EPOCH = 1_800_000_000.0
-BEGIN = 1000.0  # virtual seconds at which a run begins
+BEGIN = 1000.0  # virtual time at which a run begins, in seconds
 WARM_UP, CHAOS = 30.0, 240.0
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """What a run found."""
+    """The broken promise that a run found."""
 
     promise: str
     what: str
@@ -71,7 +71,7 @@ class WorldClock:
 
 
 class Watched(SimCluster):
-    """A replica's cluster, with an ear for what it was told."""
+    """A replica's cluster that reports refusals to the checks, and effects to the replica's process."""
 
     def __init__(
         self, run: "Run", process: Process, source: random.Random, away: Callable[[], bool], cut: Callable[[], bool]
@@ -120,19 +120,19 @@ class Run:
         self.book = Book()
         self.agents: dict[str, Owner] = {}
         self.processes: list[Process] = []
-        self.quarantined: dict[str, None] = {}  # in the order in which they were
+        self.quarantined: dict[str, None] = {}  # names of quarantined pods, in order
         self._bad = self.stream("habits").choice((0.0, 0.05, 0.25))
         self._event = 0
         self._unlooked = 0
 
     def stream(self, name: str) -> random.Random:
-        """Chance for one part of the run, the same whatever the others draw."""
+        """Returns the random source of one part of the run. It does not depend on what other parts draw."""
         return random.Random(f"{self.seed}/{name}")
 
     def run(self) -> Outcome:
         structlog.configure(processors=[self._logged], wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
         gc.collect()
-        gc.disable()  # a collection at a moment of its own choosing would make it part of the run
+        gc.disable()  # a collection at a random moment could change the run
         failure = None
         try:
             self.loop.run_until_complete(self._story())
@@ -177,7 +177,7 @@ class Run:
 
     def _process(self, name: str) -> Process:
         def cluster(process: Process) -> Cluster:
-            line = process.line  # of this boot: a later one has another
+            line = process.line  # the line of this boot; each boot has a new one
             source = self.stream(f"{name}/cluster/{process.boots}")
             return Watched(self, process, source, lambda: process.cluster_away, lambda: line.cut)
 
@@ -196,7 +196,7 @@ class Run:
         return self._bare(pod)
 
     async def _bare(self, pod: WorldPod) -> int:
-        """A program without an agent: it runs until it is asked to end."""
+        """Run a program without an agent, until SIGTERM."""
         await pod.asked.wait()
         return 0
 
@@ -217,14 +217,14 @@ class Run:
     def lift_outage(self) -> None:
         self.gate.down = False
 
-    # What is looked at after each step
+    # Checks after each step
 
     def _ran(self, line: Line, sql: str, result: list[asyncpg.Record] | BaseException) -> None:
         name = name_of(sql)
         if name == "compared_beat" and not isinstance(result, BaseException):
             self.checks.heard()
-        said = type(result).__name__ if isinstance(result, BaseException) else str(len(result))
-        self.trace.line("sql", line.name, f"{name} {said}")
+        outcome = type(result).__name__ if isinstance(result, BaseException) else str(len(result))
+        self.trace.line("sql", line.name, f"{name} {outcome}")
         self._unlooked += 1
         if name.startswith(("from ", "select")) and self._unlooked < 25:
             return  # a read
@@ -236,14 +236,14 @@ class Run:
             for event in self.checks.spread:
                 if event.kind == "pod.quarantined" and event.worker:
                     self.quarantined[event.worker] = None
-                about = " ".join(word for word in (event.claim, event.worker, event.also) if word)
+                about = " ".join(part for part in (event.claim, event.worker, event.also) if part)
                 self.trace.line("event", event.kind, f"{about} {event.reason}".strip())
 
     def _note(self, kind: str, text: str) -> None:
         self.trace.line("cluster", kind, text)
 
     def _logged(self, _logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        """What the product logs belongs to the trace; an exception that it did not expect is a defect."""
+        """Add the product's log lines to the trace. A logged exception is a bug and ends the run."""
         self.trace.line("log", method, str(event["event"]))
         error = sys.exc_info()[1] if event.get("exc_info") else None
         if error is not None:
@@ -254,7 +254,7 @@ class Run:
         raise structlog.DropEvent
 
     def _dispose(self) -> None:
-        """Nothing of a run may speak up in the next one."""
+        """Cut all ports and cancel all tasks, so that nothing of this run acts in the next run."""
         self.gate.down, self.gate.ran = True, None
         self.world.on_effect.clear()
         for process in self.processes:

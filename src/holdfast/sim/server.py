@@ -1,4 +1,4 @@
-"""A real Postgres for simulations: databases made from a migrated template, and statements that run in no virtual time."""
+"""A real Postgres for simulations. Databases are copies of a migrated template, and statements take no virtual time."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 INSTALL = "i-sim"
 TEMPLATE = "sim_template"
-# Durability is not what is simulated, and neither plans nor the order of rows may depend on when a janitor came by.
+# We do not simulate durability. Autovacuum is off, because query plans and the order of rows must not depend on when it ran.
 SETTINGS = ("fsync = off", "synchronous_commit = off", "full_page_writes = off", "autovacuum = off", "max_connections = 50")
 VIRTUAL_NOW = """
 CREATE OR REPLACE FUNCTION holdfast.now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
@@ -24,7 +24,7 @@ $$SELECT to_timestamp(current_setting('holdfast.now')::float8)$$;
 
 
 class Inner:
-    """A second event loop, run to the end of one question while the virtual one stands still."""
+    """A second event loop, which runs one query to its end while the virtual loop stands still."""
 
     def __init__(self) -> None:
         self._loop = uvloop.new_event_loop()
@@ -42,11 +42,11 @@ class Inner:
 
 
 def launch(folder: Path) -> EmbeddedPostgres:
-    """A server with a migrated template in it."""
+    """Start a server that contains a migrated template."""
     server = EmbeddedPostgres(folder / "postgres", find_binaries())
     server.start()
     asyncio.run(_prepare(server.dsn))
-    server.stop()  # some of the settings are read at the start only
+    server.stop()  # some of the settings are read only at the start
     server.start()
     return server
 
@@ -74,7 +74,7 @@ def named(dsn: str, database: str) -> str:
 
 
 class Postgres:
-    """One run's database, asked from within the virtual loop."""
+    """The database of one run, queried from the virtual loop."""
 
     def __init__(self, dsn: str, name: str) -> None:
         self._dsn = dsn
@@ -87,11 +87,11 @@ class Postgres:
         self._connection = self._inner.run(self._connect())
 
     def ask(self, now: float, sql: str, *args: object) -> list[asyncpg.Record]:
-        """Run one statement at this virtual moment."""
+        """Run one statement at this virtual time."""
         return self._inner.run(self._ask(now, sql, args))
 
     def copy(self) -> str:
-        """The database as it is now, put aside."""
+        """Copy the database as it is now. Returns the copy's name."""
         self._copies += 1
         aside = f"{self._name}_{self._copies}"
         self._inner.run(self._connection.close())
@@ -100,7 +100,7 @@ class Postgres:
         return aside
 
     def put_back(self, aside: str) -> None:
-        """What was put aside takes the database's place: everything since then is lost."""
+        """Replace the database by this copy. Everything written since then is lost."""
         self._inner.run(self._connection.close())
         self._admin(f'DROP DATABASE "{self._name}" WITH (FORCE)', f'ALTER DATABASE "{aside}" RENAME TO "{self._name}"')
         self._connection = self._inner.run(self._connect())
@@ -121,12 +121,12 @@ class Postgres:
 
     async def _connect(self) -> asyncpg.Connection:
         self._now = 0.0
-        # The settings of the real pool, so that what it refuses is refused here.
+        # The settings of the real pool, so that statements which it refuses are refused here too.
         settings = {"jit": "off", "statement_timeout": "10s", "lock_timeout": "5s"}
         connection = await asyncpg.connect(
             named(self._dsn, self._name), timeout=10, statement_cache_size=1000, server_settings=settings
         )
-        # To itself a session tells what it notified before it is ready for the next statement: nothing arrives late.
+        # Postgres delivers a session's own notifications before it is ready for the next statement, so none arrives late.
         await connection.add_listener("holdfast", lambda _c, _p, _n, payload: self.heard.append(payload))
         return connection
 

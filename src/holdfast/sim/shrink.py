@@ -1,4 +1,4 @@
-"""Make a failing run shorter: leave faults out as long as the same promise is still broken."""
+"""Shorten a failing run: leave out faults as long as the same promise is still broken."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from .run import Outcome
 
 
 def shrink(failed: Outcome, run: Callable[[list[Fault]], Outcome], tries: int = 40) -> Outcome:
-    """The shortest failing run found: first large parts of the plan are left out, then single faults."""
+    """Returns the shortest failing run found. First large parts of the plan are left out, then single faults."""
     assert failed.failure is not None
     best, part = failed, max(1, len(failed.faults) // 2)
     while tries > 0 and best.faults:

@@ -1,4 +1,4 @@
-"""What the database says after a statement: rows that live, rows that just changed, and the events since the last look."""
+"""Read the database after a statement: the live rows, the rows that just changed, and the events since the last read."""
 
 from typing import Any, NamedTuple
 
@@ -57,8 +57,8 @@ class Tables(msgspec.Struct, frozen=True):
     events: list[EventRow]
     over: list[str]  # tenants with more live claims than their cap
     crowded: list[str]  # pools with more workers than their max, by id
-    warm: dict[str, int]  # what live pools want, by id
-    braked: str | None  # more endings than the brake lets pass
+    warm: dict[str, int]  # the `warm` of live pools, by id
+    braked: str | None  # set if there were more endings than the brake allows
     epoch: int
     recovering: bool
 

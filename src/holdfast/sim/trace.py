@@ -1,4 +1,4 @@
-"""The trace of a run: one aligned line an event, the same bytes for the same seed."""
+"""The trace of a run: one aligned line per event, and the same bytes for the same seed."""
 
 import hashlib
 from collections.abc import Callable

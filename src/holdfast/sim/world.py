@@ -1,4 +1,4 @@
-"""The simulated cluster itself: its pods and nodes, and all that befalls them. Replicas share it, and it outlives them."""
+"""The simulated cluster: its pods and nodes, and everything that happens to them. All replicas share it, and it outlives them."""
 
 import random
 from asyncio import Task
@@ -16,13 +16,13 @@ from .pods import Clock, Node, Range, SimResult, Status, Weather, WorldPod
 
 __all__ = ["FOREIGN", "Clock", "Node", "Program", "Range", "SimResult", "Status", "Weather", "World", "WorldPod"]
 
-YOUNG = 60.0  # seconds; the output of a claim made after `keep` was read must not be taken for an old one
+YOUNG = 60.0  # seconds; a younger output may belong to a claim that was made after `keep` was read
 FOREIGN = "somebody-else"
 
 
 class World(Kubelets):
-    """Everything here takes effect at once. Notes and observers come *before* the effect, so that a checker sees what it is
-    done to."""
+    """Everything here takes effect immediately. Notes and observers are called *before* the effect, so that a checker sees the
+    pod as it was."""
 
     def __init__(
         self,
@@ -40,14 +40,14 @@ class World(Kubelets):
         self._outputs: dict[str, tuple[bytes, bool, float]] = {}
         self._marks: dict[str, Remembered] = {}
 
-    # What replicas ask for
+    # Requests of replicas
 
     def find(self, install: str, name: str, uid: str | None = None) -> WorldPod | None:
         pod = self.pods.get(name)
         return pod if pod is not None and pod.install == install and uid in (None, pod.uid) else None
 
     def listed(self, install: str, ago: float = 0.0) -> list[Pod]:
-        """All pods of this installation, by name; as a cache would say that is `ago` seconds behind."""
+        """Returns all pods of this installation, sorted by name, as they were `ago` seconds ago."""
         shown = self._past.at(self.clock.now() - ago) if ago > 0 else {name: pod.view() for name, pod in self.pods.items()}
         return [shown[name] for name in sorted(shown) if shown[name].install == install]
 
@@ -70,13 +70,13 @@ class World(Kubelets):
         return pod.view()
 
     def protect(self, install: str, name: str, uid: str, stamp: Stamp) -> Pod | None:
-        """No version guards it, as none guards a merge patch: one that comes late overwrites a younger stamp."""
+        """Stamp and protect the pod. There is no version check, as in a merge patch, so a late call overwrites a newer stamp."""
         pod = self.find(install, name, uid)
         if pod is None:
             return None
         kept = pod.stamp
         again = kept is not None and (kept.owner, kept.claim, kept.fence) == (stamp.owner, stamp.claim, stamp.fence)
-        if not (again and pod.protected):  # else nothing changes, and the version neither
+        if not (again and pod.protected):  # otherwise nothing changes, and the version stays the same
             self._effect("protect", pod, f"{stamp.claim}/{stamp.fence}")
             pod.stamp, pod.protected = msgspec.structs.replace(stamp, at=self.clock.wall()), True
             self._changed(pod)
@@ -84,7 +84,7 @@ class World(Kubelets):
 
     def clear(self, install: str, name: str, uid: str, version: str) -> bool:
         pod = self.find(install, name, uid)
-        if pod is None or version not in (str(pod.version), ""):  # without a version the real one asks nothing, either
+        if pod is None or version not in (str(pod.version), ""):  # without a version the real API does not check either
             self._note("clear-refused", f"{name} at {version}, is at {pod.version if pod is not None else 'nothing'}")
             return False
         self._effect("clear", pod, f"at {version}")
@@ -108,7 +108,7 @@ class World(Kubelets):
         return Output(data[offset : offset + limit], offset, len(data), truncated)
 
     def put_output(self, claim: str, data: bytes, *, truncated: bool = False, age: float = 0.0) -> None:
-        """All that a claim's command has printed so far."""
+        """Store everything that a claim's command has printed so far."""
         self._outputs[claim] = data, truncated, self.clock.now() - age
 
     def prune_output(self, keep: set[str]) -> int:
@@ -124,18 +124,18 @@ class World(Kubelets):
     def remembered(self, install: str) -> Remembered | None:
         return self._marks.get(install)
 
-    # What befalls pods
+    # Faults of pods
 
     def living(self) -> list[WorldPod]:
-        """Pods whose process has not ended, foreign ones too, in the order of their birth."""
+        """Returns the pods whose process has not ended, including foreign pods, in the order of their creation."""
         return [pod for pod in self.pods.values() if pod.phase != "ended"]
 
     def kill(self, pod: WorldPod, exit_code: int = 137) -> None:
-        """Its container is terminated: out of memory, a crash."""
+        """Terminate the pod's container, as after a crash or when it is out of memory."""
         self._die(pod, exit_code)
 
     def vanish(self, pod: WorldPod) -> None:
-        """Its object is gone at once, and its process with it."""
+        """Remove the pod's object and its process immediately."""
         if self.pods.get(pod.name) is pod:
             self._effect("vanish", pod)
             del self.pods[pod.name]
@@ -144,7 +144,8 @@ class World(Kubelets):
             self._changed(pod, there=False)
 
     def evict(self, pod: WorldPod, grace: float = 30.0, *, force: bool = False) -> bool:
-        """Somebody else wants it gone. A budget protects it from the Eviction API; nothing does from `force`, a direct DELETE."""
+        """Delete the pod as another client would. A budget protects it from the Eviction API, but not from `force`, a direct
+        DELETE."""
         if pod.protected and not force:
             self._note("evict-refused", pod.name)
             return False
@@ -152,7 +153,7 @@ class World(Kubelets):
         return True
 
     def create_foreign(self, name: str) -> WorldPod:
-        """A pod of another installation, on a node that no misfortune finds: whatever happens to it is our doing."""
+        """Create a pod of another installation, on a node without faults. So every change of it is caused by our replicas."""
         pod = self._born(name, FOREIGN, PoolSpec(), "p-foreign", "foreign", "r-foreign", 1)
         pod.node, pod.phase = Node("elsewhere"), "running"
         self.pods[name] = pod
@@ -161,10 +162,10 @@ class World(Kubelets):
         return pod
 
     def foreign_touched(self) -> list[str]:
-        """Names of foreign pods that are not exactly as they were made: must be none, always."""
+        """Returns the names of foreign pods that are not exactly as they were created. There must never be one."""
         return [p.name for p, version in self._foreign if self.pods.get(p.name) is not p or not p.alive or p.version != version]
 
-    # What befalls nodes
+    # Faults of nodes
 
     def add_node(self, name: str) -> Node:
         self.nodes[name] = node = Node(name)
@@ -182,13 +183,13 @@ class World(Kubelets):
         self.cordon(node, False)
 
     def drain(self, node: Node, grace: float = 30.0) -> None:
-        """Cordon it, and ask again and again until nothing is left: what is protected is waited for."""
+        """Cordon the node, and evict its pods repeatedly until none is left. Protected pods are waited for."""
         self.cordon(node)
         node.draining = True
         self._drain(node, lambda pod: self.evict(pod, grace))
 
     def partition(self, node: Node) -> None:
-        """Its processes run on, and its kubelet neither reports nor hears."""
+        """Cut the node off. Its processes continue, but its kubelet neither sends nor receives anything."""
         self._note("partition", node.name)
         node.partitioned = True
         for pod in self.on(node):
@@ -207,7 +208,7 @@ class World(Kubelets):
         self._place_waiting()
 
     def die(self, node: Node, gc: float = 40.0) -> None:
-        """Its processes are dead now. The API shows them running until the collector comes, `gc` seconds later."""
+        """Kill the node's processes now. The API shows them as running until they are garbage-collected, `gc` seconds later."""
         self._note("node-death", node.name)
         node.dead = True
         lost = self.on(node)

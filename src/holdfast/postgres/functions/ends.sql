@@ -1,6 +1,7 @@
--- How claims end and workers leave: one guarded change each, with its event, and the brake in front of them.
+-- End claims and retire workers. Each is one guarded change with its event, and the brake is checked before it.
 
--- P7's brake: NULL means "go on", else why not now. Counts what we end by ourselves in ten minutes; a person releases it.
+-- Checks the brake (P7) and counts this ending. Returns NULL if the ending is allowed, otherwise 'braked'. It counts the endings
+-- by Holdfast's own decision in the last ten minutes. A tripped brake stays until a person releases it.
 CREATE FUNCTION @fn.braked(p_kind text, p_id text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     i holdfast.installation;
@@ -30,19 +31,22 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- Returns the interval of a duration such as '1h30m'.
 CREATE FUNCTION @fn.duration(p_text text) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(sum(make_interval(secs => part[1]::float * CASE part[2]
         WHEN 'ms' THEN 0.001 WHEN 's' THEN 1 WHEN 'm' THEN 60 ELSE 3600 END)), interval '0')
     FROM regexp_matches(p_text, '([0-9]+)(ms|s|m|h)', 'g') AS part
 $$;
 
--- The TTL chain: claim, tenant, pool; clamped by the pool.
+-- Returns how long the worker may stay parked: the claim's TTL, otherwise the tenant's, otherwise the pool's, and at most the
+-- pool's maxTTL.
 CREATE FUNCTION @fn.park_ttl(c holdfast.claim, p holdfast.pool) RETURNS interval LANGUAGE sql AS $$
     SELECT least(coalesce(c.park_ttl, (SELECT park_ttl FROM holdfast.tenant WHERE name = c.tenant),
                           @fn.duration(p.spec #>> '{park,ttl}')), @fn.duration(p.spec #>> '{park,maxTTL}'))
 $$;
 
--- Where a worker goes when its claim ends: back (nothing was delivered), parked for its tenant, or retiring.
+-- Returns the worker's next state when its claim leaves it: its state before the claim (if nothing was delivered), parked for its
+-- tenant, or retiring.
 CREATE FUNCTION @fn.onward(w holdfast.worker, c holdfast.claim, p_outcome text, p_keep boolean) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -66,7 +70,8 @@ BEGIN
     RETURN 'parked';
 END $$;
 
--- Move the worker of a claim that left it. The guard is the claim itself: a worker that has moved on is not touched.
+-- Moves the worker of a claim to its next state and returns the event's kind. A worker that no longer has this claim is not
+-- changed, and NULL is returned.
 CREATE FUNCTION @fn.leave(c holdfast.claim, p_outcome text, p_keep boolean, p_reason text) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -86,9 +91,9 @@ BEGIN
         state = v_to, version = version + 1, claim_id = NULL, held_from = NULL, state_since = t, state_heard = h,
         delivered = CASE WHEN v_to = 'warm' THEN false ELSE delivered END,
         tenant = CASE WHEN v_to = 'warm' THEN NULL ELSE tenant END,
-        -- A parked worker is free again when its agent says that it was reset.
+        -- A parked worker becomes free when its agent reports that the reset is done.
         ready = CASE WHEN v_to = 'parked' AND w.delivered THEN false ELSE ready END,
-        -- A return to where it came from must not restart the clock of the TTL.
+        -- If a parked worker is returned unused, its TTL must not start again.
         parked_since = CASE WHEN v_to = 'parked' THEN CASE WHEN w.delivered THEN t ELSE parked_since END END,
         parked_heard = CASE WHEN v_to = 'parked' THEN CASE WHEN w.delivered THEN h ELSE parked_heard END END,
         park_ttl = CASE WHEN v_to = 'parked' THEN CASE WHEN w.delivered THEN @fn.park_ttl(c, p) ELSE park_ttl END END,
@@ -98,8 +103,8 @@ BEGIN
                      WHEN 'warm' THEN 'worker.returned' ELSE 'worker.retiring' END;
 END $$;
 
--- Ends a claim by one of P2's ways. Returns done, stale, braked or recovering, and with done the claim as it is then. `p_acting`:
--- Holdfast may end something by its own decision now; holders, results and operators do not need that.
+-- Ends a claim in one of the ways that P2 allows. Returns done, stale, braked or recovering, and with done the ended claim.
+-- `p_acting` is whether Holdfast may end claims by its own decision now. Holders, results and operators may always end a claim.
 CREATE FUNCTION @fn.end_claim(p_claim text, p_fence bigint, p_tenant text, p_states text[], p_outcome text, p_how text,
                               p_reason text, p_exit integer, p_acting boolean)
 RETURNS TABLE (o_what text, o_claim holdfast.claim) LANGUAGE plpgsql AS $$
@@ -122,7 +127,7 @@ BEGIN
             RETURN QUERY SELECT 'recovering', NULL::holdfast.claim;
             RETURN;
         END IF;
-        -- A renewal that was stored while we waited for the row wins: the deadline is looked at under the lock.
+        -- The deadline is checked under the row's lock, because a renewal may have been stored during the wait for it.
         IF (p_how = 'lease' AND c.lease_heard > holdfast.heard())
            OR (p_how = 'max_duration' AND c.max_heard > holdfast.heard())
            OR (p_how = 'deadline' AND c.deadline_heard > holdfast.heard()) THEN
@@ -154,8 +159,10 @@ BEGIN
     RETURN QUERY SELECT 'done', v_ended;
 END $$;
 
--- Send a claim back to its place in the queue. Assigned: its worker proved unusable before anything started (`p_idle`: and the
--- hand-over still has not moved for so long). Active: only with proof of death, and only if the claim asked for retry: lost.
+-- Sends a claim back to its place in the queue. An assigned claim is sent back because its worker proved unusable before the work
+-- started; with `p_idle`, only if its hand-over has made no progress for so many seconds. An active claim is sent back only if
+-- its worker is proven dead (`p_dead`), and the command never started (`p_untouched`, and the claim has no secrets) or the claim
+-- has `retry: lost` and retries left.
 CREATE FUNCTION @fn.requeue(p_claim text, p_fence bigint, p_keep_worker boolean, p_suspect boolean, p_dead boolean,
                             p_untouched boolean, p_idle float, p_reason text)
 RETURNS text LANGUAGE plpgsql AS $$
@@ -175,11 +182,11 @@ BEGIN
             ' `holdfast recover` shows what an operator can do' WHERE id = p_claim;
         RETURN 'stale';
     END IF;
-    -- The fence stays: it says up to which assignment this claim is done with its workers.
+    -- The claim keeps its fence, which marks the last assignment that is over, so that recovery never adopts that assignment.
     UPDATE holdfast.claim SET state = 'waiting', worker_id = NULL, offered = false, delivered = false,
         protected = NULL, progress_heard = NULL, lease_heard = NULL, max_heard = NULL, assigned_at = NULL, active_at = NULL,
         losses = losses + (c.state = 'active' AND NOT p_untouched)::integer, reason = p_reason,
-        -- A retried claim gets its waiting time anew, or its deadline, long past, would refuse it at once.
+        -- A retried claim gets its full waiting time again. Otherwise it would be refused at once, because its deadline is past.
         deadline_heard = CASE WHEN c.state = 'active' THEN holdfast.heard() + patience ELSE deadline_heard END
     WHERE id = p_claim;
     v_also := @fn.leave(c => c, p_outcome => 'lost', p_keep => p_keep_worker, p_reason => p_reason);
@@ -195,7 +202,8 @@ BEGIN
     RETURN 'done';
 END $$;
 
--- Condemn a free worker: the only way out for one that no claim ended. Answers done | stale | frozen | braked.
+-- Condemns a free worker. Except for retire_spent, a free worker retires only in this way. Returns done, stale, frozen or braked.
+-- `p_floor` is set if the pool has too many free workers: the worker stays if the pool has no more than so many now.
 CREATE FUNCTION @fn.condemn(p_worker text, p_version integer, p_reason text, p_counted boolean, p_dead boolean,
                             p_floor integer)
 RETURNS text LANGUAGE plpgsql AS $$
@@ -205,7 +213,7 @@ DECLARE
     v_not text;
     t timestamptz := holdfast.now();
 BEGIN
-    -- One too many: as its pool is now, under the lock of whoever gives its workers out.
+    -- Counts under the pool's lock, so that no worker of it is given out or spawned before this commits.
     IF p_floor IS NOT NULL THEN
         SELECT pool_id INTO v_pool FROM holdfast.worker WHERE id = p_worker;
         PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.pool.' || v_pool, 0));
@@ -222,12 +230,12 @@ BEGIN
     IF EXISTS (SELECT FROM holdfast.pool WHERE id = w.pool_id AND frozen IS NOT NULL) THEN
         RETURN 'frozen';
     END IF;
-    -- P2, asserted from the other side as well: a live claim on it is a bug elsewhere, and must not end here.
+    -- Checks P2 from the claim's side as well. A live claim on a free worker is a bug elsewhere, but it must not lose its worker.
     IF EXISTS (SELECT FROM holdfast.claim WHERE worker_id = p_worker AND state IN @claim.live) THEN
         RETURN 'stale';
     END IF;
-    -- An agent that says it works, for a claim that we do not know as ended, is not free, whatever the row says. Nor is that
-    -- known of an unconfirmed worker. Proof of death and an operator's word (no version) go above this.
+    -- An agent that reports a claim which is not known to have ended is not free, whatever the worker's row shows. An unconfirmed
+    -- worker may be busy as well. Proof of death and an operator's command (which has no version) override this check.
     IF p_version IS NOT NULL AND NOT p_dead AND (
         NOT @confirmed(w)
         OR EXISTS (SELECT FROM holdfast.pulse u WHERE u.worker_id = p_worker AND u.claim_id IS NOT NULL

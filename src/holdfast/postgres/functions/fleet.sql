@@ -1,9 +1,9 @@
--- Replicas' beats and terms, and the rows of workers to come.
+-- Replicas' beats and terms, and the rows of new workers.
 
--- One statement a second for each replica: it is alive, its duties' terms go on, and heard time moves.
--- `p_elapsed` is the replica's own monotonic time since its last beat (NULL: none yet). Heard time moves by no more than
+-- Records that the replica is alive, extends its duties' terms and advances heard time. Each replica calls it once a second.
+-- `p_elapsed` is the replica's own monotonic time since its last beat (NULL before the first). Heard time advances by at most
 -- that, so neither an outage nor a jump of the database's clock lets a deadline pass.
--- Called by compared_beat (recovery.sql) only: what the replica has seen must be compared before this raises the mark.
+-- Only compared_beat (recovery.sql) may call this, because what the replica has seen must be compared before the mark rises.
 CREATE FUNCTION @fn.beat(p_replica text, p_elapsed float, p_term float, p_duties jsonb)
 RETURNS TABLE (o_mark bigint, o_epoch integer, o_recovering boolean, o_terms jsonb)
 LANGUAGE plpgsql AS $$
@@ -14,7 +14,7 @@ DECLARE
 BEGIN
     SELECT * INTO h FROM holdfast.hearing FOR UPDATE;
     t := holdfast.now();
-    -- The same rule as in holdfast.heard(), bounded by our own clock.
+    -- The same rule as in holdfast.heard(), and in addition limited by the replica's own clock.
     v_step := least(t - h.last_heard, make_interval(secs => coalesce(p_elapsed, 0)));
     v_step := CASE WHEN v_step > interval '5 s' THEN interval '0' ELSE greatest(interval '0', least(v_step, interval '2 s')) END;
     UPDATE holdfast.hearing SET last_heard = t, deaf = t - (h.last_heard - h.deaf + v_step), mark = mark + 1;
@@ -30,13 +30,14 @@ BEGIN
     WHERE term.duty = d.duty AND term.holder = p_replica AND term.number = d.number;
     RETURN QUERY SELECT h.mark + 1, n.epoch, n.recovering_since IS NOT NULL,
         (SELECT jsonb_agg(jsonb_build_object('duty', duty, 'holder', holder, 'number', number,
-             -- A negative age is stale: the clock went back, and what it said is worth nothing.
+             -- A renewal in the future means that the database's clock went back, so `until` proves nothing and the term is over.
              'expired', until < t OR renewed_at > t,
              'idle', extract(epoch FROM t - coalesce(progress_at, renewed_at)))) FROM holdfast.term)
     FROM holdfast.installation n;
 END $$;
 
--- Take a duty's term: it ran out, or its holder lives without progress (`p_stale` seconds).
+-- Takes a duty's term and returns its number. It returns NULL unless the term has run out, or the duty has made no progress for
+-- `p_stale` seconds.
 CREATE FUNCTION @fn.take_term(p_duty text, p_replica text, p_term float, p_stale float) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     t timestamptz;
@@ -44,7 +45,8 @@ DECLARE
     v_old text;
 BEGIN
     SELECT holder INTO v_old FROM holdfast.term WHERE duty = p_duty FOR UPDATE;
-    t := holdfast.now();  -- after the lock: read before it, a term that was renewed meanwhile would look like a clock that went back
+    -- The time is read after the lock. Otherwise a term that is renewed during the wait would look as if the clock went back.
+    t := holdfast.now();
     UPDATE holdfast.term SET holder = p_replica, number = number + 1, renewed_at = t, until = t + make_interval(secs => p_term),
         progress_at = t, failure = NULL, taken_over = taken_over + (v_old IS NOT NULL AND v_old <> p_replica)::integer
     WHERE duty = p_duty AND (until < t OR renewed_at > t
@@ -59,8 +61,9 @@ BEGIN
     RETURN v_number;
 END $$;
 
--- Rows for new workers, before their pods: a crash between leaves a row that we can find, not a pod that we cannot.
--- Guarded by the counts inside, so two passes at once cannot overspawn. Nothing is made if not `p_acting`.
+-- Creates the rows of new workers. The row comes before the pod, because a crash between them then leaves a row that we can find,
+-- not a pod that we cannot. Workers are counted under the pool's lock, so two passes at the same time cannot spawn too many. If
+-- `p_acting` is false, nothing is created.
 CREATE FUNCTION @fn.spawn(p_pool text, p_ids text[], p_free_target integer, p_limit_starting integer,
                           p_acting boolean)
 RETURNS TABLE (o_worker text, o_revision text, o_epoch integer) LANGUAGE plpgsql AS $$
@@ -81,7 +84,7 @@ BEGIN
         RETURN;
     END IF;
     SELECT epoch INTO v_epoch FROM holdfast.installation;
-    -- What cannot be given out is not capacity: a claim would wait behind it for ever.
+    -- A warm worker that cannot be given out does not count as capacity. Otherwise claims could wait forever for it.
     SELECT count(*), count(*) FILTER (WHERE w.state = 'spawning' OR (w.state = 'warm' AND @capacity(w))),
            count(*) FILTER (WHERE w.state = 'spawning')
     INTO v_present, v_coming, v_starting FROM holdfast.worker w WHERE w.pool_id = p_pool AND w.state <> 'gone';

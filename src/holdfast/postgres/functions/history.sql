@@ -1,5 +1,6 @@
--- The history's partitions: one a day, made ahead, dropped whole.
+-- Keep the history within its limits.
 
+-- Creates the event partitions of the next three days, and drops those older than `p_days`. Returns how many it dropped.
 CREATE FUNCTION @fn.event_partitions(p_days integer) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     v_day date;
@@ -8,7 +9,8 @@ DECLARE
     v_today date := (holdfast.now() AT TIME ZONE 'UTC')::date;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.partitions', 0));
-    -- From tomorrow on: rows of today may already be in the default partition, and a partition cannot be made over them.
+    -- Starts with tomorrow, because rows of today may already be in the default partition, and then Postgres refuses a partition
+    -- for that day.
     FOR v_day IN SELECT generate_series(v_today + 1, v_today + 3, interval '1 day')::date LOOP
         v_name := 'event_' || to_char(v_day, 'YYYYMMDD');
         IF to_regclass('holdfast.' || v_name) IS NULL THEN
@@ -16,7 +18,7 @@ BEGIN
                 EXECUTE format('CREATE TABLE holdfast.%I PARTITION OF holdfast.event FOR VALUES FROM (%L) TO (%L)',
                                v_name, v_day::timestamp AT TIME ZONE 'UTC', (v_day + 1)::timestamp AT TIME ZONE 'UTC');
             EXCEPTION WHEN check_violation THEN
-                NULL;  -- the clock was once ahead, and rows of that day are in the default partition: they stay there
+                NULL;  -- the clock was once ahead, so the default partition has rows of that day; they stay there
             END;
         END IF;
     END LOOP;
@@ -30,13 +32,13 @@ BEGIN
     RETURN v_dropped;
 END $$;
 
--- Functions of releases that no replica has run for a day.
+-- Drops the functions of releases that no replica has run for a day. Returns how many releases it dropped.
 CREATE FUNCTION @fn.drop_old_releases(p_ours text) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     v_name text;
     v_dropped integer := 0;
 BEGIN
-    PERFORM pg_advisory_xact_lock(7413000001);  -- a replica that starts makes its own under this lock
+    PERFORM pg_advisory_xact_lock(7413000001);  -- a replica that starts creates its functions under this lock (migrate.py)
     FOR v_name IN SELECT nspname FROM pg_namespace WHERE nspname ~ '^holdfast_[0-9a-f]{8}$' AND nspname <> p_ours
                   AND nspname NOT IN (SELECT functions FROM holdfast.replica WHERE seen_at > holdfast.now() - interval '1 day') LOOP
         EXECUTE format('DROP SCHEMA %I CASCADE', v_name);

@@ -1,7 +1,7 @@
--- The claim path: take in a batch of requests, order fairly, pair with free workers, assign.
--- Functions belong to the release that wrote them (see decisions/0003), so old and new replicas never share one.
+-- The claim path: store a batch of requests, order the queue fairly, pair waiting claims with free workers, assign them.
+-- Functions belong to the release that created them (see decisions/0003), so old and new replicas never share a function.
 
--- Bind claims to workers, pair by pair. A claim that was cancelled meanwhile simply stays out, and so does its worker.
+-- Assigns each claim to the worker at the same position. A pair is skipped if its claim was cancelled in the meantime.
 CREATE FUNCTION @fn.assign(p_pool text, p_claims text[], p_workers text[])
 RETURNS TABLE (o_claim text, o_worker text, o_fence bigint, o_uid text, o_tenant text)
 LANGUAGE sql AS $$
@@ -11,7 +11,8 @@ LANGUAGE sql AS $$
         UPDATE holdfast.claim AS claim
         SET state = 'assigned',
             worker_id = pair.worker_id,
-            -- Not joined: a table without statistics counts as hundreds of rows, and the plan below would read every worker.
+            -- A subquery, not a join: the planner expects hundreds of rows of a table without statistics, and would then plan
+            -- to read every worker below.
             fence = ((SELECT epoch FROM holdfast.installation)::bigint << @FENCE_BITS) + nextval('holdfast.fence'),
             attempts = claim.attempts + 1,
             reason = '',
@@ -38,7 +39,7 @@ LANGUAGE sql AS $$
     SELECT * FROM w
 $$;
 
--- How many more claims a tenant may have live. Exact only under the lock on caps, which the caller takes first.
+-- Returns how many more live claims the tenant may have. This is exact only if the caller holds the lock 'holdfast.caps'.
 CREATE FUNCTION @fn.room(p_tenant text) RETURNS bigint LANGUAGE sql AS $$
     SELECT CASE WHEN t.max_claims IS NULL THEN 1000000000
                 ELSE t.max_claims - (SELECT count(*) FROM holdfast.claim
@@ -46,6 +47,7 @@ CREATE FUNCTION @fn.room(p_tenant text) RETURNS bigint LANGUAGE sql AS $$
     FROM (SELECT (SELECT max_claims FROM holdfast.tenant WHERE name = p_tenant)) AS t(max_claims)
 $$;
 
+-- Stores new requests as waiting claims with their place in the fair order. It skips a request whose id or key is already stored.
 CREATE FUNCTION @fn.take_in(p_pool text, p_new jsonb) RETURNS void LANGUAGE sql AS $$
     WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
     asked AS (
@@ -55,7 +57,8 @@ CREATE FUNCTION @fn.take_in(p_pool text, p_new jsonb) RETURNS void LANGUAGE sql 
              priority integer, lease float, max_duration float, deadline float, park_ttl float, retry text, secrets jsonb)
         LEFT JOIN holdfast.tenant t ON t.name = r.tenant
     ), tagged AS (
-        -- Behind what it was served and what it still has waiting; what was cancelled or refused costs it nothing.
+        -- The tag comes after the tenant's served claims and after its claims that still wait. A claim that was cancelled or
+        -- refused does not move it.
         SELECT a.*, greatest(coalesce(f.tag, 0), coalesce(v.tag, 0), coalesce((
                         SELECT c.tag + a.cost FROM holdfast.claim c WHERE c.pool_id = p_pool AND c.tenant = a.tenant
                         AND c.priority = a.granted AND c.state = 'waiting' ORDER BY c.tag DESC LIMIT 1), 0))
@@ -81,8 +84,8 @@ CREATE FUNCTION @fn.take_in(p_pool text, p_new jsonb) RETURNS void LANGUAGE sql 
     SELECT clock.t, 'claim.created', p_pool, m.id, m.tenant FROM made m, clock
 $$;
 
--- What is served is charged: the tenant's next tag comes after it, and the pool's virtual time (tenant '') moves up to it, each
--- for one priority by itself.
+-- Charges the served claims to their tenants. The tenant's next tag comes after them, and the pool's virtual time (tenant '')
+-- moves up to them. Each priority is charged separately.
 CREATE FUNCTION @fn.charge(p_pool text, p_claims text[]) RETURNS void LANGUAGE sql AS $$
     WITH served AS (
         SELECT c.priority, c.tenant, max(c.tag) AS tag, 1000000 / coalesce(max(t.weight), 1) AS cost
@@ -94,8 +97,8 @@ CREATE FUNCTION @fn.charge(p_pool text, p_claims text[]) RETURNS void LANGUAGE s
     ON CONFLICT (pool_id, priority, tenant) DO UPDATE SET tag = greatest(fair.tag, excluded.tag)
 $$;
 
--- The waiting claims that come first. With tenants at their cap, a walk over tenants: what waits behind a cap must not
--- be read again by every batch.
+-- Returns the waiting claims that come first. If some tenants are at their cap (`p_full`), it reads the queue tenant by tenant,
+-- because otherwise every batch would read all claims that wait behind a cap.
 CREATE FUNCTION @fn.first_waiting(p_pool text, p_full text[], p_limit integer)
 RETURNS TABLE (o_id text, o_tenant text, o_priority smallint, o_tag bigint) LANGUAGE plpgsql AS $$
 BEGIN
@@ -119,10 +122,11 @@ BEGIN
     WHERE tenants.tenant <> ALL (p_full) ORDER BY c.priority DESC, c.tag, c.id LIMIT p_limit;
 END $$;
 
--- One batch of one pool. `o_what` is new, same, other or closed for each request, and assigned for each pair. Without
--- `p_acting`, requests are stored and wait.
--- Everything here is a few rows by an index, whatever the statistics say. Otherwise the planner plans each LIMIT again on every call
--- (40 % of a claim's CPU), and on tables that were small when last analyzed it hashes all workers to update one.
+-- Stores and matches one batch of one pool. `o_what` is new, same, other or closed for each request, and assigned for each pair.
+-- If `p_acting` is false, requests are stored and wait.
+-- The planner settings force index scans, because every step here reads only a few rows. Without them the planner plans each
+-- LIMIT again on every call (40 % of a claim's CPU), and if the tables were small when last analyzed, it hashes all workers to
+-- update one.
 CREATE FUNCTION @fn.match(p_pool text, p_new jsonb, p_limit integer, p_acting boolean)
 RETURNS TABLE (o_what text, o_claim text, o_worker text, o_fence bigint, o_uid text, o_tenant text)
 LANGUAGE plpgsql
@@ -141,7 +145,7 @@ DECLARE
     v_tenants text[];
     r record;
 BEGIN
-    -- A statement that locks and reads in one go reads from before the lock; the next statement does not.
+    -- The lock and the read are two statements, because a statement's snapshot is taken before it waits for the lock.
     PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.pool.' || p_pool, 0));
     SELECT * INTO v_pool FROM holdfast.pool WHERE id = p_pool AND state = 'live';
     IF NOT FOUND THEN
@@ -151,7 +155,8 @@ BEGIN
     END IF;
     IF jsonb_array_length(p_new) > 0 THEN
         PERFORM @fn.take_in(p_pool, p_new);
-        -- Same id: this very batch, sent again after an unknown commit. Same key: the same request, or another one.
+        -- The same id means that this batch was sent again, because the result of its first commit was unknown. The same key
+        -- means the same request or another one, which the hash shows.
         RETURN QUERY
             SELECT CASE WHEN c.id = n.id THEN 'new' WHEN c.request_hash = n.hash THEN 'same' ELSE 'other' END,
                    n.id, c.id, NULL::bigint, NULL::text, NULL::text
@@ -166,7 +171,8 @@ BEGIN
     IF NOT p_acting OR EXISTS (SELECT FROM holdfast.installation WHERE stopping) THEN
         RETURN;
     END IF;
-    -- First, each tenant's own parked workers. A row that is being written is waited for: skipped, its tenant would lose it.
+    -- Each tenant's own parked workers come first. This waits for rows that are locked (no SKIP LOCKED), because otherwise the
+    -- tenant would get a warm worker instead of its parked one.
     IF EXISTS (SELECT FROM holdfast.worker WHERE pool_id = p_pool AND state = 'parked') THEN
         IF EXISTS (SELECT FROM holdfast.worker w JOIN holdfast.tenant t ON t.name = w.tenant
                    WHERE w.pool_id = p_pool AND w.state = 'parked' AND t.max_claims IS NOT NULL) THEN
@@ -193,14 +199,14 @@ BEGIN
         END IF;
     END IF;
 
-    -- Then the warm ones, newest revision first, in the fair order.
+    -- Then warm workers are given out in the fair order, workers of the newest revision first.
     LOOP
         EXIT WHEN v_left <= 0;
-        -- Read once: what is judged below is exactly what is assigned, and the walk along the queue is paid once a batch.
+        -- The queue is read once per batch, so that the claims that are checked below are exactly those that are assigned.
         SELECT array_agg(s.o_id), array_agg(s.o_tenant) INTO v_ids, v_tenants FROM @fn.first_waiting(p_pool, v_full, v_left) s;
         EXIT WHEN v_ids IS NULL;
         v_slice := cardinality(v_ids);
-        -- Two walks along an index: one ORDER BY over both would read and sort every free worker of the pool.
+        -- Two index scans, because a single ORDER BY over both revisions would read and sort every free worker of the pool.
         SELECT array_agg(id) INTO v_free FROM (
             SELECT f.id FROM holdfast.worker f
             WHERE f.pool_id = p_pool AND f.revision = v_pool.revision AND f.state = 'warm' AND @free(f)
@@ -236,7 +242,7 @@ BEGIN
                 RETURN QUERY SELECT 'assigned', r.o_claim, r.o_worker, r.o_fence, r.o_uid, r.o_tenant;
             END LOOP;
         END IF;
-        -- Again only where tenants at their cap stood in front of others.
+        -- Repeat only if claims of tenants at their cap were in front, because claims of other tenants may wait behind them.
         EXIT WHEN v_claims IS NOT NULL AND cardinality(v_claims) = v_slice;
         EXIT WHEN cardinality(v_full) = 0;
     END LOOP;

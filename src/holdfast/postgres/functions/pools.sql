@@ -1,7 +1,7 @@
--- Pools as people write them.
+-- Store pools as users write them.
 
--- Written by whoever applies it last; an unchanged spec changes nothing, not even the generation. The name is locked before it
--- is looked at, so that of two who create it one hears `created`.
+-- Creates or changes a pool; the last write wins. An unchanged spec changes nothing, not even the generation. The name is locked
+-- before the pool is read, so that if two callers create it at the same time, exactly one of them gets `created`.
 CREATE FUNCTION @fn.put_pool(p_id text, p_name text, p_spec jsonb, p_revision text, p_source text)
 RETURNS TABLE (o_id text, o_what text) LANGUAGE plpgsql AS $$
 DECLARE
@@ -13,11 +13,11 @@ BEGIN
     IF NOT FOUND THEN
         INSERT INTO holdfast.pool (id, name, spec, revision, source, created_at, updated_at)
         VALUES (p_id, p_name, p_spec, p_revision, p_source, t, t)
-        -- An object that was another installation's for a while: its pool was drained here, and begins anew.
+        -- The pool's Kubernetes object belonged to another installation for a while, so the pool was drained. It is live again.
         ON CONFLICT (id) DO UPDATE SET state = 'live', spec = p_spec, revision = p_revision, generation = pool.generation + 1,
             frozen = NULL, failures = 0, backoff_until = NULL, trouble = NULL, updated_at = t
         WHERE p_source = 'cr' AND pool.state = 'gone';
-        IF NOT FOUND THEN  -- it still drains
+        IF NOT FOUND THEN  -- the old pool still drains
             RETURN QUERY SELECT p_id, 'taken';
             RETURN;
         END IF;
@@ -26,7 +26,7 @@ BEGIN
         RETURN QUERY SELECT p_id, 'created';
         RETURN;
     END IF;
-    -- A pool belongs to its object or to the API, never to both; and another object of the same name is another pool.
+    -- A pool is managed by its Kubernetes object or by the API, never by both. Another object with the same name is another pool.
     IF was.source <> p_source OR (p_source = 'cr' AND was.id <> p_id) THEN
         RETURN QUERY SELECT was.id, 'taken';
         RETURN;
@@ -36,7 +36,7 @@ BEGIN
         RETURN;
     END IF;
     UPDATE holdfast.pool SET spec = p_spec, revision = p_revision, generation = generation + 1, updated_at = t,
-        -- A new template deserves a new chance.
+        -- A new revision starts without backoff, because the old failures may not apply to it.
         failures = CASE WHEN revision <> p_revision THEN 0 ELSE failures END,
         backoff_until = CASE WHEN revision <> p_revision THEN NULL ELSE backoff_until END,
         trouble = CASE WHEN revision <> p_revision THEN NULL ELSE trouble END

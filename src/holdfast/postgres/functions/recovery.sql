@@ -1,19 +1,20 @@
--- Recovery after lost commits: notice, begin, compare, adopt, end, and the question whether acting is allowed (decision 0016).
--- The advisory lock 'holdfast.recovery' guards the mode: whoever relies on it takes the lock in shared mode, and its beginning and
--- its end take it exclusively.
+-- Recovery after lost commits: notice the loss, begin, compare, adopt, end, and decide whether acting is allowed (decision 0016).
+-- The advisory lock 'holdfast.recovery' guards the mode. A statement that relies on the mode takes the lock in shared mode.
+-- Beginning and ending a recovery take it exclusively.
 
--- Whether the caller may give out, spawn or end something. True until the calling statement commits, because begin_recovery needs
--- this lock exclusively. False while a recovery is under way, and when the database shows a lower mark than the caller has
--- seen: then commits were lost, and no replica has noticed yet. The lock and the look are two statements, because a statement
--- that locks and reads in one go reads from before the lock.
+-- Returns whether the caller may give out, spawn or end something. The answer true stays valid until the calling statement
+-- commits, because begin_recovery needs this lock exclusively. The answer is false during a recovery, and if the database shows a
+-- lower mark than the caller has seen: then commits were lost, and no replica has noticed it yet. The lock and the read are two
+-- statements, because a statement's snapshot is taken before it waits for the lock.
 CREATE FUNCTION @fn.acting(p_mark bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(hashtextextended('holdfast.recovery', 0));
     RETURN EXISTS (SELECT FROM holdfast.installation i, holdfast.hearing h WHERE i.recovering_since IS NULL AND h.mark >= p_mark);
 END $$;
 
--- The database lost commits: the epoch grows above every epoch that anybody has seen, and everything waits until pods and
--- agents have been compared. Seen again from a later epoch while recovering, the comparison starts anew.
+-- Begins a recovery, because the database lost commits. The epoch grows above every epoch that was seen (`p_epoch`), and nothing
+-- is given out, spawned or ended until pods and agents have been compared. If a recovery is already in progress, it starts again
+-- only if `p_epoch` is not below the current epoch; otherwise this returns false.
 CREATE FUNCTION @fn.begin_recovery(p_reason text, p_mark bigint, p_epoch integer) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     t timestamptz;
@@ -22,17 +23,19 @@ DECLARE
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.recovery', 0));
     IF NOT EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NULL OR epoch <= p_epoch) THEN
-        -- One loss, seen by several: who saw the highest mark must not see it as another loss once this recovery is over.
+        -- Several replicas may notice the same loss. The mark is raised to the highest that one of them saw, because otherwise
+        -- that replica would take it for another loss after this recovery.
         UPDATE holdfast.hearing SET mark = p_mark WHERE mark < p_mark;
         RETURN false;
     END IF;
     t := holdfast.now();
     h := holdfast.heard();
-    -- What the lost time would have renewed starts anew: nobody could be heard in it. Claims, the installation, workers: whoever
-    -- ends a claim locks in this order too, and several of a kind by their ids.
+    -- Leases start again, because their renewals may be among the lost commits. Rows are locked in the same order as when a claim
+    -- ends (claims, the installation, workers; rows of one table by id), so that the two cannot deadlock.
     PERFORM FROM holdfast.claim WHERE state IN @claim.live ORDER BY id FOR UPDATE;
     UPDATE holdfast.claim SET lease_heard = h + lease WHERE state = 'active' AND lease IS NOT NULL;
-    -- Nor does anybody know whether an assignment was delivered: its worker may know of this tenant, and have let go of it since.
+    -- An assignment may have been delivered in a lost commit. It counts as delivered, because its worker may have received the
+    -- tenant's data even if its agent does not report the claim any more.
     WITH c AS (UPDATE holdfast.claim SET progress_heard = h, delivered = true WHERE state = 'assigned' RETURNING worker_id)
     SELECT array_agg(worker_id) INTO v_workers FROM c;
     UPDATE holdfast.installation SET epoch = greatest(epoch, p_epoch) + 1, recovering_since = t, recovery_heard = h,
@@ -44,18 +47,19 @@ BEGIN
     RETURN true;
 END $$;
 
--- The greatest fence that this database can have given.
+-- Returns the highest fence that this database can have given.
 CREATE FUNCTION @fn.last_fence() RETURNS bigint LANGUAGE sql AS $$
     SELECT (i.epoch::bigint << @FENCE_BITS) + f.last_value FROM holdfast.installation i, holdfast.fence f
 $$;
 
--- An agent or a pod has a fence that this database never gave. The fence shows the epoch of the database that gave it.
+-- Begins a recovery, because an agent or a pod has a fence that this database never gave. The high part of the fence is the epoch
+-- in which it was given.
 CREATE FUNCTION @fn.begin_by_fence(p_reason text, p_fence bigint) RETURNS boolean LANGUAGE sql AS $$
     SELECT @fn.begin_recovery(p_reason, (SELECT mark FROM holdfast.hearing), (p_fence >> @FENCE_BITS)::integer)
 $$;
 
--- Begin recovery if this database shows less than a replica has seen, or if it is another server than before. `p_mark` and
--- `p_epoch` are the highest that the replica knows of, its own or kept outside the database.
+-- Begins a recovery if this database shows less than a replica has seen, or if it is another server than before. `p_mark` and
+-- `p_epoch` are the highest that the replica has seen or has read from the copy outside the database.
 CREATE FUNCTION @fn.notice(p_mark bigint, p_epoch integer) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     h holdfast.hearing;
@@ -80,8 +84,8 @@ BEGIN
     END IF;
 END $$;
 
--- A beat, after what its replica has seen was compared. In this order, because the beat raises the mark: of a database that lost one
--- mark, the beat would make up for it. And in one transaction, because the replica that noticed may die before the next.
+-- Compares what the replica has seen with the database, then stores its beat. The comparison comes first, because the beat raises
+-- the mark and would hide the loss of one mark. Both are one transaction, because the replica may die between two.
 CREATE FUNCTION @fn.compared_beat(p_mark bigint, p_epoch integer, p_replica text, p_elapsed float, p_term float, p_duties jsonb)
 RETURNS TABLE (o_mark bigint, o_epoch integer, o_recovering boolean, o_terms jsonb) LANGUAGE plpgsql AS $$
 BEGIN
@@ -89,9 +93,10 @@ BEGIN
     RETURN QUERY SELECT * FROM @fn.beat(p_replica => p_replica, p_elapsed => p_elapsed, p_term => p_term, p_duties => p_duties);
 END $$;
 
--- What pods are stamped with, compared with the rows: of commits that were lost since the last mark, a stamp is all that is left.
--- A stamp is written after its worker's row, and a row's fence only grows, so one that is ahead of it was given by a database
--- that we are not. (To be above all that we gave is not enough to ask for: after a crash the sequence itself may be ahead.)
+-- Compares the stamps on pods with the workers' rows, and begins a recovery if a stamp is ahead. If commits after the last mark
+-- were lost, a stamp is their only trace. A stamp is written after its worker's row, and a row's fence only grows. So a stamp
+-- that is ahead of its row proves that the commit with its assignment was lost. To compare stamps only with last_fence() would
+-- not be enough, because after a crash the sequence itself may be ahead.
 CREATE FUNCTION @fn.compare_stamps(p_stamps jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     s record;
@@ -108,7 +113,8 @@ BEGIN
         format('pod %s is stamped for claim %s with a fence that this database did not give it', s.worker, s.claim), s.fence);
 END $$;
 
--- After lost commits: a claim that only its pod and agent still know, or know more of. All checks come before any write.
+-- Writes the claim and the worker as its pod and agent show them, because the database lost commits and has no row or an older
+-- one. All checks come before the first write. Returns done or stale.
 CREATE FUNCTION @fn.adopt(p_worker text, p_uid text, p_pool_id text, p_pool text, p_revision text, p_claim text,
                           p_tenant text, p_fence bigint, p_endpoint text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -121,7 +127,7 @@ DECLARE
     v_max interval;
     v_lease interval;
 BEGIN
-    -- Recovery must not end in between: a claim that is adopted after that would not have been compared with the others.
+    -- Recovery must not end before this commits. Otherwise the claim would not have been compared with the others.
     PERFORM pg_advisory_xact_lock_shared(hashtextextended('holdfast.recovery', 0));
     IF NOT EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NOT NULL) THEN
         RETURN 'stale';
@@ -133,13 +139,13 @@ BEGIN
     END IF;
     SELECT * INTO c FROM holdfast.claim WHERE id = p_claim FOR UPDATE;
     SELECT * INTO w FROM holdfast.worker WHERE id = p_worker FOR UPDATE;
-    -- An ended claim stays ended; one that was assigned later, to whomever, knows better than this worker.
+    -- An ended claim stays ended. If the claim or the worker has a later assignment, that one is valid, and this one is old.
     IF c.state = 'ended' OR c.fence > p_fence OR (c.state = 'waiting' AND c.fence = p_fence)
        OR (c.state = 'active' AND c.fence = p_fence AND c.worker_id = p_worker)
        OR w.fence > p_fence THEN
         RETURN 'stale';
     END IF;
-    -- What the row still believes of this worker is older than the pod's word.
+    -- The worker's row shows another claim. The row is older than what the pod shows, so that claim has left this worker.
     IF w.claim_id IS NOT NULL AND w.claim_id <> p_claim THEN
         SELECT * INTO other FROM holdfast.claim WHERE id = w.claim_id FOR UPDATE;
         IF other.state IN @claim.requeue THEN
@@ -149,7 +155,7 @@ BEGIN
             INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
             VALUES (t, 'claim.requeued', other.pool_id, p_worker, other.id, other.tenant, 'its worker was found to hold another claim');
         ELSIF other.state IN @claim.end THEN
-            -- Its worker took another assignment since, so it had ended, in one of P2's ways: which one, nobody knows any more.
+            -- Its worker took a later assignment, so this claim had ended in one of the ways of P2. Which way it was is lost.
             UPDATE holdfast.claim SET state = 'ended', outcome = 'lost', how = 'forgotten', ended_at = t,
                 reason = 'its end was in commits that the database lost' WHERE id = other.id;
             INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason, data)
@@ -157,7 +163,7 @@ BEGIN
                     'its end was in commits that the database lost', '{"outcome": "lost", "how": "forgotten"}');
         END IF;
     END IF;
-    -- Another worker's row may still believe that it has this claim.
+    -- The row of another worker may still show this claim.
     WITH left_behind AS (
         UPDATE holdfast.worker SET state = 'retiring', claim_id = NULL, held_from = NULL, version = version + 1, state_since = t,
             state_heard = h, reason = 'its claim was found on another worker'
@@ -173,7 +179,7 @@ BEGIN
             offered, delivered, protected, lease, max_duration, created_at, assigned_at, active_at, deadline_heard, max_heard,
             lease_heard)
         VALUES (p_claim, v_pool.id, p_tenant, 'adopted', '{}', 'active', 'adopted after lost commits', 0, p_worker, p_fence, 1,
-            true, true, false,  -- what its holder was told is lost, so it is told what is sure; `converge` looks at the pod
+            true, true, false,  -- what its holder received is lost, so it is shown as unprotected until `converge` reads the pod
             v_lease, v_max, t, t, t, h, h + v_max, h + v_lease);
     ELSE
         UPDATE holdfast.claim SET state = 'active', worker_id = p_worker, fence = p_fence, active_at = coalesce(active_at, t),
@@ -197,7 +203,8 @@ BEGIN
     RETURN 'done';
 END $$;
 
--- A free pod without a row, after lost commits. `p_spent`: its agent has served somebody, so it can only go.
+-- Writes a row for a free pod that has none after lost commits. `p_spent` means that its agent has served a tenant, so it
+-- retires. Returns done or stale.
 CREATE FUNCTION @fn.adopt_free(p_worker text, p_uid text, p_pool_id text, p_pool text, p_revision text, p_spent boolean)
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -222,7 +229,8 @@ BEGIN
     RETURN 'done';
 END $$;
 
--- Recovery is over. A worker whose agent has not reported since it began is unconfirmed until it does (`@confirmed`).
+-- Ends the recovery. A worker whose agent has not reported since it began is unconfirmed until the agent reports (`@confirmed`).
+-- Returns done or stale.
 CREATE FUNCTION @fn.end_recovery() RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     i holdfast.installation;
@@ -237,7 +245,8 @@ BEGIN
     UPDATE holdfast.worker w SET unconfirmed_since = coalesce(w.unconfirmed_since, t), version = version + 1
     FROM holdfast.pool p
     WHERE p.id = w.pool_id AND (
-        -- Its agent has not reported since. Or it has neither an agent nor a stamp that could show what it does: an operator decides.
+        -- The worker's agent has not reported since. Or the worker has neither an agent nor a stamp that could show whether it is
+        -- free, so an operator decides.
         ((p.spec #>> '{worker,agent}')::boolean AND w.state IN @worker.started AND NOT EXISTS (
             SELECT FROM holdfast.pulse u WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard))
         OR (NOT (p.spec #>> '{worker,agent}')::boolean AND p.spec #>> '{protection,mode}' <> 'claim' AND w.state = 'warm'));
@@ -247,7 +256,7 @@ BEGIN
     RETURN 'done';
 END $$;
 
--- An operator looked: an unconfirmed worker is what its row says. Answers done | stale.
+-- Stores an operator's decision that an unconfirmed worker is what its row shows. Returns done or stale.
 CREATE FUNCTION @fn.confirm(p_worker text, p_reason text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     w holdfast.worker;
@@ -264,9 +273,9 @@ BEGIN
     RETURN 'done';
 END $$;
 
--- An operator looked: an unconfirmed worker is of no use any more. It retires. Its claim goes back to the queue only if it is known
--- that its worker was never sent it, because the work must not run twice (P8). Else the claim ends as lost, by force (P2).
--- Answers done | stale | frozen.
+-- Retires an unconfirmed worker by an operator's decision. Its claim goes back to the queue only if it was certainly never sent
+-- to the worker, because the work must not run twice (P8). Otherwise the claim ends as lost, by force (P2). Returns done, stale
+-- or frozen.
 CREATE FUNCTION @fn.give_up(p_worker text, p_reason text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     w holdfast.worker;
@@ -274,7 +283,7 @@ DECLARE
     v_did text;
     v_reason text := format('its worker was given up by an operator: %s', p_reason);
 BEGIN
-    -- The claim is locked before its worker, as everywhere; then the worker must still have it.
+    -- The claim is locked before its worker, as everywhere. After that the worker must still have this claim.
     SELECT * INTO c FROM holdfast.claim WHERE id = (SELECT claim_id FROM holdfast.worker WHERE id = p_worker) FOR UPDATE;
     SELECT * INTO w FROM holdfast.worker u WHERE u.id = p_worker AND u.state IN @worker.started
         AND NOT @confirmed(u) AND u.claim_id IS NOT DISTINCT FROM c.id FOR UPDATE;

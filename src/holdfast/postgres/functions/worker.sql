@@ -1,7 +1,7 @@
--- What agents say, and what they should do.
+-- Store what agents report, and return what they should do.
 
--- A worker that has served somebody of whom we know nothing (any more). Outside freeze and brake: this is P1, and its pod is
--- ended by the ordinary path, which obeys both.
+-- Retires a worker that has served a claim which the database does not know (any more). Freeze and brake do not prevent it,
+-- because the worker must not serve a second tenant (P1). Its pod is ended by the ordinary path, which obeys both.
 CREATE FUNCTION @fn.retire_spent(p_worker text) RETURNS void LANGUAGE sql AS $$
     WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
     w AS (
@@ -14,9 +14,10 @@ CREATE FUNCTION @fn.retire_spent(p_worker text) RETURNS void LANGUAGE sql AS $$
     SELECT clock.t, 'worker.retiring', w.pool_id, w.id, w.reason FROM w, clock
 $$;
 
--- Take an agent's word. Quiet words change nothing and are answered by reads alone. Never ends anything by what it does not
--- know: an agent that holds a claim of which we have no row goes on (P7). `p_fresh`: the agent itself has just spoken; a poll
--- that looks again speaks for nobody. If not `p_acting`, only what needs no change is answered.
+-- Processes an agent's report and returns what the agent should do. A report without news is answered by reads alone. A missing
+-- row never ends anything: an agent whose claim has no row continues (P7). `p_fresh` is true if the agent has just sent the
+-- report, and false if a waiting poll checks an old report again, which proves nothing about the agent. If `p_acting` is false,
+-- nothing is changed, and the agent of a known worker gets 'nothing'.
 CREATE FUNCTION @fn.report(p_worker text, p_uid text, p_doing text, p_claim text, p_fence bigint, p_reset_fence bigint,
                          p_endpoint text, p_fresh boolean, p_acting boolean)
 RETURNS TABLE (o_do text, o_fence bigint, o_reason text, o_park boolean, o_pool text) LANGUAGE plpgsql AS $$
@@ -26,7 +27,7 @@ DECLARE
     v_frozen boolean;
     t timestamptz := holdfast.now();
 BEGIN
-    -- The caller has verified that this fence was really given to this claim: so it was given by a database that we are not.
+    -- The caller has verified that this fence was really given to this claim, so this database has lost the commit that gave it.
     IF p_fence > @fn.last_fence() THEN
         RETURN QUERY SELECT 'ahead', p_fence, 'an agent holds a fence that this database never gave', false, NULL::text;
         RETURN;
@@ -59,7 +60,8 @@ BEGIN
     IF w.state = 'held' THEN
         SELECT * INTO c FROM holdfast.claim WHERE id = w.claim_id;
         IF p_reset_fence IS NOT NULL AND w.held_from = 'warm' AND c.state = 'assigned' THEN
-            -- Found too late: it has served somebody else before. Nothing was delivered: the claim goes on to another worker.
+            -- The worker has served another claim before, which is known only now. Its assignment has not started, so the claim
+            -- gets another worker.
             PERFORM @fn.requeue(p_claim => c.id, p_fence => c.fence, p_keep_worker => false, p_suspect => false, p_dead => false,
                                 p_untouched => false, p_idle => NULL,
                                 p_reason => 'its worker has served a claim that the database does not know');
@@ -70,7 +72,7 @@ BEGIN
     ELSIF NOT p_fresh THEN
         NULL;
     ELSIF p_reset_fence IS NOT NULL AND w.state IN @worker.disown THEN
-        -- It has served somebody of whom we know nothing (any more): it must not serve anybody else.
+        -- The worker has served a claim that the database does not know (any more), so it must not serve another tenant.
         PERFORM @fn.retire_spent(p_worker);
     ELSIF p_doing = 'draining' AND NOT w.terminating THEN
         UPDATE holdfast.worker SET terminating = true, version = version + 1 WHERE id = p_worker AND state <> 'held';
@@ -91,7 +93,8 @@ BEGIN
             ready = ready OR state = 'warm' OR coalesce(fence = p_reset_fence, false)
         WHERE id = p_worker AND state IN @worker.free;
         IF FOUND AND (w.suspect_since IS NOT NULL OR NOT @confirmed(w)) THEN
-            -- Beats are stored a moment later, together: until then it would be taken for silent once more.
+            -- Stores the heartbeat now, because the batch of heartbeats is stored later, and until then the worker would become
+            -- suspect again.
             INSERT INTO holdfast.pulse AS pulse (worker_id, beat_heard, doing, reset_fence)
             VALUES (p_worker, holdfast.heard(), p_doing, p_reset_fence)
             ON CONFLICT (worker_id) DO UPDATE SET beat_heard = greatest(pulse.beat_heard, excluded.beat_heard),
@@ -104,8 +107,8 @@ BEGIN
     RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, NULL::text;
 END $$;
 
--- A command starts only after this was accepted. Repeated after a lost answer it is accepted again, also when the first is
--- still on its way: the row is locked before it is judged.
+-- Makes an assigned claim active. The agent starts the command only after this succeeded. An agent that lost the answer may
+-- repeat the call and gets the claim again, even if the first call still runs, because the row is locked before it is checked.
 CREATE FUNCTION @fn.acknowledge(p_worker text, p_fence bigint, p_endpoint text)
 RETURNS TABLE (o_first boolean, o_claim holdfast.claim) LANGUAGE plpgsql AS $$
 DECLARE
@@ -125,7 +128,7 @@ BEGIN
         RETURN;
     END IF;
     UPDATE holdfast.claim SET state = 'active', active_at = t, lease_heard = h + lease, max_heard = h + max_duration,
-        protected = coalesce(protected, false) -- unknown after lost commits: `converge` looks at the pod
+        protected = coalesce(protected, false) -- it is unknown after lost commits; `converge` reads it from the pod
     WHERE id = c.id RETURNING * INTO c;
     UPDATE holdfast.worker SET endpoint = coalesce(p_endpoint, endpoint), version = version + 1 WHERE id = p_worker;
     DELETE FROM holdfast.claim_secret WHERE claim_id = c.id;
@@ -135,8 +138,8 @@ BEGIN
     RETURN QUERY SELECT true, c;
 END $$;
 
--- Workers for whom time alone may have made something due: looked at every few seconds, between two full passes. The seconds are
--- those of the cases that the pass would find (duties/cases.py).
+-- Returns the workers that may need an action only because time has passed. `converge` checks them every few seconds, between two
+-- full passes. The arguments are the limits of the cases that a full pass would find (duties/cases.py).
 CREATE FUNCTION @fn.due_workers(p_no_pod float, p_retiring float, p_silent float) RETURNS SETOF text LANGUAGE sql AS $$
     WITH clock AS MATERIALIZED (SELECT holdfast.heard() AS h)
     SELECT w.id FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id
@@ -151,7 +154,8 @@ CREATE FUNCTION @fn.due_workers(p_no_pod float, p_retiring float, p_silent float
         OR (w.state = 'held' AND c.state = 'active' AND NOT w.protected AND NOT w.terminating
             AND p.spec #>> '{protection,mode}' <> 'off')
         OR (w.state IN @worker.free AND w.protected AND p.spec #>> '{protection,mode}' <> 'always'))
-    -- Held ones that are due for silence alone come last: the agents of running jobs have left, and there may be thousands.
+    -- Held workers that are due only because they are silent come last: the agents of running jobs have exited, so there may be
+    -- thousands of them.
     ORDER BY w.state = 'held' AND c.state = 'active' AND (w.protected OR p.spec #>> '{protection,mode}' = 'off'),
              w.state = 'retiring', w.state_heard LIMIT 500
 $$;
