@@ -19,7 +19,7 @@ from .informer import Informer
 from .logs import Logs
 from .nodes import Nodes
 from .objects import Objects
-from .shapes import PodObject, ended_at, facts, has_ended, is_ours, is_over
+from .shapes import PodObject, ended_at, facts, has_ended, is_ours, is_over, never_ran
 from .tokens import Reviews
 
 PROTECT_SECONDS = 1.0
@@ -220,7 +220,9 @@ class KubernetesCluster:
             self._informer.note_absent(pod.metadata.name)
 
     def _kept(self, pod: PodObject) -> bool:
-        """Whether the pod is kept because a client may still read its output."""
+        """Whether the pod is kept because a client may still read its output. A container that never ran has no output."""
+        if never_ran(pod):
+            return False
         keep = self._keep_output if is_over(pod) else min(self._keep_output, KEEP_BESIDE)
         return pod.metadata.deletion_timestamp is None and time.time() - ended_at(pod) < keep
 

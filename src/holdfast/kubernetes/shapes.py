@@ -154,7 +154,7 @@ def facts(pod: PodObject, cordoned: frozenset[str]) -> Pod:
         exit_fence=fence,
         trouble=trouble(pod),
         left_to=left.fence if kind == "job" and left is not None else None,
-        untouched=ended and kind == "job" and _never_ran(pod),
+        untouched=ended and kind == "job" and never_ran(pod),
         sealed=labels.get(names.SEALED) == "true",
     )
 
@@ -231,7 +231,7 @@ def _exit(pod: PodObject, kind: str, left: Left | None, stamp: Stamp | None) -> 
     return (done.exit_code, stamp.fence) if stamp is not None else (None, None)
 
 
-def _never_ran(pod: PodObject) -> bool:
+def never_ran(pod: PodObject) -> bool:
     """Whether it is proven that the worker's container never started. The proof is the kubelet's final status, if the runtime
     still has its record of the agent. An older status proves nothing, because the container may have started after it. So there
     is no proof for a pod that was deleted by force, or that the garbage collector failed because its node is gone. There is also
