@@ -78,19 +78,12 @@ sim-mutants: $(READY) ## put in deliberate and past bugs, one at a time: the sim
 mutate: mutate-sql mutate-python ## put small bugs into SQL and Python, one at a time: a test must fail for each
 
 .PHONY: mutate-python
-<<<<<<< HEAD
-mutate-python: $(READY) ## the Python part: ONLY=duties/scale.py chooses files, SAMPLE=40 SEED=2 draws some, AGAIN=1 what survived last
-	$(BIN)/python -m mutation.python $(if $(ONLY),--only "$(ONLY)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) $(if $(AGAIN),--again) $(if $(AT_LEAST),--at-least $(AT_LEAST))
-.PHONY: mutate-sql
-mutate-sql: $(READY) ## small bugs in the SQL, one at a time: a test must notice each (ONLY=ends.sql, SAMPLE=40 SEED=2, AGAIN=1)
-	$(BIN)/python -m mutation.run $(if $(ONLY),--only "$(ONLY)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(AGAIN),--again) $(if $(AT_LEAST),--at-least $(AT_LEAST))
-=======
 mutate-python: $(READY) ## put small bugs into the Python code only: ONLY=duties/scale.py selects files, SAMPLE=40 SEED=2 draws some, AGAIN=1 repeats the survivors
-	$(BIN)/python -m mutation.python $(if $(ONLY),--only "$(ONLY)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) $(if $(AGAIN),--again)
+	$(BIN)/python -m mutation.python $(if $(ONLY),--only "$(ONLY)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) $(if $(AGAIN),--again) $(if $(AT_LEAST),--at-least $(AT_LEAST))
+
 .PHONY: mutate-sql
 mutate-sql: $(READY) ## put small bugs into the SQL only (ONLY=ends.sql, SAMPLE=40 SEED=2, AGAIN=1, as above)
-	$(BIN)/python -m mutation.run $(if $(ONLY),--only "$(ONLY)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(AGAIN),--again)
->>>>>>> words-w1
+	$(BIN)/python -m mutation.run $(if $(ONLY),--only "$(ONLY)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(AGAIN),--again) $(if $(AT_LEAST),--at-least $(AT_LEAST))
 
 .PHONY: docs
 docs: $(READY) ## generate the docs that come from the code: metrics, state machines
