@@ -95,7 +95,7 @@ async def test_a_protect_held_up_by_another_writer_gives_up_within_a_second(clus
     pod = await running(cluster, stage.order("w-1"))
     with Folder(stage.root / "w-1").locked():
         deadline = Deadline(1.0)
-        with pytest.raises(ClusterUnavailable, match="being written"):
+        with pytest.raises(ClusterUnavailable, match="locked by another process"):
             await cluster.protect("w-1", pod.uid, stamp())
         assert not deadline.over()
     assert await cluster.protect("w-1", pod.uid, stamp()) is not None
