@@ -52,7 +52,7 @@ def all_served(fleet: KubeFleet, ids: list[str]) -> None:
     """Fails unless every claim completed (P8), each of them once (P1)."""
     assert len(set(ids)) == len(ids)
     for id_ in ids:
-        ended = fleet.see(id_, wait="60s")
+        ended = fleet.see(id_, wait="180s")
         assert (ended["state"], ended["outcome"]) == ("ended", "completed"), (ended, fleet.last_log())
 
 
