@@ -41,7 +41,7 @@ check: $(READY) ## ruff, mypy strict, import-linter
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test-quick
-test-quick: $(READY) ## run the tests that need no fleet and no cluster (a minute on two cores)
+test-quick: $(READY) ## run the tests that need no fleet and no cluster
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "not whole" --ignore tests/e2e --ignore tests/soak
 
 .PHONY: test
