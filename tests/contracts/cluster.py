@@ -229,7 +229,7 @@ class ClusterContract:
         async def nothing() -> bool:
             return await cluster.pods() == []
 
-        await until(nothing, "an end of it: whoever runs it may have a last word to say")
+        await until(nothing, "the pod ends: its shim may still have to write its last record")
         again = await cluster.create(stage.order("w-1"))
         assert isinstance(again, Pod)
         assert again.uid != pod.uid, "a new pod under an old name is another pod"

@@ -179,7 +179,7 @@ async def test_replicas_do_not_come_back_all_at_once(scene: Scene) -> None:
         await comes(lambda before=before: len(scene.api.watches) > before and scene.api.watching, "the next watch")
     timeouts = [int(asked["timeoutSeconds"]) for asked in scene.api.watches]
     assert all(240 <= seconds <= 360 for seconds in timeouts)
-    assert len(set(timeouts)) > 4, "chosen anew each time"
+    assert len(set(timeouts)) > 4, "chosen again for each watch"
 
 
 async def test_an_answer_to_our_own_write_is_known_before_the_watch_tells_and_older_news_do_not_undo_it(scene: Scene) -> None:

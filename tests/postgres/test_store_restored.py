@@ -68,7 +68,7 @@ async def test_agentless_workers_that_no_stamp_speaks_for_are_not_given_out_befo
     await store.recovery.begin("restored", 0)
     await clock.live(6)
     assert outcomes(EndRecovery, await passed(Converge(), store, cluster)) == [Done()]
-    assert await match(store, pool, ask("b")) == [], "either may serve somebody of whom only the lost commits knew"
+    assert await match(store, pool, ask("b")) == [], "either may serve a holder that only the lost commits contained"
     await clock.live(90)
     assert not any(isinstance(action, ENDINGS) for action, _ in await passed(Converge(), store, cluster))
     for worker in workers:
