@@ -1,4 +1,4 @@
-"""Fixtures that all tests share: one Postgres per test process, a fresh database per test, and fleets of real processes."""
+"""Fixtures that all tests share: a Postgres and a database per test process, emptied after each test, and fleets of processes."""
 
 import asyncio
 import contextlib
@@ -14,16 +14,18 @@ import pytest
 
 from cluster_fixtures import *  # noqa: F403
 from cluster_fixtures import skip_without_binaries
+from databases import ReusedDatabase
 from fleet import Fleet
 from holdfast.ports.cluster import Cluster
 from holdfast.postgres.database import Database
 from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
-from holdfast.postgres.migrate import migrate
 from holdfast.postgres.store import PostgresStore
+from scratch import prepared_postgres, use_memory
 
 if TYPE_CHECKING:
     from contracts.cluster import Stage
 
+use_memory()
 pytest.register_assert_rewrite("contracts.cluster")  # before the first import, so that failed asserts in it show their values
 
 # Fixtures that start a whole fleet, real or simulated, or a cluster. `make test-quick` leaves out every test that uses one of
@@ -46,10 +48,9 @@ def shared_postgres() -> Iterator[EmbeddedPostgres]:
         return
     folder = Path(tempfile.mkdtemp(prefix="hf-"))
     folder.chmod(0o755)  # because Postgres runs as another account when the tests run as root
-    server = EmbeddedPostgres(folder / "postgres", find_binaries())
+    server = prepared_postgres(folder / "postgres")
     server.start()
-    # The databases are thrown away after the tests, so a crash loses nothing. With fsync a test's database costs six times as
-    # much.
+    # The database is thrown away after the tests, so a crash loses nothing.
     asyncio.run(_admin(server.dsn, *(f"ALTER SYSTEM SET {name} = off" for name in ("fsync", "full_page_writes"))))
     asyncio.run(_admin(server.dsn, "SELECT pg_reload_conf()"))
     yield server
@@ -58,24 +59,18 @@ def shared_postgres() -> Iterator[EmbeddedPostgres]:
 
 
 @pytest.fixture(scope="session")
-def template(shared_postgres: EmbeddedPostgres) -> str:
-    """Returns the name of a migrated database, from which the databases of tests are copied."""
-
-    async def make() -> None:
-        await _admin(shared_postgres.dsn, "CREATE DATABASE migrated")
-        await migrate(_named(shared_postgres.dsn, "migrated"), "i-test")
-
-    asyncio.run(make())
-    return "migrated"
+def reused_database(shared_postgres: EmbeddedPostgres) -> Iterator[ReusedDatabase]:
+    """Returns the database that the tests of this process use one after the other."""
+    database = ReusedDatabase(shared_postgres.dsn)
+    yield database
+    database.close()
 
 
 @pytest.fixture
-def dsn(shared_postgres: EmbeddedPostgres, template: str, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Returns the DSN of a fresh, migrated database."""
-    name = f"t{abs(hash(request.node.nodeid)) % 10**12}"
-    asyncio.run(_admin(shared_postgres.dsn, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY"))
-    yield _named(shared_postgres.dsn, name)
-    asyncio.run(_admin(shared_postgres.dsn, f"DROP DATABASE {name} WITH (FORCE)"))
+def dsn(reused_database: ReusedDatabase) -> Iterator[str]:
+    """Returns the DSN of a migrated database that holds nothing of another test."""
+    yield reused_database.use()
+    reused_database.clean()
 
 
 @pytest.fixture
@@ -114,10 +109,6 @@ def make_fleet() -> Iterator[Callable[..., Fleet]]:
             return stack.enter_context(Fleet(**options))
 
         yield make
-
-
-def _named(dsn: str, database: str) -> str:
-    return dsn.replace("@/holdfast?", f"@/{database}?")
 
 
 async def _admin(dsn: str, *statements: str) -> None:

@@ -21,9 +21,9 @@ from bouncer import PgBouncer
 from holdfast.api.auth import hash_token
 from holdfast.local.process import Process, Table, kin, send
 from holdfast.postgres.database import SETTINGS
-from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
 from holdfast.up import Plan, prepare
 from holdfast.wiring import Settings, connect
+from scratch import prepared_postgres
 from waiting import Deadline, eventually
 
 JOB: dict[str, Any] = {"mode": "job", "warm": 1, "max": 6}
@@ -68,7 +68,7 @@ class Fleet:
         self.layout = prepare(Plan(self.home / "data"))
         self.layout.servers.write_text("".join(f"http://127.0.0.1:{port}\n" for port in self.ports))
         self.token = self.layout.token.read_text().strip()
-        self.postgres = EmbeddedPostgres(self.layout.postgres, find_binaries())
+        self.postgres = prepared_postgres(self.layout.postgres)
         self.bouncer: PgBouncer | None = None
         self._pooled = pooled  # whether replicas reach Postgres through a PgBouncer in transaction mode
         self.replicas: dict[int, subprocess.Popen[bytes]] = {}

@@ -18,6 +18,7 @@ import pytest
 
 from holdfast.postgres import binaries, embedded
 from holdfast.postgres.embedded import EmbeddedPostgres, PostgresFailed, PostgresMissing, find_binaries
+from scratch import prepared_postgres
 from waiting import eventually
 
 AS_ROOT = os.geteuid() == 0
@@ -39,6 +40,13 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def pg(place: Path) -> EmbeddedPostgres:
+    """Returns a Postgres whose cluster exists. It was not started yet."""
+    return prepared_postgres(place / "postgres")
+
+
+@pytest.fixture
+def first(place: Path) -> EmbeddedPostgres:
+    """Returns a Postgres that has no cluster yet."""
     return EmbeddedPostgres(place / "postgres", find_binaries())
 
 
@@ -100,14 +108,14 @@ def test_a_setting_that_does_not_serve_is_refused_not_replaced(tmp_path: Path) -
 # A server
 
 
-def test_it_starts_and_keeps_our_settings(pg: EmbeddedPostgres) -> None:
-    pg.start()
+def test_it_starts_and_keeps_our_settings(first: EmbeddedPostgres) -> None:
+    first.start()
     asked = embedded.SETTINGS | {"data_checksums": "on", "server_encoding": "UTF8"}
-    shown = {name: ask(pg.dsn, f"SHOW {name}") for name in asked}
+    shown = {name: ask(first.dsn, f"SHOW {name}") for name in asked}
     assert shown == asked
-    assert ask(pg.dsn, "SELECT datcollate FROM pg_database WHERE datname = 'holdfast'") == "C"
-    assert ask(pg.dsn, "SELECT current_user || '@' || current_database()") == "holdfast@holdfast"
-    assert (pg.cluster / "postgresql.auto.conf").read_text().count("=") == 0
+    assert ask(first.dsn, "SELECT datcollate FROM pg_database WHERE datname = 'holdfast'") == "C"
+    assert ask(first.dsn, "SELECT current_user || '@' || current_database()") == "holdfast@holdfast"
+    assert (first.cluster / "postgresql.auto.conf").read_text().count("=") == 0
 
 
 def test_it_listens_on_its_socket_only(pg: EmbeddedPostgres) -> None:
@@ -148,7 +156,7 @@ def test_the_password_is_needed_and_shown_nowhere(pg: EmbeddedPostgres) -> None:
 
 
 def test_no_tool_gets_the_password_on_its_command_line(
-    pg: EmbeddedPostgres, place: Path, monkeypatch: pytest.MonkeyPatch
+    first: EmbeddedPostgres, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands: list[str] = []
     run = subprocess.run
@@ -158,9 +166,9 @@ def test_no_tool_gets_the_password_on_its_command_line(
         return run(command, **options)  # type: ignore[call-overload]
 
     monkeypatch.setattr(subprocess, "run", listening)
-    pg.start()
-    pg.base_backup(place / "backup")
-    password = (pg.cluster / embedded.PASSWORD).read_text()
+    first.start()
+    first.base_backup(place / "backup")
+    password = (first.cluster / embedded.PASSWORD).read_text()
     assert any("initdb" in command for command in commands)
     assert not [command for command in commands if password in command]
 
@@ -206,29 +214,29 @@ def test_a_socket_folder_that_another_made_is_refused(place: Path) -> None:
 # Faults
 
 
-def test_a_first_start_that_was_cut_off_leaves_no_half_cluster(pg: EmbeddedPostgres, place: Path) -> None:
-    dying = shutil.copytree(pg.bin_dir, place / "dying", ignore=lambda *_: ["initdb"])
+def test_a_first_start_that_was_cut_off_leaves_no_half_cluster(first: EmbeddedPostgres, place: Path) -> None:
+    dying = shutil.copytree(first.bin_dir, place / "dying", ignore=lambda *_: ["initdb"])
     (dying / "initdb").write_text(
         '#!/bin/sh\n[ $1 = --version ] && exit\nmkdir "$2"; date >"$2/PG_VERSION"; echo full >&2; exit 1\n'
     )
     (dying / "initdb").chmod(0o755)
     with pytest.raises(PostgresFailed, match="full"):
-        EmbeddedPostgres(pg.data_dir, dying).start()
-    assert not pg.data_dir.exists()
-    left = pg.data_dir.with_name("postgres.new") / "cluster"  # the state after kill -9
+        EmbeddedPostgres(first.data_dir, dying).start()
+    assert not first.data_dir.exists()
+    left = first.data_dir.with_name("postgres.new") / "cluster"  # the state after kill -9
     left.mkdir(parents=True)
     (left / "PG_VERSION").write_text("18\n")
-    pg.start()
-    assert ask(pg.dsn, "SELECT 1") == 1
+    first.start()
+    assert ask(first.dsn, "SELECT 1") == 1
     assert not left.parent.exists()
 
 
-def test_a_folder_with_something_else_in_it_is_left_alone(pg: EmbeddedPostgres) -> None:
-    pg.data_dir.mkdir()
-    (pg.data_dir / "diary").write_text("mine")
+def test_a_folder_with_something_else_in_it_is_left_alone(first: EmbeddedPostgres) -> None:
+    first.data_dir.mkdir()
+    (first.data_dir / "diary").write_text("mine")
     with pytest.raises(PostgresFailed, match="is not empty"):
-        pg.start()
-    assert [path.name for path in pg.data_dir.iterdir()] == ["diary"]
+        first.start()
+    assert [path.name for path in first.data_dir.iterdir()] == ["diary"]
 
 
 def test_a_server_that_does_not_start_tells_why(pg: EmbeddedPostgres) -> None:
@@ -360,14 +368,14 @@ def test_a_restore_that_was_cut_off_is_not_taken_for_a_new_cluster(pg: EmbeddedP
 
 
 @only_root
-def test_root_hands_it_to_an_account_that_may_do_nothing_else(pg: EmbeddedPostgres) -> None:
-    pg.start()
-    status = Path(f"/proc/{pg.pid}/status").read_text()
+def test_root_hands_it_to_an_account_that_may_do_nothing_else(first: EmbeddedPostgres) -> None:
+    first.start()
+    status = Path(f"/proc/{first.pid}/status").read_text()
     uids, groups = (re.search(rf"^{name}:[ \t]*(.*)$", status, re.M) for name in ("Uid", "Groups"))
     assert uids is not None
     assert "0" not in uids[1].split()
     assert groups is not None
-    assert groups[1].split() in ([], [str(pg.cluster.stat().st_gid)])
+    assert groups[1].split() in ([], [str(first.cluster.stat().st_gid)])
 
 
 @only_root

@@ -12,15 +12,17 @@ import asyncpg
 import pytest
 
 from bouncer import PgBouncer, needs_pgbouncer
+from databases import KEEPER
 from holdfast.model.outcome import Done
 from holdfast.ports.store import StoreUnavailable
 from holdfast.postgres import database, migrate, notices
 from holdfast.postgres.database import SETTINGS, Database
-from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
+from holdfast.postgres.embedded import EmbeddedPostgres
 from holdfast.postgres.notices import PolledNotices
 from holdfast.postgres.store import PostgresStore
 from postgres.store_steps import JOB, acknowledge, ask, assigned, end, make_pool, make_warm, match
 from postgres.store_tables import broken, state_of
+from scratch import prepared_postgres
 from waiting import Deadline, becomes
 
 pytestmark = needs_pgbouncer
@@ -91,6 +93,7 @@ async def test_thirty_claims_at_once_share_three_connections_and_ten_workers(bou
         assert await end(store, first.claim) == Done()
         assert await state_of(store, "worker", given[0]) == "retiring"
         sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        sql += f" AND application_name <> '{KEEPER}'"
         assert await watcher.fetchval(sql) <= 3, "all of this went through PgBouncer's few connections"
 
 
@@ -274,7 +277,7 @@ async def test_one_that_hangs_is_unavailable_in_time_and_replaced_it_heals(
 
 async def test_postgres_behind_it_may_come_and_go(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "STATEMENT_SECONDS", 2.0)  # because PgBouncer lets clients wait for a server that does not come
-    server = EmbeddedPostgres(place / "postgres", find_binaries())
+    server = prepared_postgres(place / "postgres")
     server.start()
     try:
         # PgBouncer remembers a failed login, by default for 15 s.

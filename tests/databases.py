@@ -1,0 +1,113 @@
+"""One migrated database that tests use one after the other. It is emptied between tests, which is quicker than a new one."""
+
+import asyncio
+
+import asyncpg
+
+from holdfast.postgres.migrate import migrate
+
+NAME = "test"
+KEEPER = "keeper of the reused database"  # the application_name of our own connection
+
+# Everything that a test may change and that emptying the tables does not restore. The clock is left out: it is put back.
+SCHEMA = """
+SELECT md5(string_agg(line, ',' ORDER BY line)) FROM (
+    SELECT 'n' || nspname AS line FROM pg_namespace WHERE nspname !~ '^pg_'
+    UNION ALL SELECT concat('f', oid, hashtext(prosrc)) FROM pg_proc WHERE oid >= 16384 AND oid <> 'holdfast.now()'::regprocedure
+    UNION ALL SELECT concat('r', oid, relkind) FROM pg_class WHERE oid >= 16384
+        AND relnamespace <> 'pg_toast'::regnamespace AND relpersistence <> 't'
+    UNION ALL SELECT concat('a', attrelid, attnum, attname, atttypid, attnotnull, attisdropped)
+        FROM pg_attribute WHERE attrelid >= 16384
+    UNION ALL SELECT concat('t', oid, tgname, tgenabled) FROM pg_trigger
+    UNION ALL SELECT concat('c', oid, conname) FROM pg_constraint WHERE oid >= 16384
+    UNION ALL SELECT concat('s', setrole, setconfig) FROM pg_db_role_setting
+        WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
+) lines
+"""
+TABLES = """
+SELECT c.oid::regclass::text FROM pg_class c
+WHERE c.relnamespace = 'holdfast'::regnamespace AND c.relkind = 'r' ORDER BY 1
+"""
+SEQUENCES = "SELECT oid::regclass::text FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace AND relkind = 'S' ORDER BY 1"
+OTHERS = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = $1 AND pid <> pg_backend_pid()"
+
+
+class ReusedDatabase:
+    """A migrated database on a server. `use` and `clean` surround each test."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._runner = asyncio.Runner()
+        self._connection: asyncpg.Connection | None = None
+        self._schema = ""
+        self._clean = ""
+
+    @property
+    def dsn(self) -> str:
+        return self._server.replace("@/holdfast?", f"@/{NAME}?")
+
+    def use(self) -> str:
+        """Returns the DSN of the empty database, which is made if there is none."""
+        if self._connection is None:
+            self._runner.run(self._make())
+        return self.dsn
+
+    def clean(self) -> None:
+        """Ends all other connections and empties the database, or drops it if the test has changed its schema."""
+        self._runner.run(self._empty())
+
+    def close(self) -> None:
+        """Drops the database and ends the connection."""
+        if self._connection is not None:
+            self._runner.run(self._drop())
+        self._runner.close()
+
+    async def _make(self) -> None:
+        await self._on_server(f"CREATE DATABASE {NAME}")
+        await migrate(self.dsn, "i-test")
+        own = {"application_name": KEEPER}
+        self._connection = connection = await asyncpg.connect(self.dsn, timeout=60, server_settings=own)
+        clock = await connection.fetchval("SELECT pg_get_functiondef('holdfast.now()'::regprocedure)")
+        # The rows that a migration makes are kept, because emptying a table removes them too.
+        tables = [row[0] for row in await connection.fetch(TABLES)]
+        filled = [name for name in tables if await connection.fetchval(f"SELECT EXISTS (SELECT FROM {name})")]
+        await connection.execute("CREATE SCHEMA kept")
+        for name in filled:
+            await connection.execute(f"CREATE TABLE {_kept(name)} AS TABLE {name}")
+        sequences = [row[0] for row in await connection.fetch(SEQUENCES)]
+        # Triggers and foreign keys are off in this connection, so that the tables can be emptied in any order.
+        await connection.execute("SET session_replication_role = replica")
+        self._clean = ";\n".join(
+            (
+                *(f"DELETE FROM {name}" for name in tables),
+                *(f"INSERT INTO {name} SELECT * FROM {_kept(name)}" for name in filled),
+                *(f"SELECT setval('{name}', 1, false)" for name in sequences),
+                clock,
+            )
+        )
+        self._schema = await connection.fetchval(SCHEMA)
+
+    async def _empty(self) -> None:
+        assert self._connection is not None
+        await self._connection.fetch(OTHERS, NAME)
+        if await self._connection.fetchval(SCHEMA) != self._schema:
+            await self._drop()
+            return
+        await self._connection.execute(self._clean)
+
+    async def _drop(self) -> None:
+        assert self._connection is not None
+        await self._connection.close()
+        self._connection = None
+        await self._on_server(f"DROP DATABASE {NAME} WITH (FORCE)")
+
+    async def _on_server(self, statement: str) -> None:
+        connection = await asyncpg.connect(self._server, timeout=60)
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+
+def _kept(table: str) -> str:
+    return "kept." + table.rpartition(".")[2]
