@@ -23,6 +23,10 @@ from typing import Any
 
 from .targets import JUDGES, MODULES, POSTGRES
 
+# A function has a row here once it was called, but its count stays 0 while the connection that called it is still open.
+CALLED = """
+SELECT funcname, greatest(1, sum(calls))::integer FROM pg_stat_user_functions WHERE schemaname LIKE 'holdfast\\_%' GROUP BY 1
+"""
 SERVER_FOLDER = "HOLDFAST_TEST_POSTGRES"  # read by tests/conftest.py
 # SQLSTATEs with which Postgres refuses a mutant at its first use: syntax, types, names, grouping. Such a mutant cannot run.
 REFUSED = {"42601", "42804", "42883", "42703", "42702", "42803", "42846", "42P18", "42P10", "42809", "42P08", "42725", "42P13"}
@@ -46,7 +50,7 @@ def lane(copy: Path, pipe: Connection) -> None:
     server = EmbeddedPostgres(folder / "postgres", find_binaries())
     server.start()
     try:
-        asyncio.run(_count_calls(server.dsn))
+        asyncio.run(_ask(server.dsn, "ALTER SYSTEM SET track_functions = 'all'", "SELECT pg_reload_conf()"))
         with open(copy / "pytest.log", "w") as log:  # the output of pytest is not needed here
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
@@ -148,10 +152,15 @@ class Judge:
             found[item.nodeid] = {"seconds": took, "sent": sent} | more
         return {"verdict": "traced", "tests": found}
 
-    def pytest_runtest_teardown(self, item: Any) -> None:
-        """Records which functions ran in a test's database and how often, before the database is dropped."""
+    def pytest_runtest_call(self, item: Any) -> None:
+        """Forgets which functions earlier tests called, because all tests use one database."""
         if self._tracing and "dsn" in getattr(item, "funcargs", {}):
-            self._called = asyncio.run(_called(item.funcargs["dsn"]))
+            asyncio.run(_ask(item.funcargs["dsn"], "SELECT pg_stat_reset()"))
+
+    def pytest_runtest_teardown(self, item: Any) -> None:
+        """Records which functions ran in a test and how often, before the database is emptied."""
+        if self._tracing and "dsn" in getattr(item, "funcargs", {}):
+            self._called = {row[0]: row[1] for row in asyncio.run(_ask(item.funcargs["dsn"], CALLED))}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
@@ -199,28 +208,15 @@ def _flag(arg: object) -> str:
     return "e" if arg in ([], "", 0, "[]") else "x"
 
 
-async def _called(dsn: str) -> dict[str, int]:
+async def _ask(dsn: str, *statements: str) -> list[Any]:
+    """Returns the rows of the last statement."""
     import asyncpg
 
     connection = await asyncpg.connect(dsn)
     try:
-        # A function has a row here once it was called, but its count stays 0 while the connection that called it is still open.
-        counted = await connection.fetch(
-            "SELECT funcname, greatest(1, sum(calls))::integer FROM pg_stat_user_functions"
-            " WHERE schemaname LIKE 'holdfast\\_%' GROUP BY 1"
-        )
-        return {row[0]: row[1] for row in counted}
-    finally:
-        await connection.close()
-
-
-async def _count_calls(dsn: str) -> None:
-    import asyncpg
-
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute("ALTER SYSTEM SET track_functions = 'all'")
-        await connection.execute("SELECT pg_reload_conf()")
+        for statement in statements:
+            rows = await connection.fetch(statement)
+        return list(rows)
     finally:
         await connection.close()
 
