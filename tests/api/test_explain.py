@@ -22,7 +22,7 @@ def explained(stage: Stage, kind: str, name: str) -> list[str]:
 def waiting(stage: Stage, count: int, **request: Any) -> list[dict[str, Any]]:
     """Makes claims on a pool without workers."""
     stage.do(stage.store.pools.put("p-empty", "empty", PoolSpec(mode="job", warm=0, max=5), "api"))
-    return [stage.claim(pool="empty", command=["true"], key=f"k-{n}", **request) for n in range(count)]
+    return [stage.claim(pool="empty", command=["true"], key=f"k-{n}", wait="0s", **request) for n in range(count)]
 
 
 def test_every_time_says_that_it_is_utc(stage: Stage) -> None:
@@ -71,7 +71,7 @@ def test_one_start_failed_and_two_starts_failed(stage: Stage, failures: int, say
 
 def test_a_stopping_installation_is_named_and_matching_is_not_blamed_for_it(stage: Stage) -> None:
     stage.do(stage.store.fleet.stop_workers(True))
-    claim = stage.claim()
+    claim = stage.claim(wait="0s")
     assert claim["state"] == "waiting"
     assert claim["reason"] == "the installation is being stopped with its workers: nothing is given out"
     stage.do(stage.store.db.rows("UPDATE holdfast.claim SET created_at = created_at - interval '1 minute'"))

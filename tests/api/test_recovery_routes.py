@@ -64,7 +64,7 @@ def test_each_unconfirmed_worker_is_listed_with_its_claim_and_what_can_be_done(l
 
 
 def test_a_worker_that_is_confirmed_serves_what_waits(left: Stage) -> None:
-    waiting = left.claim()
+    waiting = left.claim(wait="0s")
     assert waiting["state"] == "waiting"
     assert left.ask("GET", "/v1/workers/w-1").json["unconfirmed"] is True
     status, worker = decided(left, "w-1", decision="confirm", **BECAUSE)

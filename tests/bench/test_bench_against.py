@@ -19,6 +19,7 @@ def test_a_figure_that_the_other_checkout_lacks_is_left_out() -> None:
     assert len(against.compare([({"new": (1.0, "s"), "old": (1.0, "s")}, {"old": (1.0, "s")})])) == 2
 
 
+@pytest.mark.whole
 def test_both_checkouts_are_measured_and_the_other_is_removed(capsys: pytest.CaptureFixture[str]) -> None:
     assert against.main(["HEAD", "growth", "--tiny", "--rounds", "1"]) == 0
 

@@ -10,6 +10,8 @@ from bench.claims import staged
 from bench.sizes import TINY
 from bench.stage import Stage
 
+pytestmark = pytest.mark.whole
+
 WITH_REPLICA = ("jobs", "sessions", "leases", "statements")
 
 

@@ -9,6 +9,8 @@ import pytest
 from cluster_fixtures import want_binaries
 from demos import counts_nothing_wrong, leaves_nothing_when_interrupted, left, own_folder, start
 
+pytestmark = pytest.mark.whole  # each test starts a control plane
+
 TESTS = Path(__file__).parents[1]
 
 

@@ -14,6 +14,8 @@ from cluster_fixtures import REQUIRED, want_binaries
 from demos import left, own_folder, start
 from waiting import eventually
 
+pytestmark = pytest.mark.whole  # each test starts a control plane
+
 TESTS = Path(__file__).parents[1]
 UP = re.compile(r"^Kubernetes \S+ with 1 nodes is up", re.MULTILINE)
 NEEDS_A_CLUSTER = "testcluster/test_containers.py"
