@@ -1,12 +1,12 @@
 """One migrated database that tests use one after the other. It is emptied between tests, which is quicker than a new one."""
 
 import asyncio
+import os
 
 import asyncpg
 
 from holdfast.postgres.migrate import migrate
 
-NAME = "test"
 KEEPER = "keeper of the reused database"  # the application_name of our own connection
 
 # Everything that a test may change and that emptying the tables does not restore. The clock is left out: it is put back.
@@ -37,6 +37,7 @@ class ReusedDatabase:
 
     def __init__(self, server: str) -> None:
         self._server = server
+        self._name = f"test_{os.getpid()}"  # because several processes may use one server
         self._runner = asyncio.Runner()
         self._connection: asyncpg.Connection | None = None
         self._schema = ""
@@ -44,7 +45,7 @@ class ReusedDatabase:
 
     @property
     def dsn(self) -> str:
-        return self._server.replace("@/holdfast?", f"@/{NAME}?")
+        return self._server.replace("@/holdfast?", f"@/{self._name}?")
 
     def use(self) -> str:
         """Returns the DSN of the empty database, which is made if there is none."""
@@ -63,7 +64,7 @@ class ReusedDatabase:
         self._runner.close()
 
     async def _make(self) -> None:
-        await self._on_server(f"CREATE DATABASE {NAME}")
+        await self._on_server(f"CREATE DATABASE {self._name}")
         await migrate(self.dsn, "i-test")
         own = {"application_name": KEEPER}
         self._connection = connection = await asyncpg.connect(self.dsn, timeout=60, server_settings=own)
@@ -89,7 +90,7 @@ class ReusedDatabase:
 
     async def _empty(self) -> None:
         assert self._connection is not None
-        await self._connection.fetch(OTHERS, NAME)
+        await self._connection.fetch(OTHERS, self._name)
         if await self._connection.fetchval(SCHEMA) != self._schema:
             await self._drop()
             return
@@ -99,7 +100,7 @@ class ReusedDatabase:
         assert self._connection is not None
         await self._connection.close()
         self._connection = None
-        await self._on_server(f"DROP DATABASE {NAME} WITH (FORCE)")
+        await self._on_server(f"DROP DATABASE {self._name} WITH (FORCE)")
 
     async def _on_server(self, statement: str) -> None:
         connection = await asyncpg.connect(self._server, timeout=60)
