@@ -36,7 +36,7 @@ def test_while_recovering_a_pod_that_is_ahead_is_compared_as_well() -> None:
 
 
 def test_while_recovering_a_strangers_own_agent_is_heard() -> None:
-    spoke = heartbeat(spoke_since_recovery=True)
+    spoke = heartbeat(reported_since_recovery=True)
     assert done(None, FREE_POD, state=state(recovering=True), heartbeats={NAME: spoke}) == [
         AdoptFree(NAME, UID, "p-1", "etl", "r1", False)
     ]

@@ -75,7 +75,7 @@ def copy(fleet: KubeFleet, of: str, name: str, more: dict[str, str | None] | Non
 
 def _forget_session(fleet: KubeFleet, held: dict[str, Any]) -> None:
     """Removes the row and the stamp, so that only the agent's report is left."""
-    says = "SELECT 1 FROM holdfast.pulse WHERE worker_id = $1 AND claim_id IS NOT NULL"
+    says = "SELECT 1 FROM holdfast.heartbeat WHERE worker_id = $1 AND claim_id IS NOT NULL"
     eventually(lambda: fleet.sql(says, held["worker"]), 20, "its agent's word is stored")
     fleet.sql("DELETE FROM holdfast.worker WHERE id = $1", held["worker"])
     fleet.sql("DELETE FROM holdfast.claim WHERE id = $1", held["id"])

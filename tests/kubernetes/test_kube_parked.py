@@ -14,7 +14,7 @@ TAKE_OVER = 15  # seconds, if the replica that should have ended it died
 SLACK = 30  # seconds, because kubelets are slow on a busy machine
 PARKED = """
 SELECT w.parked_since, u.beat_heard > w.parked_heard AS heard_since FROM holdfast.worker w
-LEFT JOIN holdfast.pulse u ON u.worker_id = w.id WHERE w.id = $1 AND w.state = 'parked'
+LEFT JOIN holdfast.heartbeat u ON u.worker_id = w.id WHERE w.id = $1 AND w.state = 'parked'
 """
 
 

@@ -47,7 +47,7 @@ def _every_replica_in_turn(fleet: KubeFleet) -> None:
         fleet.start(n)
         back(fleet, n)
     unheard = """
-    SELECT w.id FROM holdfast.worker w LEFT JOIN holdfast.pulse p ON p.worker_id = w.id AND p.beat_heard > $1
+    SELECT w.id FROM holdfast.worker w LEFT JOIN holdfast.heartbeat p ON p.worker_id = w.id AND p.beat_heard > $1
     WHERE w.state <> 'gone' AND p.worker_id IS NULL
     """
     eventually(lambda: not fleet.sql(unheard, asked), 60, "every agent has asked the one that was left")

@@ -125,7 +125,7 @@ def test_a_row_and_a_pod_that_say_nothing_more_claim_nothing_more() -> None:
         True,
     )
     heartbeat = Heartbeat(worker="w", age=0.0, doing="idle")
-    assert (heartbeat.claim_ended, heartbeat.spoke_since_recovery) == (False, False)
+    assert (heartbeat.claim_ended, heartbeat.reported_since_recovery) == (False, False)
     assert Stamp("acme", "c-1", 7).at == 0.0
     pool = Pool(id="p", name="etl", spec=PoolSpec(), revision="r", state="live", source="api", created_at=0.0)
     assert (pool.failures, pool.generation) == (0, 1)

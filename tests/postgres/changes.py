@@ -21,7 +21,7 @@ KEYS = {
     "claim": "id",
     "claim_secret": "claim_id",
     "worker": "id",
-    "pulse": "worker_id",
+    "heartbeat": "worker_id",
     "fair": "pool_id || ' ' || priority || ' ' || tenant",
     "ending": "kind || ' ' || id",
 }

@@ -71,10 +71,10 @@ async def test_a_suspect_worker_that_speaks_is_free_again_and_not_silent(store: 
         assert said(await store.workers.report(agent_report("w-1", reset_fence=reset))) == LOOK
         found = await changes.seen()
         assert found.pop("worker w-1") == {"suspect_since": None, "version": {"warm": 4, "parked": 9}[state]}
-        pulse = found.pop("pulse w-1")
-        assert pulse.pop("fence", None) is None
-        assert pulse.pop("reset_fence", None) == reset
-        assert pulse == {"doing": "idle", "claim_id": None, "tenant": None, "beat_heard": 3.0}
+        heartbeat = found.pop("heartbeat w-1")
+        assert heartbeat.pop("fence", None) is None
+        assert heartbeat.pop("reset_fence", None) == reset
+        assert heartbeat == {"doing": "idle", "claim_id": None, "tenant": None, "beat_heard": 3.0}
         assert found == {"notices": ["p p-1"]}
 
 

@@ -114,7 +114,7 @@ async def test_pruning_takes_only_what_is_old_and_over(store: PostgresStore) -> 
     await store.history.prune(7)
     assert sorted(await column(store, "SELECT id FROM holdfast.claim")) == sorted([live.claim, waiting.id])
     assert await column(store, "SELECT id FROM holdfast.worker") == [live.worker]
-    assert await column(store, "SELECT worker_id FROM holdfast.pulse") == [live.worker]
+    assert await column(store, "SELECT worker_id FROM holdfast.heartbeat") == [live.worker]
     assert await broken(store) == []
 
 

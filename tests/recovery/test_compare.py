@@ -15,7 +15,7 @@ from holdfast.recovery.actions import Adopt, AdoptFree, EndRecovery
 from holdfast.recovery.compare import LISTEN, adopt_free, compare, finish
 
 LOST = state(recovering=True, age=6.0)
-SPOKE = {"spoke_since_recovery": True}
+SPOKE = {"reported_since_recovery": True}
 BUSY_POD = pod(stamp=STAMP, protected=True)
 
 

@@ -111,7 +111,7 @@ def living(row: Row, pod: Pod, observed: Observed) -> Verdict:
             return Verdict(Case.SILENT_RETIRE, _let_go(row, "silent for 60 s (silence: retire)"))
         if silent and worker.suspect_since is None:
             return Verdict(Case.SILENT, [Suspect(worker.id, worker.version, "its agent has not reported for 60 s")])
-        current = heartbeat is not None and heartbeat.age < SILENT / 2 and (worker.confirmed or heartbeat.spoke_since_recovery)
+        current = heartbeat is not None and heartbeat.age < SILENT / 2 and (worker.confirmed or heartbeat.reported_since_recovery)
         if not silent and doubted and current and not free:
             return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])
         if free and heartbeat is not None and heartbeat.claim is not None and row.age > SILENT:

@@ -69,7 +69,7 @@ w AS (
     UPDATE holdfast.worker AS worker SET state = 'gone', version = version + 1, state_since = clock.t, state_heard = clock.h,
         ready = false
     FROM clock WHERE worker.id = $1 AND worker.state IN @worker.bury RETURNING worker.id, worker.pool_id, worker.tenant
-), d AS (DELETE FROM holdfast.pulse USING w WHERE pulse.worker_id = w.id),
+), d AS (DELETE FROM holdfast.heartbeat USING w WHERE heartbeat.worker_id = w.id),
 e AS (
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id, tenant, reason)
     SELECT clock.t, 'worker.gone', w.pool_id, w.id, w.tenant, $2 FROM w, clock
@@ -114,18 +114,18 @@ DUE = "SELECT * FROM @fn.due_workers(p_no_pod => $1, p_retiring => $2, p_silent 
 ORPHAN = "SELECT CASE WHEN @acting THEN coalesce(@fn.braked('worker', $1), 'done') ELSE 'recovering' END"
 
 BEAT = """
-INSERT INTO holdfast.pulse AS pulse (worker_id, beat_heard, doing, claim_id, fence, tenant, reset_fence)
+INSERT INTO holdfast.heartbeat AS heartbeat (worker_id, beat_heard, doing, claim_id, fence, tenant, reset_fence)
 SELECT w.id, (SELECT holdfast.heard()), w.doing, w.claim, w.fence, w.tenant, w.reset_fence
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bigint[])
      AS w(id, doing, claim, fence, tenant, reset_fence)
-ON CONFLICT (worker_id) DO UPDATE SET beat_heard = greatest(pulse.beat_heard, excluded.beat_heard), doing = excluded.doing,
+ON CONFLICT (worker_id) DO UPDATE SET beat_heard = greatest(heartbeat.beat_heard, excluded.beat_heard), doing = excluded.doing,
     claim_id = excluded.claim_id, fence = excluded.fence, tenant = excluded.tenant, reset_fence = excluded.reset_fence
 """
 
-PULSES = """
+HEARTBEATS = """
 SELECT u.worker_id AS worker, extract(epoch FROM c.h - u.beat_heard)::float8 AS age, u.doing, u.claim_id AS claim, u.fence, u.tenant, u.reset_fence,
-       coalesce(u.beat_heard > i.recovery_heard, false) AS spoke_since_recovery
-FROM holdfast.pulse u, (SELECT holdfast.heard() AS h) c, holdfast.installation i WHERE u.worker_id = ANY ($1::text[])
+       coalesce(u.beat_heard > i.recovery_heard, false) AS reported_since_recovery
+FROM holdfast.heartbeat u, (SELECT holdfast.heard() AS h) c, holdfast.installation i WHERE u.worker_id = ANY ($1::text[])
 """
 
 # The row is changed before the pod. Otherwise a removal that was planned from an old view could remove a new claim's protection.
@@ -162,7 +162,7 @@ SELECT {WORKER_COLUMNS}, w.epoch AS row_epoch, w.protected AS pod_protected,
        extract(epoch FROM clock.h - u.beat_heard)::float8 AS u_age,
        coalesce(u.beat_heard > (SELECT recovery_heard FROM holdfast.installation), false) AS u_since
 FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id LEFT JOIN holdfast.claim c ON c.id = w.claim_id
-LEFT JOIN holdfast.pulse u ON u.worker_id = w.id, clock
+LEFT JOIN holdfast.heartbeat u ON u.worker_id = w.id, clock
 WHERE w.state <> 'gone' AND ($1::text[] IS NULL OR w.id = ANY ($1))
 """
 POOL_TRAITS = """
@@ -215,7 +215,7 @@ class PostgresWorkers:
         return _guarded(await self._db.act_value(UNPROTECT, worker, version))
 
     async def heartbeats(self, workers: Sequence[str]) -> list[Heartbeat]:
-        return [Heartbeat(**dict(row)) for row in await self._db.rows(PULSES, list(workers))]
+        return [Heartbeat(**dict(row)) for row in await self._db.rows(HEARTBEATS, list(workers))]
 
     async def facts(self, facts: Sequence[Facts]) -> int:
         columns = [
@@ -286,7 +286,7 @@ def _row(row: asyncpg.Record, pool: asyncpg.Record) -> Row:
             tenant=row["u_tenant"],
             reset_fence=row["u_reset_fence"],
             claim_ended=row["u_ended"],
-            spoke_since_recovery=row["u_since"],
+            reported_since_recovery=row["u_since"],
         )
     return Row(
         worker=Worker(**{name: row[name] for name in _WORKER_FIELDS}),

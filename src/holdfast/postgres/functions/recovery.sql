@@ -248,9 +248,9 @@ BEGIN
         -- The worker's agent has not reported since. Or the worker has neither an agent nor a stamp that could show whether it is
         -- free, so an operator decides.
         ((p.spec #>> '{worker,agent}')::boolean AND w.state IN @worker.started AND NOT EXISTS (
-            SELECT FROM holdfast.pulse u WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard))
+            SELECT FROM holdfast.heartbeat u WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard))
         OR (NOT (p.spec #>> '{worker,agent}')::boolean AND p.spec #>> '{protection,mode}' <> 'claim' AND w.state = 'warm'));
-    PERFORM @fn.retire_spent(w.id) FROM holdfast.worker w JOIN holdfast.pulse u ON u.worker_id = w.id
+    PERFORM @fn.retire_spent(w.id) FROM holdfast.worker w JOIN holdfast.heartbeat u ON u.worker_id = w.id
     WHERE w.state IN @worker.disown AND u.reset_fence IS NOT NULL;
     INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'recovery.ended', 'pods and agents have been compared');
     RETURN 'done';
