@@ -121,7 +121,7 @@ def test_each_word_goes_to_its_door_with_the_short_token(world: World) -> None:
         assert await control.result(7, 3, "it failed")
         await control.refuse(7, "no", 5)
         await control.failed("broken", 5)
-        await control.tell(report, 5)
+        await control.send_report(report, 5)
 
     world.do(story())
     word = {
@@ -300,7 +300,7 @@ def test_last_words_are_given_up_after_their_patience(world: World) -> None:
             raise AssertionError
 
     world.control._caller = Never()  # type: ignore[assignment]
-    for word in (world.control.refuse(7, "no", 0.01), world.control.failed("no", 0.01), world.control.tell(IDLE, 0.01)):
+    for word in (world.control.refuse(7, "no", 0.01), world.control.failed("no", 0.01), world.control.send_report(IDLE, 0.01)):
         assert world.do(word) is None
 
 

@@ -14,7 +14,7 @@ from holdfast.cli.main import app
 from holdfast.cli.main import main as run_cli
 from holdfast.install import Secrets, Values, objects, replicas
 from holdfast.install.manifests import HEADROOM, WORKERS
-from holdfast.install.values import Wrong
+from holdfast.install.values import WrongValues
 from holdfast.kubernetes import policies
 from holdfast.kubernetes.rights import CLUSTER, NAMESPACED
 from holdfast.kubernetes.template import RESTRICTED, Setup
@@ -201,7 +201,7 @@ def test_what_makes_no_installation_is_refused_in_one_line(
 
 
 def test_wrong_values_are_refused_by_the_functions_too() -> None:
-    with pytest.raises(Wrong, match="--replicas"):
+    with pytest.raises(WrongValues, match="--replicas"):
         objects(msgspec.structs.replace(PLAIN, replicas=0))
 
 

@@ -73,10 +73,10 @@ class ClusterStage(Stage):
             self.kubelet.kill()  # killed, because its nodes are not used again
         self.plane.stop()
 
-    def clear_away(self) -> None:
+    def clean_up(self) -> None:
         if self.fleet is not None:
             end_postgres(self.fleet.layout.postgres)
-        super().clear_away()
+        super().clean_up()
 
     # Reads
 

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import typer
 
-from .connection import Failed, Output, say, speak
+from .connection import Failed, Output, print_message, with_client
 from .show import age, print_json, print_table
 
 
@@ -43,7 +43,7 @@ def recover(
     if not (reason or "").strip():
         raise Failed("--reason is required: it is kept in the history", 2)
     body = {"decision": "confirm" if confirm else "give-up", "reason": reason}
-    answer = speak(context, lambda client: client.raw("POST", f"/v1/recovery/{quote(worker, safe='')}", body=body))
+    answer = with_client(context, lambda client: client.raw("POST", f"/v1/recovery/{quote(worker, safe='')}", body=body))
     if output == "json":
         print_json(answer)
     else:
@@ -51,7 +51,7 @@ def recover(
 
 
 def _show(context: typer.Context, output: str) -> None:
-    answer = speak(context, lambda client: client.raw("GET", "/v1/recovery", params={"limit": 1000}))
+    answer = with_client(context, lambda client: client.raw("GET", "/v1/recovery", params={"limit": 1000}))
     if output == "json":
         print_json(answer)
         return
@@ -63,6 +63,6 @@ def _show(context: typer.Context, output: str) -> None:
     if found["items"]:
         print_table("unconfirmed", found["items"])
         if found["next"]:
-            say("there are more; decide about these first")
+            print_message("there are more; decide about these first")
     else:
         typer.echo("every worker is confirmed")

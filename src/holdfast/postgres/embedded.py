@@ -85,8 +85,8 @@ class EmbeddedPostgres:
     def running(self) -> bool:
         """Returns whether the server accepts connections now."""
         found = self._postmaster()
-        with socket.socket(socket.AF_UNIX) as door, contextlib.suppress(OSError):
-            door.connect(str(self.socket_dir / SOCKET_NAME))
+        with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+            probe.connect(str(self.socket_dir / SOCKET_NAME))
             return found is not None and found[1] == "ready"
         return False
 
@@ -225,8 +225,8 @@ class EmbeddedPostgres:
             "--pwfile",
             password,
         )
-        doors = ("--auth-local=scram-sha-256", "--auth-host=reject")
-        run(account, bin_dir / "initdb", "--pgdata", cluster, *kind, *doors)
+        authentication = ("--auth-local=scram-sha-256", "--auth-host=reject")
+        run(account, bin_dir / "initdb", "--pgdata", cluster, *kind, *authentication)
         # Creates the database in single-user mode, so that it exists before a client can connect to the cluster.
         alone = ("--single", "-c", "exit_on_error=on", "-D", cluster, "postgres")
         run(account, bin_dir / "postgres", *alone, stdin=f"CREATE DATABASE {DATABASE}\n")
