@@ -68,7 +68,7 @@ def test_an_orphan_of_another_epoch_that_began_is_quarantined_once(its_pod: Pod,
     assert orphan(its_pod, word_, quarantined=frozenset({NAME})) == []
 
 
-def test_an_orphan_of_our_epoch_is_deleted_whatever_its_idle_agent_says() -> None:
+def test_an_orphan_of_our_epoch_is_deleted_whatever_its_idle_agent_reports() -> None:
     delete = DeletePod(NAME, UID, 30.0, orphan=True, counted=True, reason="a pod without a row")
     assert orphan(FREE_POD, heartbeat()) == [delete]
     assert orphan(pod(protected=True)) == [delete]

@@ -111,7 +111,7 @@ def test_an_assigned_claim(offered: bool, delivered: bool, idle: float, expected
         assert decide(seen) == expected
 
 
-def test_a_worker_that_was_told_never_goes_back_to_others() -> None:
+def test_a_worker_that_got_its_claim_is_not_kept() -> None:
     """P1: after the delivery, the worker is not kept."""
     found = decide(due("assigned", offered=True, delivered=True, idle=1e6))
     assert isinstance(found, Requeue)

@@ -123,8 +123,8 @@ def test_a_second_up_on_the_same_folder_is_refused_in_one_line(machine: Machine)
     done = subprocess.run([sys.executable, "-m", "holdfast", *arguments], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert machine.process is not None
-    said = f"holdfast: another `holdfast up` (pid {machine.process.pid}) runs on {machine.data}\n"
-    assert done.stderr == said
+    expected = f"holdfast: another `holdfast up` (pid {machine.process.pid}) runs on {machine.data}\n"
+    assert done.stderr == expected
     assert machine.api("GET", "/v1/pools")[0] == 200, "the first one goes on"
 
 

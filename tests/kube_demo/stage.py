@@ -52,8 +52,8 @@ class ClusterStage(Stage):
         """Applies what `holdfast manifests` prints, and returns one line per object."""
         values = Values(namespace=NAMESPACE, install=INSTALL, dsn_secret="unused")
         found = [each for each in objects(values) if each["kind"] in INSTALLED]
-        said = self.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(found))
-        return said.splitlines()
+        printed = self.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(found))
+        return printed.splitlines()
 
     def start_fleet(self) -> KubeFleet:
         """Starts replicas that have exactly the rights of the installation's ServiceAccount."""

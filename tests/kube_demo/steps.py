@@ -167,8 +167,8 @@ class ClusterDemo(Demo):
     async def _kubectl(self, *args: str, input: str | None = None) -> None:
         """Runs kubectl and prints the command as a user would type it. `input` takes the place of the named YAML file."""
         given = ["-" if input is not None and each.endswith(".yaml") else each for each in args]
-        said = await aside(lambda: self._stage.kubectl(*given, input=input))
-        self._print.command(f"kubectl {' '.join(args)}", said)
+        printed = await aside(lambda: self._stage.kubectl(*given, input=input))
+        self._print.command(f"kubectl {' '.join(args)}", printed)
 
     async def _until_free(self, pool: str, count: int) -> None:
         async def free() -> bool:

@@ -72,7 +72,7 @@ async def test_it_lists_in_pages_once_and_then_follows(scene: Scene) -> None:
     assert [asked["limit"] for asked in scene.api.lists] == ["2", "2"]
     assert scene.hinted == {"w-1", "w-2", "w-3"}
     scene.hints.clear()
-    changed = scene.api.put("w-2", annotations={"said": "something"})
+    changed = scene.api.put("w-2", annotations={"noted": "something"})
     scene.api.put("w-4")
     scene.api.delete("w-1")
     await comes(lambda: scene.knows("w-2", "w-3", "w-4"), "every kind of change")
@@ -82,7 +82,7 @@ async def test_it_lists_in_pages_once_and_then_follows(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("in_stream", [False, True], ids=["status 410", "ERROR event 410"])
-async def test_an_expired_watch_lists_again_and_tells_of_what_went_meanwhile(scene: Scene, in_stream: bool) -> None:
+async def test_an_expired_watch_lists_again_and_reports_what_went_meanwhile(scene: Scene, in_stream: bool) -> None:
     scene.api.expires_in_stream = in_stream
     await scene.blind()
     scene.api.delete("w-1")
@@ -154,7 +154,7 @@ async def test_a_stream_that_is_silent_for_too_long_is_dead(scene: Scene, monkey
     assert len(scene.api.lists) == 2, "it lost nothing, so it listed nothing"
 
 
-async def test_an_object_that_cannot_be_read_does_not_blind_for_ever(scene: Scene) -> None:
+async def test_an_object_that_cannot_be_read_does_not_stop_the_watch_forever(scene: Scene) -> None:
     scene.api.put("w-bad", labels="not a map")
     await comes(lambda: not scene.pods.fresh, "it says that it does not know")
     scene.api.delete("w-1")
@@ -163,12 +163,12 @@ async def test_an_object_that_cannot_be_read_does_not_blind_for_ever(scene: Scen
     assert "w-1" in scene.hinted
 
 
-async def test_a_defect_of_who_listens_does_not_blind_for_ever(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = scene.hints.append
+async def test_a_defect_of_a_listener_does_not_stop_the_watch_forever(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    report_change = scene.hints.append
     monkeypatch.setattr(scene.pods, "_changed", lambda names: [][1])
     scene.api.put("w-4")
     await comes(lambda: len(scene.api.lists) > 2, "it begins again")
-    monkeypatch.setattr(scene.pods, "_changed", told)
+    monkeypatch.setattr(scene.pods, "_changed", report_change)
     await comes(lambda: scene.knows("w-1", "w-2", "w-3", "w-4"), "it sees again")
 
 
@@ -182,20 +182,20 @@ async def test_replicas_do_not_come_back_all_at_once(scene: Scene) -> None:
     assert len(set(timeouts)) > 4, "chosen again for each watch"
 
 
-async def test_an_answer_to_our_own_write_is_known_before_the_watch_tells_and_older_news_do_not_undo_it(scene: Scene) -> None:
+async def test_an_answer_to_our_own_write_is_known_before_the_watch_shows_it_and_older_news_do_not_undo_it(scene: Scene) -> None:
     old, new = scene.api._pod("w-1", annotations={"n": "old"}), scene.api._pod("w-1", annotations={"n": "new"})
-    said = lambda: scene.pods.known()["w-1"].metadata.annotations.get("n")  # noqa: E731
+    noted = lambda: scene.pods.known()["w-1"].metadata.annotations.get("n")  # noqa: E731
     scene.pods.wrote(_read(new))
-    assert said() == "new"
+    assert noted() == "new"
     scene.pods.wrote(_read(old))
-    assert said() == "new"
+    assert noted() == "new"
     scene.api._tell({"type": "MODIFIED", "object": old})
     scene.api.put("w-2", annotations={"n": "last"})
     await comes(lambda: scene.pods.known()["w-2"].metadata.annotations.get("n") == "last", "the watch has told both")
-    assert said() == "new"
+    assert noted() == "new"
 
 
-async def test_what_our_own_write_answered_is_no_news_when_the_watch_tells_it(scene: Scene) -> None:
+async def test_what_our_own_write_answered_is_no_news_when_the_watch_shows_it(scene: Scene) -> None:
     """The writer has already seen the answer, so a second check of each pod that we protect would be useless work."""
 
     scene.hints.clear()
@@ -207,7 +207,7 @@ async def test_what_our_own_write_answered_is_no_news_when_the_watch_tells_it(sc
     assert scene.hinted == {"w-2"}
 
 
-async def test_what_a_read_showed_first_is_told_then_as_the_watch_will_not_tell_it_again(scene: Scene) -> None:
+async def test_what_a_read_showed_first_is_reported_then_because_the_watch_will_not_report_it_again(scene: Scene) -> None:
     """A request read a job's end while the watch was away. Without this notification no other part would learn of it."""
 
     scene.hints.clear()

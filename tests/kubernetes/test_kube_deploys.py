@@ -56,7 +56,7 @@ def test_a_rolling_restart_touches_no_worker_and_fails_no_claim(fleet_of: Made, 
     assert not fleet.sql("SELECT id, how FROM holdfast.claim WHERE how NOT IN ('result', 'death')")
 
 
-def test_a_replica_that_is_told_to_stop_takes_its_leave(fleet_of: Made) -> None:
+def test_a_replica_that_gets_sigterm_releases_its_terms(fleet_of: Made) -> None:
     """So another replica takes its duties at once, and not when its terms expire."""
     fleet = fleet_of()
     leaves = eventually(lambda: [holder_of(fleet, "converge")], 30, "somebody does it")[0]

@@ -26,7 +26,9 @@ SUSPECTS = "holdfast_workers_suspect"
 # Silent agents
 
 
-def test_a_silent_worker_is_suspect_gets_no_claim_and_keeps_its_own_until_it_speaks_again(fleet_of: Made, tmp_path: Path) -> None:
+def test_a_silent_worker_is_suspect_gets_no_claim_and_keeps_its_own_until_it_reports_again(
+    fleet_of: Made, tmp_path: Path
+) -> None:
     fleet = fleet_of(pools={"linux": jobs(warm=1, max=2), "notebook": sessions()})
     gate = Gate(tmp_path)
     fleet.warm(2, within=90)
@@ -110,7 +112,7 @@ def reasons(fleet: KubeFleet, kind: str, worker_: str) -> list[str]:
 # Creations with an unknown outcome
 
 
-def test_a_creation_whose_outcome_nobody_knows_is_looked_up_by_its_name_and_makes_one_pod(
+def test_a_creation_of_unknown_outcome_is_looked_up_by_its_name_and_makes_one_pod(
     control_plane: Access, namespace: str, fleet_of: Made, tmp_path: Path
 ) -> None:
     """The first try of each pod fails: once before it was stored, twice after. No watch and no agent reports the pods."""

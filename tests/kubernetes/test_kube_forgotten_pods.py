@@ -18,7 +18,7 @@ SLACK = 25.0  # seconds in addition to the limits of the failure table, because 
 GRACE = 45.0  # seconds; the row of a younger pod may not be stored yet
 QUARANTINED = "holdfast_quarantined_total"
 SUSPECTS = "holdfast_workers_suspect"
-NOBODY = "http://127.0.0.1:9"
+NO_SERVER = "http://127.0.0.1:9"
 AHEAD = 32  # how far a sequence may be ahead of its last value after a crash
 
 
@@ -31,7 +31,7 @@ def test_a_pod_without_a_row_is_deleted_after_its_grace_but_not_if_it_is_busy_or
     known = next(each["id"] for each in fleet.workers("warm") if each["pool"] == "linux")
     copy(fleet, known, "w-linux-idle")
     copy(fleet, known, "w-linux-stamped", busy_marks(past))
-    copy(fleet, known, "w-linux-old", {names.EPOCH: "0"}, servers=NOBODY)  # so that its agent cannot report that it is free
+    copy(fleet, known, "w-linux-old", {names.EPOCH: "0"}, servers=NO_SERVER)  # so that its agent cannot report that it is free
     _forget_session(fleet, held)
     fleet.sql("DELETE FROM holdfast.worker WHERE id = $1", known)
     idle, stay = ("w-linux-idle", known), ("w-linux-stamped", "w-linux-old", held["worker"])
@@ -75,8 +75,8 @@ def copy(fleet: KubeFleet, of: str, name: str, more: dict[str, str | None] | Non
 
 def _forget_session(fleet: KubeFleet, held: dict[str, Any]) -> None:
     """Removes the row and the stamp, so that only the agent's report is left."""
-    says = "SELECT 1 FROM holdfast.heartbeat WHERE worker_id = $1 AND claim_id IS NOT NULL"
-    eventually(lambda: fleet.sql(says, held["worker"]), 20, "its agent's word is stored")
+    reported_claim = "SELECT 1 FROM holdfast.heartbeat WHERE worker_id = $1 AND claim_id IS NOT NULL"
+    eventually(lambda: fleet.sql(reported_claim, held["worker"]), 20, "its agent's word is stored")
     fleet.sql("DELETE FROM holdfast.worker WHERE id = $1", held["worker"])
     fleet.sql("DELETE FROM holdfast.claim WHERE id = $1", held["id"])
     write(fleet, held["worker"], FREE_MARKS | {names.STAMPED_AT: None})

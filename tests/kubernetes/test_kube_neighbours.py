@@ -6,7 +6,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from forged_tokens import said, signed_again
+from forged_tokens import content, signed_again
 from kube_fleet import KubeFleet, Made, job
 from kube_stage import KubeStage
 
@@ -92,7 +92,7 @@ def test_only_the_workers_own_pod_can_register_as_it(fleet_of: Made) -> None:
 
 def _nor_with_a_token_that_has_expired(fleet: KubeFleet, worker: str, uid: str, mine: str) -> None:
     """The API server signed both tokens, and only the times differ."""
-    hour, then = 3600, said(mine)
+    hour, then = 3600, content(mine)
     times = {key: then[key] - hour for key in ("iat", "nbf", "exp")}
     assert times["exp"] < time.time() - 60, "more than what clocks may differ by"
     assert register(fleet, worker, uid, signed_again(fleet.access, mine, **times)) == 401, "expired"

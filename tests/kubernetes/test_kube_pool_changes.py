@@ -66,7 +66,7 @@ def test_a_pool_belongs_to_its_object_and_is_frozen_through_the_api(fleet: KubeF
     assert eventually(lambda: (declared(fleet, "linux") or {})["status"]["free"] == 3, 30, "its status counts them")
 
 
-def test_a_template_that_the_api_server_refuses_is_told_by_its_object(fleet: KubeFleet) -> None:
+def test_a_template_that_the_api_server_refuses_shows_in_its_objects_status(fleet: KubeFleet) -> None:
     bad = job(warm=1)
     bad["pod"]["spec"]["containers"][0]["image"] = ""
     declare(fleet, "linux", bad)

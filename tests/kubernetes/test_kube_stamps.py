@@ -100,8 +100,8 @@ def test_a_stamped_worker_whose_agent_holds_what_we_do_not_know_is_not_ended(
         fleet.warm(1, within=90)
         held = fleet.claim("notebook", tenant="acme", wait="30s")
         assert held["state"] == "active", fleet.last_log()
-        says = "SELECT 1 FROM holdfast.heartbeat WHERE worker_id = $1 AND claim_id IS NOT NULL"
-        eventually(lambda: fleet.sql(says, held["worker"]), 20, "its agent's word is stored")
+        reported_claim = "SELECT 1 FROM holdfast.heartbeat WHERE worker_id = $1 AND claim_id IS NOT NULL"
+        eventually(lambda: fleet.sql(reported_claim, held["worker"]), 20, "its agent's word is stored")
         # The claim is deleted while the session works. Row and claim look free, but stamp and agent do not.
         fleet.sql("DELETE FROM holdfast.claim WHERE id = $1", held["id"])
         forget = "UPDATE holdfast.worker SET state = 'warm', claim_id = NULL, held_from = NULL, tenant = NULL, delivered = false,"

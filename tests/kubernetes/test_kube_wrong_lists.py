@@ -75,7 +75,7 @@ def _a_deletion_that_is_refused_is_said(fleet: KubeFleet, flaky: FlakyApi) -> No
     eventually(lambda: worker(fleet, free)["state"] == "gone", 60, "once it may, it does")
 
 
-async def test_a_list_that_was_empty_by_mistake_is_not_believed_for_ever(
+async def test_a_list_that_was_empty_by_mistake_is_not_believed_forever(
     cluster: Cluster, stage: KubeStage, control_plane: Access, tmp_path: Path
 ) -> None:
     with FlakyApi(control_plane, control_plane.kubeconfig, tmp_path) as way:

@@ -231,7 +231,7 @@ def test_a_folder_with_something_else_in_it_is_left_alone(pg: EmbeddedPostgres) 
     assert [path.name for path in pg.data_dir.iterdir()] == ["diary"]
 
 
-def test_a_server_that_does_not_start_tells_why(pg: EmbeddedPostgres) -> None:
+def test_a_server_that_does_not_start_shows_why(pg: EmbeddedPostgres) -> None:
     pg.start()
     pg.stop()
     with (pg.cluster / "postgresql.auto.conf").open("a") as conf:
@@ -426,11 +426,11 @@ def test_a_plain_user_runs_it_as_himself(place: Path) -> None:
         "pg = holdfast.postgres.embedded.EmbeddedPostgres(Path(sys.argv[1]), Path(sys.argv[2]))\n"
         "pg.start(); pg.stop(); pg.start(); print(pg.dsn)"
     )
-    told = as_nobody(python, "-c", story, str(home / "postgres"), str(find_binaries()))
-    assert told.returncode == 0, told.stderr
+    ran = as_nobody(python, "-c", story, str(home / "postgres"), str(find_binaries()))
+    assert ran.returncode == 0, ran.stderr
     pg = EmbeddedPostgres(home / "postgres", find_binaries())
     assert Path(f"/proc/{pg.pid}").stat().st_uid == nobody.pw_uid
-    assert ask(told.stdout.strip(), "SELECT 1") == 1
+    assert ask(ran.stdout.strip(), "SELECT 1") == 1
     pg.stop()  # and later root continues as the account that owns it
     pg.start()
     assert Path(f"/proc/{pg.pid}").stat().st_uid == nobody.pw_uid

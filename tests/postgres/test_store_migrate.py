@@ -73,14 +73,14 @@ async def test_two_releases_work_side_by_side(store: PostgresStore, monkeypatch:
         for _ in range(5):
             await make_warm(store, pool, 2)
             asked = [ask() for _ in range(4)]
-            await asyncio.gather(*(door.claims.match(pool.id, asked[n::2], 9) for n, door in enumerate((store, other))))
+            await asyncio.gather(*(peer.claims.match(pool.id, asked[n::2], 9) for n, peer in enumerate((store, other))))
             assert await broken(store) == []
         await clear_away(store)
         await make_warm(other, pool)
         pair = await active(other, pool)
         assert await end(store, pair.claim, "cancel") == Done(), "one release ends what the other began"
-        for door in (store, other):
-            await door.fleet.beat("r-1", 1.0, 10.0, [])
+        for peer in (store, other):
+            await peer.fleet.beat("r-1", 1.0, 10.0, [])
     finally:
         await other.close()
 

@@ -46,7 +46,7 @@ async def test_a_claim_is_lost_and_retried_twice_at_most(store: PostgresStore) -
 
 
 @pytest.mark.parametrize("how", ["acknowledge", "cancel", "release", "deadline", "death"])
-async def test_secrets_are_erased_as_soon_as_nobody_needs_them(store: PostgresStore, how: str) -> None:
+async def test_secrets_are_erased_as_soon_as_they_are_not_needed(store: PostgresStore, how: str) -> None:
     clock = await Clock.of(store)
     pool = await make_pool(store, JOB)
     new = ask(secrets={"token": "hunter2"}, deadline=5.0)
@@ -58,10 +58,10 @@ async def test_secrets_are_erased_as_soon_as_nobody_needs_them(store: PostgresSt
     elif how != "cancel":
         await make_warm(store, pool)
         [pair] = await match(store, pool)
-        told = await deliver(store, pair)
+        delivered = await deliver(store, pair)
         again = await store.claims.deliver(pair.worker, f"uid-{pair.worker}")  # the answer may be lost, so it is delivered again
-        assert again == told
-        assert told.secrets == {"token": "hunter2"}
+        assert again == delivered
+        assert delivered.secrets == {"token": "hunter2"}
     assert await store.db.value(kept) == 1
     if how == "acknowledge":
         assert await acknowledge(store, pair.worker, pair.fence, None) == new.id
@@ -118,7 +118,7 @@ async def test_pruning_takes_only_what_is_old_and_over(store: PostgresStore) -> 
     assert await broken(store) == []
 
 
-async def test_pruning_forgets_no_agent_that_speaks_without_a_row(store: PostgresStore) -> None:
+async def test_pruning_keeps_the_heartbeats_of_agents_without_a_row(store: PostgresStore) -> None:
     clock = await Clock.of(store)
     stranger = agent_report("w-stranger", doing="running", claim="c-9", fence=1 << 40, tenant="acme")
     await store.workers.beat([stranger])
@@ -158,7 +158,7 @@ async def test_priorities_reach_as_far_as_the_tenant_may(store: PostgresStore) -
     assert [pair.claim for pair in await match(store, pool)] == [asked[3].id]
 
 
-async def test_two_thousand_claims_of_a_capped_tenant_block_nobody(store: PostgresStore) -> None:
+async def test_two_thousand_claims_of_a_capped_tenant_block_no_other_tenant(store: PostgresStore) -> None:
     pool = await make_pool(store, DIRECT)
     await make_tenant(store, "greedy", max_claims=2, max_priority=9)
     await make_warm(store, pool, 8)
@@ -191,7 +191,7 @@ async def test_a_tenant_at_its_cap_keeps_its_parked_workers_and_gets_no_more(sto
     assert pairs[0].worker in {pair.worker for pair in held}
 
 
-async def test_nobody_is_given_a_worker_that_was_not_reset(store: PostgresStore) -> None:
+async def test_a_worker_that_was_not_reset_is_not_given_out(store: PostgresStore) -> None:
     pool = await make_pool(store, SESSION)
     await make_warm(store, pool)
     first = await active(store, pool, ask("a", lease=60.0))

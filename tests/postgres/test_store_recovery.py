@@ -32,8 +32,8 @@ RECOVERING = Skipped("recovering")
 
 def held_by(pool: Pool, worker: str, fence: int, **other: Any) -> Adoption:
     """Returns an adoption with what a pod and its agent report."""
-    said = {"claim": name("c"), "tenant": "acme", "uid": f"uid-{worker}"} | other
-    return Adoption(worker=worker, fence=fence, pool=pool.name, pool_id=pool.id, revision=pool.revision, **said)
+    adopted = {"claim": name("c"), "tenant": "acme", "uid": f"uid-{worker}"} | other
+    return Adoption(worker=worker, fence=fence, pool=pool.name, pool_id=pool.id, revision=pool.revision, **adopted)
 
 
 async def test_fences_of_a_new_epoch_are_greater_than_all_before(store: PostgresStore) -> None:
@@ -93,7 +93,7 @@ async def test_while_recovering_nothing_is_given_out_ended_or_made(store: Postgr
     assert [pair.worker for pair in await match(store, pool)] == [free]
 
 
-async def test_nobody_knows_what_was_delivered_before_commits_were_lost(store: PostgresStore) -> None:
+async def test_every_assignment_from_before_lost_commits_counts_as_delivered(store: PostgresStore) -> None:
     """So a worker that may know this tenant is not given to others, and one that does know it may continue."""
 
     pool = await make_pool(store, JOB)
@@ -113,7 +113,7 @@ async def test_nobody_knows_what_was_delivered_before_commits_were_lost(store: P
     assert await state_of(store, "worker", silent.worker) == "retiring"
 
 
-async def test_leases_start_anew_with_recovery(store: PostgresStore) -> None:
+async def test_leases_start_again_with_recovery(store: PostgresStore) -> None:
     clock = await Clock.of(store)
     pair = await lone_active(store, DIRECT, ask(lease=10.0))
     await clock.live(12)
@@ -169,7 +169,7 @@ async def test_a_claim_that_only_its_pod_knows_is_adopted(store: PostgresStore) 
     assert await store.workers.condemn("w-lost", None, "not wanted", counted=False) == Stale()
 
 
-async def test_a_pods_newer_word_replaces_what_the_row_believes(store: PostgresStore) -> None:
+async def test_a_pods_newer_claim_replaces_the_claim_of_its_row(store: PostgresStore) -> None:
     pool = await make_pool(store, JOB)
     await make_warm(store, pool, 2)
     handed, running = await assigned(store, pool), await active(store, pool)
@@ -204,7 +204,7 @@ async def test_a_known_claim_found_running_is_active_and_its_secrets_are_erased(
     assert (await kinds(store, worker=pair.worker))[-1] == "worker.retiring", "every change of state is in the history"
 
 
-async def test_an_older_word_than_the_rows_is_stale(store: PostgresStore) -> None:
+async def test_an_older_report_than_the_rows_is_stale(store: PostgresStore) -> None:
     pool = await make_pool(store, SESSION)
     await make_warm(store, pool, 2)
     held = await active(store, pool, ask("a", lease=60.0))

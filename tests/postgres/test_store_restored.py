@@ -58,7 +58,7 @@ async def test_of_an_agentless_pool_the_stamped_are_adopted_and_the_unstamped_ar
 
 
 @pytest.mark.parametrize("mode", ["off", "always"])
-async def test_agentless_workers_that_no_stamp_speaks_for_are_not_given_out_before_an_operator_looks(
+async def test_agentless_workers_without_a_stamp_are_not_given_out_before_an_operator_decides(
     store: PostgresStore, mode: str
 ) -> None:
     clock = await Clock.of(store)
@@ -103,34 +103,34 @@ async def test_a_worker_that_died_is_condemned_right_after_recovery_with_proof_a
     assert await state_of(store, "worker", silent) == "warm", "its pod lives, and silence proves nothing"
 
 
-@pytest.mark.parametrize("spoke", ["in recovery", "after it", "without a row"])
-async def test_an_agent_that_was_resetting_when_commits_were_lost_is_retired_and_serves_nobody_else(
-    store: PostgresStore, spoke: str
+@pytest.mark.parametrize("reporting", ["in recovery", "after it", "without a row"])
+async def test_an_agent_that_was_resetting_when_commits_were_lost_is_retired_and_serves_no_other_tenant(
+    store: PostgresStore, reporting: str
 ) -> None:
     clock = await Clock.of(store)
     pool = await make_pool(store, SESSION)
-    worker = "w-lost" if spoke == "without a row" else (await make_warm(store, pool))[0]
+    worker = "w-lost" if reporting == "without a row" else (await make_warm(store, pool))[0]
     cluster = RecordedCluster(pool, [worker])
     # The backup shows the worker as warm, or not at all. In the lost commits it served tenant a, whose claim has ended.
     fence = (await store.recovery.state()).last_fence + 7
     resetting = agent_report(worker, doing="resetting", reset_fence=fence)
     await store.recovery.begin("restored", 0)
     await clock.live(1)
-    if spoke != "after it":
+    if reporting != "after it":
         await store.workers.report(resetting)
         await store.workers.beat([resetting])
     await clock.live(int(LISTEN))
     for _ in range(2):
         await passed(Converge(), store, cluster)
-        if spoke == "without a row":
+        if reporting == "without a row":
             assert await state_of(store, "worker", worker) == "retiring", "also while recovery goes on"
     assert not (await store.recovery.state()).recovering
     assert await match(store, pool, ask("b", lease=60.0)) == [], "tenant b would sit where tenant a was"
-    if spoke == "after it":
+    if reporting == "after it":
         await store.workers.report(resetting)
     assert await state_of(store, "worker", worker) == "retiring"
-    told = await store.workers.report(agent_report(worker, reset_fence=fence))
-    assert told.do == "exit", "reset by now, it is told to go"
+    directive = await store.workers.report(agent_report(worker, reset_fence=fence))
+    assert directive.do == "exit", "reset by now, it is told to go"
     assert await match(store, pool) == []
     assert (await kinds(store, worker=worker))[-1] in ("worker.retiring", "worker.adopted")
 
