@@ -224,7 +224,7 @@ def test_a_token_is_renewed_at_four_fifths_of_its_life_and_used_to_its_end_if_it
     world.registrations = [HttpResponse(500, b"")]
     before = len(world.asked("progress"))
     assert world.do(world.control.progress(7)) is True
-    assert len(world.asked("progress")) == before, "without a token nothing is said"
+    assert len(world.asked("progress")) == before, "without a token nothing is sent"
 
 
 NO_REGISTRATIONS = [GONE, *(HttpResponse(*each) for each in ((401, b"{}"), (201, b'{"token": "x"}'), (200, b"{"), (200, b"{}")))]
@@ -261,7 +261,7 @@ def test_silence_counts_from_the_first_failure_and_ends_with_an_answer(world: Wo
     world.now += 500
     world.script = [GONE]
     world.do(world.control.result(8, 0, ""))
-    assert world.silences[-1] == 0.0, "it was heard in between"
+    assert world.silences[-1] == 0.0, "it had contact in between"
 
 
 @pytest.mark.parametrize(

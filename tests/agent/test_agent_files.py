@@ -108,7 +108,7 @@ def test_a_result_is_durable_with_its_folder_and_nothing_half_written_is_left(
     assert json.loads((tmp_path / "result.json").read_bytes()) == {"claim": "c-1", "fence": 7, "exit_code": 3}
     assert [each.name for each in tmp_path.iterdir()] == ["result.json"]
     write_payload(tmp_path, GIVEN)
-    assert len(synced) == 2, "a payload can be fetched again, so nobody waits for the disk"
+    assert len(synced) == 2, "a payload can be fetched again, so the agent does not wait for the disk"
 
 
 def test_a_result_that_cannot_be_kept_is_still_reported(tmp_path: Path) -> None:

@@ -235,10 +235,10 @@ async def test_while_an_acknowledgement_is_unanswered_the_holder_gets_503(monkey
             return answer.status, answer.headers.get("Retry-After")
 
     async with aiohttp.ClientSession() as client:
-        assert await ask(client, KEY) == (401, None), "nobody expects it"
+        assert await ask(client, KEY) == (401, None), "the proxy does not expect this credential"
         front.expect(KEY)
         assert await ask(client, "another") == (401, None), "that one is wrong whatever is decided"
-        assert await ask(client, KEY) == (503, "5"), "this one may be right: nobody knows yet"
+        assert await ask(client, KEY) == (503, "5"), "the credential may be right: the acknowledgement has no answer yet"
         front.open(KEY)
         assert await ask(client, KEY) == (200, None)
         front.close()

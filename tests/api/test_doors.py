@@ -77,7 +77,7 @@ def test_no_request_is_answered_without_a_token(stage: Stage, described: dict[st
             assert answer.status == 401, (method, path, token)
             assert answer.headers["www-authenticate"] == "Bearer"
             assert b"direct" not in answer.raw
-            assert "allow" not in answer.headers, "which paths and methods there are is told to nobody"
+            assert "allow" not in answer.headers, "without a valid token, no answer shows which paths and methods exist"
 
 
 @pytest.mark.parametrize("who", ["admin", "operator", "acme", "agent"])
@@ -103,7 +103,7 @@ def test_while_the_store_is_away_known_tokens_are_answered_that_we_are_alive(
     monkeypatch.setattr(auth, "_clock", lambda: later)  # nothing in the cache is fresh any more
     assert stage.ask("GET", "/healthz", token="operator").status == 200
     assert stage.ask("GET", "/healthz", token=stage.agent_token()).status == 200
-    assert stage.ask("GET", "/healthz").status == 503, "one that was never seen cannot be told from a guess"
+    assert stage.ask("GET", "/healthz").status == 503, "a token that was never seen may be a guess"
     assert stage.ask("GET", "/v1/me", token="operator").status == 503, "and nothing else is open to what may be revoked by now"
 
 

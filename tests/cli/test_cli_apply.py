@@ -24,7 +24,7 @@ def test_created_then_unchanged_then_configured(cli: Cli, server: FakeHoldfast, 
     assert cli("apply", "-f", str(file)).out == "WorkerPool linux unchanged\n"
     file.write_text(POOL.replace("warm: 1", "warm: 2"))
     assert cli("apply", "-f", str(file)).out == "WorkerPool linux configured\n"
-    assert server.pools["linux"]["spec"] == {"warm": 2, "protection": {"mode": "off"}}  # the word "off", not false
+    assert server.pools["linux"]["spec"] == {"warm": 2, "protection": {"mode": "off"}}  # the string "off", not false
 
 
 def test_the_examples_apply(cli: Cli, server: FakeHoldfast) -> None:

@@ -115,7 +115,7 @@ def test_nothing_ends_while_commits_may_be_missing(view: Observed) -> None:
 def test_an_unconfirmed_worker_is_not_ended_without_proof_that_its_pod_has(view: Observed) -> None:
     for action in Converge().plan(view):
         if isinstance(action, Condemn) and view.rows[action.worker].worker.state != "spawning":
-            assert action.proof is not None, "it may be busy, whatever its row says"
+            assert action.proof is not None, "it may be busy, whatever its row shows"
 
 
 @LOOK

@@ -249,12 +249,12 @@ def test_a_young_stamp_waits_until_its_agent_has_reported_since_or_it_is_old() -
         assert did in ([], [Clear(NAME, 5, UID, "v1")])
         return did == []
 
-    assert left(1.0, 3.0), "heard before it was stamped"
+    assert left(1.0, 3.0), "the agent reported before the stamp"
     assert left(-1.0, 3.0), "by a clock that is a second ahead"
-    assert not left(1.0, 0.5), "heard since"
-    assert not left(STAMP_GRACE, 55.0), "old enough, whatever was heard"
+    assert not left(1.0, 0.5), "the agent has reported since"
+    assert not left(STAMP_GRACE, 55.0), "old enough, whatever was reported"
     assert not left(-300.0, 3.0), "stamped far in the future: a clock jumped, and nothing stays young for that"
-    assert not left(1.0, 3.0, agent=False), "nobody could ever say more"
+    assert not left(1.0, 3.0, agent=False), "without an agent there will be no report"
 
 
 def test_stamped_pod_without_a_live_claim_is_cleared_also_when_the_pool_protects_no_more() -> None:
@@ -335,7 +335,7 @@ def test_a_cordoned_node_loses_its_free_workers_and_keeps_its_busy_ones() -> Non
 def test_a_worker_that_reports_after_silence_is_no_longer_suspect() -> None:
     assert done(row("held", suspect_since=NOW - 9), BUSY_POD) == [HeardAgain(NAME)]
     assert done(row("held", suspect_since=NOW - 9, heartbeat=heartbeat(SILENT - 1)), BUSY_POD) == [], (
-        "just not silent is not heard"
+        "a report that is only just not too old does not end the suspicion"
     )
 
 

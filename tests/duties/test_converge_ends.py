@@ -18,7 +18,7 @@ from holdfast.model.pod import Pod
 def test_a_worker_without_an_agent_is_warm_as_soon_as_its_pod_is_ready() -> None:
     assert done(row("spawning", agent=False), pod(ready=True, endpoint="10.0.0.1:80")) == [Warm(NAME, 5, "10.0.0.1:80")]
     assert case(row("spawning", agent=False), pod(ready=False)) == Case.STARTING
-    assert case(row("spawning", agent=True), pod(ready=True)) == Case.STARTING, "its agent has to speak first"
+    assert case(row("spawning", agent=True), pod(ready=True)) == Case.STARTING, "its agent has to report first"
 
 
 @pytest.mark.parametrize(

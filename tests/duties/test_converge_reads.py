@@ -22,7 +22,7 @@ class Both:
     """The cluster and the store, with the methods that `converge` reads."""
 
     def __init__(self, pods: Iterable[Pod] = (), rows: Iterable[Row] = (), heartbeats: Iterable[Heartbeat] = ()) -> None:
-        self.listed, self.stored, self.spoken = list(pods), list(rows), list(heartbeats)
+        self.listed, self.stored, self.reported = list(pods), list(rows), list(heartbeats)
         self.asked: list[Any] = []
         self.workers = self.recovery = self
 
@@ -39,7 +39,7 @@ class Both:
 
     async def heartbeats(self, names: list[str]) -> list[Heartbeat]:
         self.asked.append(("heartbeats", names))
-        return [each for each in self.spoken if each.worker in names]
+        return [each for each in self.reported if each.worker in names]
 
     async def state(self) -> Recovery:
         return state(mark=77)

@@ -146,7 +146,7 @@ def test_every_ending_is_one_that_the_tables_allow_from_the_state_it_expects(see
     if isinstance(action, Requeue):
         assert seen.state in CLAIM.sources("requeue")
         assert action.proof is None
-        assert action.idle is not None, "the store looks again: an agent may have spoken meanwhile"
+        assert action.idle is not None, "the store looks again: an agent may have reported meanwhile"
         assert action.idle <= seen.idle
     if seen.idle < min(OFFER_STALL, DELIVER_STALL, ACTIVATE_STALL) and seen.state == "assigned":
         assert action is None

@@ -50,7 +50,7 @@ TELL = UpdateStatus(declared(), status(declared(), LIVE))
         pytest.param([], [PUT], id="new"),
         pytest.param([LIVE], [TELL], id="as it is"),
         pytest.param([OLD_SPEC], [PUT], id="changed"),
-        pytest.param([DRAINING], [], id="its own pool drains: not made anew under the same identity"),
+        pytest.param([DRAINING], [], id="its own pool drains: not created again under the same identity"),
         pytest.param([OTHERS_CR], [DrainPool("etl", "p-u-0")], id="the name's last object is gone"),
         pytest.param([its_load(pool={"id": "p-u-0", "state": "draining"})], [PUT], id="a draining pool's name is free"),
         pytest.param([its_load(pool={"id": "p-9", "name": "other"})], [PUT], id="another pool"),
@@ -102,8 +102,10 @@ def test_a_specification_that_cannot_be_read_is_put_so_that_its_status_shows_why
         pytest.param([], {}, True, id="gone"),
         pytest.param([declared()], {}, False, id="there"),
         pytest.param([declared(deleting=True)], {}, False, id="there, and going"),
-        pytest.param([declared(uid="u-2")], {}, False, id="made anew: that one drains it"),
-        pytest.param([declared(uid="u-2", deleting=True)], {}, True, id="made anew and deleted: that one drains only its own"),
+        pytest.param([declared(uid="u-2")], {}, False, id="created again: the new object drains it"),
+        pytest.param(
+            [declared(uid="u-2", deleting=True)], {}, True, id="created again and deleted: the new object drains only its own"
+        ),
         pytest.param([declared(name="other", uid="u-2")], {}, True, id="another's"),
         pytest.param([], {"source": "api"}, False, id="the API's pool has no object"),
         pytest.param([], {"state": "draining"}, False, id="drains already"),

@@ -47,7 +47,7 @@ class Machine:
                 [self.python, "-m", "holdfast", *arguments], stdout=log, stderr=log, start_new_session=True, user=self.user,
                 env={**os.environ, "HOME": str(self.home), **self.env},
             )  # fmt: skip
-        eventually(lambda: b"Holdfast is up on" in self.log.read_bytes() or self._died(), 60, "up says that it is up")
+        eventually(lambda: b"Holdfast is up on" in self.log.read_bytes() or self._died(), 60, "up prints that it is up")
 
     def _died(self) -> bool:
         assert self.process is not None
@@ -155,7 +155,7 @@ def test_ctrl_c_stops_replicas_and_postgres_and_busy_workers_report_after_the_ne
         machine.api("GET", "/healthz")
     assert machine.processes(), "the busy worker goes on"
     stored = machine.data / "workers" / claim["worker"] / "result.json"
-    eventually(stored.exists, 30, "the job ends with nobody there to hear it")
+    eventually(stored.exists, 30, "the job ends while no replica runs")
     machine.up()
     ended = eventually(lambda: (c := machine.api("GET", f"/v1/claims/{claim['id']}")[1])["state"] == "ended" and c, 40)
     assert (ended["outcome"], ended["exit_code"]) == ("failed", 4)

@@ -1,4 +1,4 @@
-"""The rows of the failure table about workers: they die, hang, are told to end, are found again or are missing."""
+"""The rows of the failure table about workers: they die, hang, get SIGTERM, are found again or are missing."""
 
 import asyncio
 import json
@@ -95,7 +95,7 @@ def test_a_worker_that_is_never_ready_is_condemned_and_the_pool_shows_why(make_f
     never = {**SESSION, "startTimeout": "3s", "worker": {"serve": ["sleep", "600"]}}
     fleet = make_fleet(replicas=1, pools={"broken": never})
     pool = eventually(
-        lambda: (p := fleet.api("GET", "/v1/pools/broken").json)["status"]["trouble"] and p, 40, "the pool says why"
+        lambda: (p := fleet.api("GET", "/v1/pools/broken").json)["status"]["trouble"] and p, 40, "the pool shows why"
     )
     assert "start timeout" in pool["status"]["trouble"]
     assert pool["status"]["backoff_until"] is not None
@@ -136,7 +136,7 @@ def test_a_silent_worker_is_suspect_and_gets_no_claim_but_lives(make_fleet: Make
     assert suspect
     assert fleet.see(claim["id"])["state"] == "active"  # silence ends no claim
     send(agent, signal.SIGCONT)
-    eventually(lambda: not fleet.api("GET", f"/v1/workers/{claim['worker']}").json["suspect"], 60, "heard again")
+    eventually(lambda: not fleet.api("GET", f"/v1/workers/{claim['worker']}").json["suspect"], 60, "it has reported again")
     assert fleet.see(claim["id"])["state"] == "active"
 
 

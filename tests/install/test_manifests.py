@@ -211,4 +211,6 @@ def test_replicas_spread_over_nodes_and_zones_but_start_where_they_can() -> None
     assert spread.keys() == {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}
     for each in spread.values():
         assert (each["maxSkew"], each["whenUnsatisfiable"]) == (1, "ScheduleAnyway")
-        assert each["labelSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items(), "else it counts nobody"
+        assert each["labelSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items(), (
+            "otherwise it counts no pods"
+        )

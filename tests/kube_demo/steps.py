@@ -37,11 +37,11 @@ class ClusterDemo(Demo):
 
     async def play(self) -> bool:
         """Runs all steps. Returns whether nothing was lost, doubled or leaked."""
-        tell = self._print
-        tell.line("Holdfast on Kubernetes in a minute: a real control plane, a replica that dies, a node that is drained.", BOLD)
-        tell.line("  lost     a job that did not run to its end, a session that broke under its holder")
-        tell.line("  doubled  a job that ran twice, a worker that two holders had at once")
-        tell.line("  leaked   a pod without a row or a row without a pod, a worker parked past its time")
+        out = self._print
+        out.line("Holdfast on Kubernetes in a minute: a real control plane, a replica that dies, a node that is drained.", BOLD)
+        out.line("  lost     a job that did not run to its end, a session that broke under its holder")
+        out.line("  doubled  a job that ran twice, a worker that two holders had at once")
+        out.line("  leaked   a pod without a row or a row without a pod, a worker parked past its time")
         steps = [self.start, self.declare, self.work, self.kill_a_replica, self.drain_a_node, self.scale, self.finish, self.leave]
         return await self.run_steps(steps)
 
@@ -86,7 +86,7 @@ class ClusterDemo(Demo):
         await self.until(lambda: _now(self._long_job.claim is not None), "the long job runs")
         self.figures(since)
         self._print.proves("P1", "each pod went to one holder, by a warm hand-over instead of a start")
-        self._print.proves("P3", "and was protected from evictions before its holder heard of it")
+        self._print.proves("P3", "and was protected from evictions before its holder learned of it")
 
     async def kill_a_replica(self, number: int) -> None:
         self._print.step(number, "kill -9 of the replica that does most of the duties, in the middle of it")
@@ -114,8 +114,8 @@ class ClusterDemo(Demo):
         self._print.figure("its free workers have left it after", seconds(time.monotonic() - begun))
         self._print.figure("of its workers, gone / still busy", f"{len(before - busy)} / {len(busy)}")
         async with Drain(self._stage.plane, self._stage.kubeconfig, node) as drain:
-            await self.until(lambda: _now(drain.refused(self._long_worker) >= REFUSALS), "the drain is told to wait")
-            self._print.figure("evictions that were refused meanwhile", f"{drain.refused()}: a budget protects who is busy")
+            await self.until(lambda: _now(drain.refused(self._long_worker) >= REFUSALS), "the drain has to wait")
+            self._print.figure("evictions that were refused meanwhile", f"{drain.refused()}: a budget protects busy pods")
             opened = time.monotonic()
             self._stop_long.touch()
             if self._long_session_on in busy:  # the holder of this session has to release it as well
@@ -128,7 +128,7 @@ class ClusterDemo(Demo):
         self._print.figure("the long job", f"{job.outcome}, attempts: {job.attempts}" if job else "was never served")
         self.figures(begun)
         await self._kubectl("uncordon", node)
-        self._print.proves("P2", "a drain waits for who is busy, and for nobody else")
+        self._print.proves("P2", "a drain waits for busy pods, and for no others")
 
     async def scale(self, number: int) -> None:
         self._print.step(number, "The pool of sessions is scaled, as an autoscaler would do it")

@@ -111,7 +111,7 @@ async def test_half_a_list_is_none(scene: Scene) -> None:
     with pytest.raises(ClusterUnavailable, match="again and again"):
         await scene.pods.list()
     assert scene.pods.known().keys() == {"w-1", "w-2", "w-3"}
-    assert not scene.hints, "nobody is said to be gone for it"
+    assert not scene.hints, "no pod is reported as gone because of it"
     await comes(lambda: scene.knows("w-1", "w-2", "w-3"), "a whole list, once pages last")
     assert not scene.hints
 
@@ -131,7 +131,7 @@ async def test_bookmarks_move_the_version_that_the_next_watch_begins_from(scene:
     assert scene.api.watches[1]["resourceVersion"] == str(later)
     assert int(moved) < later
     assert len(scene.api.lists) == lists, "without a list"
-    assert not scene.hints, "and nothing is told twice"
+    assert not scene.hints, "and nothing is reported twice"
 
 
 async def test_a_watch_that_ends_with_another_error_goes_on_from_where_it_was(scene: Scene) -> None:
@@ -145,9 +145,9 @@ async def test_a_watch_that_ends_with_another_error_goes_on_from_where_it_was(sc
 
 async def test_a_stream_that_is_silent_for_too_long_is_dead(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(informer, "SILENT", 0.3)
-    assert await sooner(lambda: not scene.pods.fresh, 5), "nobody trusts it any more, whatever TCP says"
+    assert await sooner(lambda: not scene.pods.fresh, 5), "the cache is not trusted any more, although TCP shows no error"
     scene.api.cut()  # the old watch still had the long timeout
-    await comes(lambda: len(scene.api.watches) >= 4, "watches that say nothing are begun again and again")
+    await comes(lambda: len(scene.api.watches) >= 4, "silent watches are started again and again")
     monkeypatch.setattr(informer, "SILENT", 90.0)
     scene.api.put("w-4")
     await comes(lambda: scene.knows("w-1", "w-2", "w-3", "w-4"), "what came meanwhile is known")
@@ -156,7 +156,7 @@ async def test_a_stream_that_is_silent_for_too_long_is_dead(scene: Scene, monkey
 
 async def test_an_object_that_cannot_be_read_does_not_stop_the_watch_forever(scene: Scene) -> None:
     scene.api.put("w-bad", labels="not a map")
-    await comes(lambda: not scene.pods.fresh, "it says that it does not know")
+    await comes(lambda: not scene.pods.fresh, "it shows that its cache is not up to date")
     scene.api.delete("w-1")
     scene.api.delete("w-bad")
     await comes(lambda: scene.knows("w-2", "w-3"), "it sees again")
@@ -191,7 +191,7 @@ async def test_an_answer_to_our_own_write_is_known_before_the_watch_shows_it_and
     assert noted() == "new"
     scene.api._tell({"type": "MODIFIED", "object": old})
     scene.api.put("w-2", annotations={"n": "last"})
-    await comes(lambda: scene.pods.known()["w-2"].metadata.annotations.get("n") == "last", "the watch has told both")
+    await comes(lambda: scene.pods.known()["w-2"].metadata.annotations.get("n") == "last", "the watch has shown both")
     assert noted() == "new"
 
 
@@ -203,7 +203,7 @@ async def test_what_our_own_write_answered_is_no_news_when_the_watch_shows_it(sc
     scene.pods.wrote(_read(mine))
     scene.api._tell({"type": "MODIFIED", "object": mine})
     scene.api.put("w-2", annotations={"n": "last"})
-    await comes(lambda: scene.hinted, "the watch has told both")
+    await comes(lambda: scene.hinted, "the watch has shown both")
     assert scene.hinted == {"w-2"}
 
 
@@ -217,7 +217,7 @@ async def test_what_a_read_showed_first_is_reported_then_because_the_watch_will_
     assert scene.hints == [{"w-1"}], "once"
     scene.api._tell({"type": "MODIFIED", "object": theirs})
     scene.api.put("w-2", annotations={"n": "last"})
-    await comes(lambda: "w-2" in scene.hinted, "the watch has told both")
+    await comes(lambda: "w-2" in scene.hinted, "the watch has shown both")
     assert scene.hints == [{"w-1"}, {"w-2"}]
 
 

@@ -22,7 +22,7 @@ from holdfast.ports.cluster import ClusterUnavailable, NoCluster
 from holdfast_testcluster.access import Access
 from waiting import sooner
 
-SECRET = "a-token-that-nobody-may-read"
+SECRET = "a-token-that-must-stay-secret"
 V1 = "client.authentication.k8s.io/v1"
 Config = Callable[..., Path]
 

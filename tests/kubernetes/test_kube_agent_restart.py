@@ -44,10 +44,10 @@ def test_an_agent_that_is_restarted_after_its_claim_knows_that_it_has_served(fle
     held = fleet.claim("notebook", tenant="acme", wait="30s")
     assert fleet.api("POST", f"/v1/claims/{held['id']}/release", {"fence": held["fence"]}).status == 200
     served = "SELECT reset_fence FROM holdfast.heartbeat WHERE worker_id = $1 AND doing = 'idle' AND reset_fence IS NOT NULL"
-    eventually(lambda: fleet.sql(served, held["worker"]), 30, "it is reset and says so")
+    eventually(lambda: fleet.sql(served, held["worker"]), 30, "it is reset and has reported so")
     fleet.sql("UPDATE holdfast.heartbeat SET reset_fence = NULL WHERE worker_id = $1", held["worker"])
     kill_agent(fleet, held["worker"], uid)
-    eventually(lambda: fleet.sql(served, held["worker"]), 60, "and says so again")
+    eventually(lambda: fleet.sql(served, held["worker"]), 60, "and has reported so again")
     again = fleet.claim("notebook", tenant="acme", wait="30s")
     assert again["worker"] == held["worker"], "reset and parked, as after any claim"
 

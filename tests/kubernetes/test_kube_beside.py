@@ -134,7 +134,7 @@ async def test_what_is_refused_of_one_pool_holds_up_no_other_and_is_reported(
         await cluster.ensure(all_of_them)
     assert "pool 'bad': NetworkPolicy" in str(refused.value)
     assert "pool 'bad': a placeholder" in str(refused.value)
-    assert "2 refused" in str(refused.value), "a word for each kind, not for each slot"
+    assert "2 refused" in str(refused.value), "one message per kind, not per slot"
     with pytest.raises(ClusterUnavailable):
         await cluster.ensure(all_of_them)  # the error is raised again, because the problem still exists
     assert list(rules(control_plane, namespace)) == ["good"], "the good one's are there, what another took back is swept"

@@ -72,7 +72,7 @@ def test_a_session_ends_with_its_container_though_its_agent_would_serve_on(fleet
     ended = fleet.see(held["id"], wait="30s")
     assert (ended["outcome"], ended["exit_code"]) == ("failed", 4), fleet.last_log()
     over = lambda: (pod := fleet.pod(held["worker"])) is None or pod["status"]["phase"] == "Failed"  # noqa: E731
-    eventually(over, 120, "its agent is told and leaves, or is ended")
+    eventually(over, 120, "its agent is directed to exit and exits, or is ended")
 
 
 # Images
@@ -85,7 +85,7 @@ def test_an_image_beside_the_workers_that_cannot_be_pulled_keeps_it_from_being_w
     def printed() -> bool:
         return "db:missing" in (fleet.api("GET", "/v1/pools/beside").json["status"]["trouble"] or "")
 
-    eventually(printed, 60, "the pool says what is missing")
+    eventually(printed, 60, "the pool shows what is missing")
     assert fleet.workers("warm") == []
 
 

@@ -49,7 +49,9 @@ def test_the_api_server_away_for_30_s_under_load_ends_nothing(
         own_control_plane.start_apiserver()
         active = fleet.see(bare["id"], wait="60s", until="active")
         eventually(
-            lambda: marks(fleet.pod(active["worker"])) == busy_marks(active), 5 + 25, "who was told `protected: false` has it"
+            lambda: marks(fleet.pod(active["worker"])) == busy_marks(active),
+            5 + 25,
+            "the worker of a claim with `protected: false` has its protection",
         )
         before = len(ids)
         eventually(lambda: len(ids) > before + 3, 90, "claims flow again")

@@ -55,7 +55,7 @@ def test_a_foreign_pod_with_our_labels_but_no_installation_is_left_alone(fleet_o
     found = fleet.pod("w-linux-foreign")
     assert found is not None
     assert "deletionTimestamp" not in found["metadata"]
-    assert found["metadata"]["labels"] == labels, "nobody has written to it"
+    assert found["metadata"]["labels"] == labels, "it was not changed"
 
 
 def register(fleet: KubeFleet, worker: str, uid: str, token: str) -> int:
@@ -84,7 +84,7 @@ def test_only_the_workers_own_pod_can_register_as_it(fleet_of: Made) -> None:
     assert register(fleet, second["id"], pods[second["id"]]["metadata"]["uid"], mine) == 401, "another worker's name"
     assert register(fleet, first["id"], "another", mine) == 401, "another pod's UID"
     assert register(fleet, first["id"], uid, token(second)) == 401, "another pod's token"
-    assert register(fleet, first["id"], uid, token(first, audience="vault")) == 401, "meant for somebody else"
+    assert register(fleet, first["id"], uid, token(first, audience="vault")) == 401, "meant for another audience"
     assert register(fleet, first["id"], uid, mine[:-4] + "AAAA") == 401, "forged"
     assert register(fleet, first["id"], uid, fleet.access.token) == 401, "an admin of the cluster is no worker"
     _nor_with_a_token_that_has_expired(fleet, first["id"], uid, mine)

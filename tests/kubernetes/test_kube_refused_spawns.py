@@ -20,7 +20,7 @@ def trouble(fleet: KubeFleet, pool: str, text: str) -> str:
         shown = fleet.api("GET", f"/v1/pools/{pool}").json["status"]["trouble"]
         return shown if shown and text in shown else None
 
-    return str(eventually(look, 60, f"{pool} says {text}"))
+    return str(eventually(look, 60, f"{pool} shows {text}"))
 
 
 def test_a_spawn_beyond_the_quota_gives_its_slot_back_and_the_pool_shows_why(fleet_of: Made) -> None:
@@ -99,7 +99,7 @@ def _slots_come_back_at_once_and_tries_get_rarer(fleet: KubeFleet) -> None:
     """
     eventually(lambda: len(fleet.sql(lives)) >= 3, 60, "it tries again, and again")
     tries = fleet.sql(lives)
-    assert max(each["until"] - each["since"] for each in tries) < LOOKED_AT, "given back before anybody else would look"
+    assert max(each["until"] - each["since"] for each in tries) < LOOKED_AT, "given back before any pass would look"
     first, second = [after["since"] - before["until"] for before, after in pairwise(tries[:3])]
     assert (first >= BACKOFF, second >= 2 * BACKOFF) == (True, True), (first, second)
     assert fleet.workers() == [], "no slot is taken without a pod"

@@ -45,7 +45,7 @@ def _its_write_waits_in_vain(fleet: KubeFleet, claim: dict[str, Any], pod: Any) 
     assert row["parked_since"] >= ended_at(fleet, claim) > before, "its time begins when it was stored"
     eventually(lambda: not parked(fleet, claim), TTL + SLACK, "and ends")
     event = "SELECT at FROM holdfast.event WHERE worker_id = $1 AND kind = 'worker.retiring'"
-    gone = eventually(lambda: fleet.sql(event, claim["worker"]), 5, "it is said")[0]["at"]
+    gone = eventually(lambda: fleet.sql(event, claim["worker"]), 5, "the event is stored")[0]["at"]
     assert (gone - row["parked_since"]).total_seconds() >= TTL
 
 

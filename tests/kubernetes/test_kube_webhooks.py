@@ -57,7 +57,7 @@ UNKNOWN = [
     ("a name of a user's", "POST", 500, {"reason": "InternalError", "message": f"pods {CALL!r} broke"}),
     ("no reason: not the API server's own", "POST", 500, {"message": CALL}),
     ("another code", "POST", 503, {"reason": "InternalError", "message": CALL}),
-    ("another code than it says", "POST", 504, {"code": 500, "reason": "InternalError", "message": CALL}),
+    ("another code than in its body", "POST", 504, {"code": 500, "reason": "InternalError", "message": CALL}),
     ("not a create", "PATCH", 500, {"reason": "InternalError", "message": CALL}),
     ("no status at all", "POST", 502, CALL),
 ]

@@ -123,13 +123,13 @@ def test_a_kubelets_final_status_proves_that_nothing_began_where_its_runtime_rem
 @pytest.mark.parametrize(
     "unsure",
     [
-        pytest.param({"phase": "Pending"}, id="not the last word"),
+        pytest.param({"phase": "Pending"}, id="not a final status"),
         pytest.param({"phase": "Pending", "deletionTimestamp": AT, "deletionGracePeriodSeconds": 0}, id="taken away by force"),
-        pytest.param({"disruption": "DeletionByPodGC"}, id="the garbage collector's word, not the kubelet's"),
+        pytest.param({"disruption": "DeletionByPodGC"}, id="the status is the garbage collector's, not the kubelet's"),
         pytest.param({"worker": MISSED}, id="never started, or forgotten by its runtime"),
-        pytest.param({"worker": None}, id="no word of it"),
+        pytest.param({"worker": None}, id="no status of the worker"),
         pytest.param({"agent": MISSED}, id="its runtime has forgotten the agent"),
-        pytest.param({"agent": RUNS}, id="an old word of the agent"),
+        pytest.param({"agent": RUNS}, id="an old status of the agent"),
         pytest.param({"restarts": (1, 0)}, id="the agent was begun again by a runtime that forgot it"),
         pytest.param({"restarts": (0, 1)}, id="begun again"),
         pytest.param({"last": MISSED}, id="it used to run"),

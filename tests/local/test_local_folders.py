@@ -46,7 +46,7 @@ async def test_a_root_without_its_marker_proves_nothing_though_a_worker_of_ours_
             with pytest.raises(ClusterUnavailable, match="not the folder of this installation's workers"):
                 await call
     (stage.root / MARKER).touch()
-    assert await cluster.pods() == [pod], "and nobody was ended meanwhile"
+    assert await cluster.pods() == [pod], "and no pod was ended meanwhile"
 
 
 async def test_a_root_that_moves_away_during_a_read_hides_no_pod(cluster: Cluster, stage: LocalStage) -> None:

@@ -28,9 +28,9 @@ spec: {mode: job, warm: 3, max: 8, startTimeout: 1m}
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("--trace", "a.csv"), "say which settings to try with --warm"),
-        (("--warm", "2..4"), "say where the trace comes from"),
-        (("--warm", "2", "--trace", "a.csv", "--synthetic", "day"), "say where the trace comes from"),
+        (("--trace", "a.csv"), "name the settings to try with --warm"),
+        (("--warm", "2..4"), "name the source of the trace"),
+        (("--warm", "2", "--trace", "a.csv", "--synthetic", "day"), "name the source of the trace"),
         (("--warm", "4..2", "--trace", "a.csv"), "--warm: '4..2' ends before it begins"),
         (("--warm", "2", "--trace", "a.csv", "--target", "p90=1s"), "--target: 'p90=1s' is not a target such as p95=1s"),
         (("--warm", "2", "--trace", "a.csv", "--start-time", "soon"), "--start-time: 'soon' is not a duration"),

@@ -171,7 +171,7 @@ async def test_what_other_replicas_do_is_noticed_without_listening(bouncer: PgBo
         assert await receives(received, "c", pair.claim)
         await quiet(received)
         await store.claims.offer([(pair.claim, pair.fence, True)])
-        assert await receives(received, "w", worker), "the agent, who waits elsewhere, is told at once"
+        assert await receives(received, "w", worker), "the agent, which waits at another replica, gets it at once"
         assert pair.uid is not None
         await store.claims.deliver(worker, pair.uid)
         await quiet(received)

@@ -1,4 +1,4 @@
-"""The orders for agents: an unknown worker is never told to end, and no tenant gets a worker that served another (P1, P7)."""
+"""The orders for agents: an unknown worker is never directed to end, and no tenant gets a worker that served another (P1, P7)."""
 
 import pytest
 
@@ -71,7 +71,7 @@ async def test_another_pod_under_the_name_is_not_this_worker(store: PostgresStor
     assert await store.claims.deliver(pair.worker, "another") is None
 
 
-@pytest.mark.parametrize("obstacle", ["none", "the next word is late", "the brake is tripped", "the pool is frozen"])
+@pytest.mark.parametrize("obstacle", ["none", "the next report is late", "the brake is tripped", "the pool is frozen"])
 async def test_a_worker_whose_past_tenant_the_database_forgot_serves_no_other_tenant(store: PostgresStore, obstacle: str) -> None:
     clock = await Clock.of(store)
     pool = await make_pool(store, SESSION)
@@ -89,7 +89,7 @@ async def test_a_worker_whose_past_tenant_the_database_forgot_serves_no_other_te
     await store.workers.beat([forgotten])
     await clock.live(1)
     assert await store.recovery.end() == Done()
-    if obstacle != "the next word is late":
+    if obstacle != "the next report is late":
         await store.workers.report(forgotten)
     given = await match(store, pool, ask("b", lease=60.0))
     assert [pair.worker for pair in given] == [], "tenant b would sit where tenant a was"
@@ -138,12 +138,12 @@ async def test_a_restore_to_before_an_earlier_recovery_gives_no_fence_twice(stor
         await store.db.rows("SELECT setval('holdfast.fence', $1, false)", backup["last_value"])
         await store.db.rows("DELETE FROM holdfast.claim")
         await store.db.rows("UPDATE holdfast.worker SET state = 'warm', claim_id = NULL, tenant = NULL, fence = NULL")
-        assert await match(one, pool, ask()) == [], "who knows a later mark gives nothing out"
+        assert await match(one, pool, ask()) == [], "a replica that knows a later mark gives nothing out"
         after = replica_on(two, cluster)
-        assert await match(two, pool) == [], "nor does who has not compared yet"
+        assert await match(two, pool) == [], "nor does a replica that has not compared yet"
         await after.beat()
         assert (await store.recovery.state()).recovering, "the mark outside is higher"
     await store.recovery.end()
     await make_warm(store, pool)
     [pair] = await match(store, pool)
-    assert pair.fence > given, "two assignments with one fence cannot be told apart"
+    assert pair.fence > given, "two assignments with one fence cannot be distinguished"

@@ -36,7 +36,7 @@ async def test_racing_endings_stop_at_the_limit(store: PostgresStore) -> None:
         assert answers.count(Done()) == 5
         assert answers.count(BRAKED) == 9
         assert await store.db.value("SELECT count(*) FROM holdfast.claim WHERE state = 'active'") == 9
-        assert await brake_events(store) == ["brake.tripped"], "said once"
+        assert await brake_events(store) == ["brake.tripped"], "one event"
         brake = await store.fleet.brake()
         assert (brake["tripped"], brake["claims_ended"]) == (True, 5)
 

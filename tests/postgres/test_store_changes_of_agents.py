@@ -50,7 +50,7 @@ async def test_the_first_idle_report_makes_a_worker_warm_and_ends_its_pools_trou
             "notices": ["p p-1"],
         }
         assert fields(await store.workers.report(agent_report("w-1", endpoint="1.2.3.4:80"))) == NOTHING
-        assert await changes.seen() == {}, "a quiet word changes nothing"
+        assert await changes.seen() == {}, "a report without news changes nothing"
         assert fields(await store.workers.report(agent_report("w-1", endpoint="1.2.3.4:81"))) == LOOK
         assert await changes.seen() == {"worker w-1": {"version": 4, "endpoint": "1.2.3.4:81"}, "notices": ["p p-1"]}
 
@@ -126,7 +126,7 @@ async def test_what_an_agent_with_a_claim_is_answered(store: PostgresStore) -> N
             "ahead", pair.fence + 1, "an agent holds a fence that this database never gave", False, None,
         )  # fmt: skip
         await store.db.rows("UPDATE holdfast.worker SET fence = fence - 1")
-        assert await report("c-1", pair.fence) == NOTHING, "the claim itself says that it is this one's"
+        assert await report("c-1", pair.fence) == NOTHING, "the claim's own row shows that it is this worker's"
         await store.db.rows("UPDATE holdfast.worker SET fence = fence + 1")
         await end(store, "c-1")
         await changes.seen()

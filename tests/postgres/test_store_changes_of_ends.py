@@ -364,4 +364,4 @@ async def test_a_brake_that_trips_stores_what_it_counted(store: PostgresStore, k
             "events": [f'103 brake.tripped "{sentence}"'],
         }
         assert await ending(2) == Skipped("braked")
-        assert await changes.seen() == {}, "it is said once"
+        assert await changes.seen() == {}, "one event"

@@ -100,7 +100,7 @@ async def test_taking_a_term_counts_the_take_over_and_stores_both_replicas(store
         assert await store.fleet.take_term("scale", "r-1", 10.0, 5.0) == 1
         assert await changes.seen() == {
             "term scale": {"until": 110.0, "holder": "r-1", "number": 1, "renewed_at": 100.0, "progress_at": 100.0},
-            "events": ['100 term.taken "duty scale: r-1 takes over from nobody" {"duty": "scale", "replica": "r-1"}'],
+            "events": ['100 term.taken "duty scale: r-1 takes over from no holder" {"duty": "scale", "replica": "r-1"}'],
         }
         await store.db.rows("UPDATE holdfast.term SET failure = 'why' WHERE duty = 'scale'")
         await clock.jump(11)

@@ -90,7 +90,7 @@ async def warm(store: PostgresStore, pool: Pool, worker: str) -> bool:
     return await done(store.workers.warm(worker, 1, None))
 
 
-async def hear(store: PostgresStore, pool: Pool, worker: str) -> bool:
+async def report_idle(store: PostgresStore, pool: Pool, worker: str) -> bool:
     before = await store.db.value("SELECT state FROM holdfast.worker WHERE id = $1", worker)
     await store.workers.report(agent_report(worker))
     return await store.db.value("SELECT state FROM holdfast.worker WHERE id = $1", worker) != before
@@ -139,7 +139,7 @@ async def rehold(store: PostgresStore, pool: Pool, worker: str) -> bool:
 
 WORKER_CALLS: list[tuple[str, Call]] = [
     ("warm", warm),
-    ("warm", hear),
+    ("warm", report_idle),
     ("hold", hold),
     ("condemn", condemn),
     ("disown", disown),

@@ -124,7 +124,7 @@ async def test_an_acknowledgement_sent_twice_at_once_is_accepted_twice(store: Po
         # The agent's first call timed out and still runs when the agent repeats it at another replica.
         calls = [acknowledge(peer, pair.worker, pair.fence, None) for peer in (store, other)]
         answers = await queued(store, row_lock("claim", pair.claim), *calls)
-    assert answers == [pair.claim, pair.claim], "told that it is stale, the agent would drop a claim that is active"
+    assert answers == [pair.claim, pair.claim], "with the answer stale, the agent would drop a claim that is active"
     assert (await kinds(store, claim=pair.claim)).count("claim.active") == 1
 
 

@@ -162,7 +162,7 @@ async def test_what_a_webhook_takes_off_again_is_not_called_protected(store: Pos
     await claim_path(store, cluster).hand_over(pool, pair)
     [claim] = await store.claims.get([pair.claim])
     assert (claim.state, claim.protected) == ("active", False)
-    assert not await noted(store, worker), "so that somebody sees to it soon"
+    assert not await noted(store, worker), "so that converge looks at it soon"
 
 
 class Stripping(RecordedCluster):

@@ -168,7 +168,7 @@ async def test_two_thousand_claims_of_a_capped_tenant_block_no_other_tenant(stor
     served = await match(store, pool, *(ask(tenant) for tenant in ("b", "c", "b")))
     assert [pair.tenant for pair in served].count("b") == 2
     assert len(served) == 3
-    assert await match(store, pool) == [], "three workers are free, and nobody may have them"
+    assert await match(store, pool) == [], "three workers are free, and no claim may have them"
     [load] = await store.pools.loads()
     assert (load.waiting, load.servable, load.free_ready) == (1998, 0, 3)
     assert await end(store, pairs[0].claim) == Done()
@@ -196,7 +196,7 @@ async def test_a_worker_that_was_not_reset_is_not_given_out(store: PostgresStore
     await make_warm(store, pool)
     first = await active(store, pool, ask("a", lease=60.0))
     assert await end(store, first.claim) == Done()
-    assert await match(store, pool, ask("a", lease=60.0)) == [], "its agent has not said that it was reset"
+    assert await match(store, pool, ask("a", lease=60.0)) == [], "its agent has not reported that it was reset"
     await store.workers.report(agent_report(first.worker, reset_fence=first.fence - 1))
     await store.workers.report(agent_report(first.worker))
     assert await match(store, pool) == [], "an old reset is not this one"

@@ -85,10 +85,10 @@ async def test_while_recovering_nothing_is_given_out_ended_or_made(store: Postgr
     assert await store.workers.spawn(pool.id, [name("w")], 10, 10) == []
     assert (await store.workers.report(agent_report(free))).do == "nothing"
     [claim] = await store.claims.get([new.id])
-    assert "lost commits" in claim.reason, "a waiting claim says why"
+    assert "lost commits" in claim.reason, "a waiting claim shows why"
     assert await end(store, leased.claim, "release") == Done(), "its holder may always"
     assert await store.recovery.end() == Done()
-    assert await match(store, pool) == [], "a worker that has not spoken since gets nothing"
+    assert await match(store, pool) == [], "a worker that has not reported since gets nothing"
     await store.workers.report(agent_report(free))
     assert [pair.worker for pair in await match(store, pool)] == [free]
 
@@ -108,7 +108,7 @@ async def test_every_assignment_from_before_lost_commits_counts_as_delivered(sto
     assert [row["yes"] for row in rows] == [True, True]
     assert await acknowledge(store, going.worker, going.fence, None) == going.claim
     [claim] = await store.claims.get([going.claim])
-    assert claim.protected is False, "nobody knows, and it is said so rather than nothing (P3)"
+    assert claim.protected is False, "it is not known, and false is shown rather than nothing (P3)"
     assert await store.claims.requeue(silent.claim, silent.fence, reason="no progress") == Done()
     assert await state_of(store, "worker", silent.worker) == "retiring"
 
@@ -147,7 +147,7 @@ async def test_recovery_begins_beside_an_ending_lease(store: PostgresStore) -> N
         store.recovery.begin("restored", 0),
         end(store, pair.claim, "lease"),
     )
-    assert begun is True, "a deadlock must not swallow the word that commits were lost"
+    assert begun is True, "a deadlock must not hide that commits were lost"
     assert ended in (Stale(), RECOVERING)
 
 
@@ -159,7 +159,7 @@ async def test_a_claim_that_only_its_pod_knows_is_adopted(store: PostgresStore) 
     assert await store.recovery.adopt(adoption) == Stale(), "known now"
     [claim] = await store.claims.get([adoption.claim])
     assert (claim.state, claim.worker, claim.fence, claim.tenant) == ("active", "w-lost", adoption.fence, "acme")
-    assert claim.protected is False, "what its holder was told is lost"
+    assert claim.protected is False, "what its holder was sent is lost"
     assert claim.lease_until is not None
     assert claim.max_until is not None
     assert await kinds(store, claim=adoption.claim) == ["claim.adopted", "worker.adopted"]
@@ -197,8 +197,8 @@ async def test_a_known_claim_found_running_is_active_and_its_secrets_are_erased(
     # In the lost commits the claim was requeued, given to the other worker and acknowledged there.
     assert await store.recovery.adopt(held_by(pool, other, pair.fence + 1, claim=new.id)) == Done()
     [found] = await store.claims.get([new.id])
-    assert (found.state, found.protected) == ("active", False), "P3: its holder is told what is sure"
-    assert await state_of(store, "worker", pair.worker) == "retiring", "it may have been told"
+    assert (found.state, found.protected) == ("active", False), "P3: its holder gets what is certain"
+    assert await state_of(store, "worker", pair.worker) == "retiring", "it may have got the claim"
     assert await broken(store) == []
     assert await store.db.value("SELECT count(*) FROM holdfast.claim_secret") == 0, "erased at acknowledge"
     assert (await kinds(store, worker=pair.worker))[-1] == "worker.retiring", "every change of state is in the history"

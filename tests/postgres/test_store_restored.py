@@ -51,9 +51,9 @@ async def test_of_an_agentless_pool_the_stamped_are_adopted_and_the_unstamped_ar
         [claim] = await store.claims.get([f"c-lost-{n}"])
         assert (claim.state, claim.worker, claim.fence, claim.tenant) == ("active", worker, last + n, "acme")
     given = await match(store, pool, *(ask("b") for _ in range(4)))
-    assert [pair.worker for pair in given] == [free], "it carries no stamp: nobody was told of it"
+    assert [pair.worker for pair in given] == [free], "it carries no stamp, so no holder learned of it"
     later = await passed(Converge(), store, cluster)
-    assert [action.name for action, _ in later if isinstance(action, Quarantine)] == ["w-free"], "no row, and no word"
+    assert [action.name for action, _ in later if isinstance(action, Quarantine)] == ["w-free"], "no row, and no report"
     assert not any(isinstance(action, ENDINGS) for action, _ in later)
 
 
@@ -88,7 +88,7 @@ async def test_a_worker_that_died_is_condemned_right_after_recovery_with_proof_a
     await store.recovery.begin("restored", 0)
     await clock.live(int(LISTEN) + 1)
     assert outcomes(EndRecovery, await passed(converge, store, cluster)) == [Done()]
-    assert await match(store, pool, ask()) == [], "neither has spoken since"
+    assert await match(store, pool, ask()) == [], "neither has reported since"
     seen = await version_of(store, dead)
     assert await store.workers.condemn(dead, seen, "its pod is gone", counted=False) == Stale()
 
@@ -130,7 +130,7 @@ async def test_an_agent_that_was_resetting_when_commits_were_lost_is_retired_and
         await store.workers.report(resetting)
     assert await state_of(store, "worker", worker) == "retiring"
     directive = await store.workers.report(agent_report(worker, reset_fence=fence))
-    assert directive.do == "exit", "reset by now, it is told to go"
+    assert directive.do == "exit", "it is reset by now, and directed to exit"
     assert await match(store, pool) == []
     assert (await kinds(store, worker=worker))[-1] in ("worker.retiring", "worker.adopted")
 
@@ -147,11 +147,13 @@ async def test_pruning_takes_nothing_that_lost_commits_may_have_known_of(store: 
     await store.recovery.begin("restored", 0)
     await store.workers.beat([agent_report("w-lost", doing="running", claim="c-lost", fence=pair.fence + 1, tenant="acme")])
 
-    assert await applier(store, cluster)(before) == Skipped("recovering"), "planned before anybody noticed"
+    assert await applier(store, cluster)(before) == Skipped("recovering"), "planned before any replica noticed"
     for _ in range(2):
         assert [type(action) for action, _ in await passed(prune, store, cluster)] == [PruneHistory]
         assert cluster.outputs == {pair.claim, "c-lost"}
-    assert [heartbeat.claim for heartbeat in await store.workers.heartbeats(["w-lost"])] == ["c-lost"], "its agent's word is kept"
+    assert [heartbeat.claim for heartbeat in await store.workers.heartbeats(["w-lost"])] == ["c-lost"], (
+        "its agent's report is kept"
+    )
     assert (await kinds(store, claim=pair.claim))[-2:] == ["claim.ended", "worker.retiring"]
     left_over = Adoption(
         worker=pair.worker,

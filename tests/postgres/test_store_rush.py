@@ -56,7 +56,7 @@ async def test_a_rush_shares_its_offers_and_each_caller_gets_its_own_claim(
     assert len({claim.worker for claim in claims}) == RUSH, "each has a worker of its own (P1)"
     assert all(claim.state == "active" and claim.protected for claim in claims)
     assert calls["offer"] < RUSH / 2
-    assert (calls["get"], calls["state"]) == (0, 0), "told, not looked for"
+    assert (calls["get"], calls["state"]) == (0, 0), "the answer carries the claim, so no read is needed"
     assert await broken(store) == []
 
 

@@ -38,7 +38,7 @@ def test_a_claim_that_only_its_pod_knows_is_adopted(one: Row | None) -> None:
 def test_an_agents_report_counts_more_than_a_stamp() -> None:
     other = {"claim": "c-2", "fence": FENCE + 1, "tenant": "acme"}
     assert adopted(compare(None, BUSY_POD, heartbeat(doing="running", **other, **REPORTED))) == ("c-2", "acme", FENCE + 1)
-    assert compare(row(), BUSY_POD, heartbeat(**REPORTED)) == [], "idle by its own word: the stamp is left over"
+    assert compare(row(), BUSY_POD, heartbeat(**REPORTED)) == [], "idle by its own report: the stamp is left over"
 
 
 def test_a_report_from_before_the_loss_does_not_count() -> None:
@@ -64,12 +64,12 @@ def test_a_free_pod_without_a_row_is_adopted_by_its_agents_report_only() -> None
     (free,) = compare(None, pod(), heartbeat(**REPORTED))
     assert free == AdoptFree(NAME, UID, "p-1", "etl", "r1")
     (spent,) = compare(None, pod(), heartbeat(reset_fence=FENCE, **REPORTED))
-    assert spent == AdoptFree(NAME, UID, "p-1", "etl", "r1", spent=True), "it served somebody: it can only go"
+    assert spent == AdoptFree(NAME, UID, "p-1", "etl", "r1", spent=True), "it served a tenant, so it can only retire"
     assert compare(None, pod(), None) == []
     assert compare(None, pod(terminating=True), heartbeat(**REPORTED)) == []
     (stamped,) = compare(None, BUSY_POD, heartbeat(**REPORTED))
     assert isinstance(stamped, AdoptFree)
-    assert stamped.spent, "stamped: it may have served somebody, so it can only go"
+    assert stamped.spent, "stamped: it may have served a tenant, so it can only retire"
 
 
 def test_a_pod_that_ended_or_is_gone_is_judged_later() -> None:
@@ -82,7 +82,7 @@ def test_a_claim_whose_pod_ended_is_adopted_so_that_its_exit_code_ends_it() -> N
     ended = pod(phase="ended", stamp=STAMP, exit_code=0, exit_fence=FENCE)
     assert adopted(compare(None, ended, None)) == ("c-1", "acme", FENCE)
     assert compare(row("held"), ended, None) == []
-    assert adopted(compare(None, ended, heartbeat(**REPORTED))) == ("c-1", "acme", FENCE), "its last word is older than its end"
+    assert adopted(compare(None, ended, heartbeat(**REPORTED))) == ("c-1", "acme", FENCE), "its last report is older than its end"
 
 
 def test_a_lost_acknowledgement_is_replaced_by_the_agents_report_that_it_runs() -> None:
@@ -98,7 +98,7 @@ def test_the_last_report_of_an_agent_that_has_exited_counts_more_than_one_that_w
     late = heartbeat(doing="idle", **REPORTED)
     assert adopted(compare(row(), pod(stamp=STAMP, protected=True, left_to=FENCE), late)) == ("c-1", "acme", FENCE)
     assert adopted(compare(None, pod(stamp=STAMP, protected=True, left_to=FENCE), late)) == ("c-1", "acme", FENCE)
-    assert compare(None, pod(left_to=FENCE), late) == [], "whose it is nobody can say, and free it is not"
+    assert compare(None, pod(left_to=FENCE), late) == [], "its claim is not known, and it is not free"
 
 
 @pytest.mark.parametrize("phase", ["running", "ended"])

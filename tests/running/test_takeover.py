@@ -51,7 +51,7 @@ async def test_with_the_cluster_away_no_replica_takes_a_term_from_another(dsn: s
     replicas = [await replica(dsn, home, Unreachable) for _ in range(2)]
     for wired in replicas:
         wired.replica.start()
-    await until(lambda: any(w.replica.terms.trusted("converge", now()) for w in replicas), "somebody holds converge")
+    await until(lambda: any(w.replica.terms.trusted("converge", now()) for w in replicas), "a replica holds converge")
     store = replicas[0].store
     first = await _term(store)
 

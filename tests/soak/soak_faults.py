@@ -18,7 +18,7 @@ FREE = "SELECT id FROM holdfast.worker WHERE state IN ('warm', 'parked') ORDER B
 
 
 class Faults:
-    """Injects one fault after the other from its own thread. `told` lists them for the reader of a failed test."""
+    """Injects one fault after the other from its own thread. `injected` lists them for the reader of a failed test."""
 
     def __init__(self, fleet: Fleet, chance: random.Random) -> None:
         self._fleet, self._chance = fleet, chance

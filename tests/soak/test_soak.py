@@ -48,7 +48,8 @@ def test_everything_adds_up_after_random_faults(make_fleet: Callable[..., Fleet]
         print_faults(fleet, faults, seed)
         raise
     print(
-        f"{len(work.jobs)} jobs, {work.sessions} sessions, {len(faults.injected)} faults, {len(faults.killed_workers)} workers killed"
+        f"{len(work.jobs)} jobs, {work.sessions} sessions, {len(faults.injected)} faults, "
+        f"{len(faults.killed_workers)} workers killed"
     )
 
 

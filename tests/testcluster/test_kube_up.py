@@ -66,7 +66,7 @@ def test_without_binaries_one_loud_line_names_make_kube(folder: Path, together: 
     assert len(loud) == 1, printed
     assert re.fullmatch(r"!!! \d+ KUBERNETES TESTS DO NOT RUN: no .* run `make kube` .*", loud[0])
     assert run.returncode == 0
-    assert re.search(r"\d+ skipped", printed), "and each says so"
+    assert re.search(r"\d+ skipped", printed), "and each shows it"
     assert "passed" not in printed
 
 

@@ -175,7 +175,7 @@ def test_no_container_outlives_its_kubelet_and_a_rebooted_node_reports_that_it_l
     pod = pods.until_phase("deaf", "Failed")
     ended = state(pod, "main")["terminated"]
     assert (ended["exitCode"], ended["reason"]) == (255, "Unknown"), (
-        "what containerd says of a container whose end it did not see"
+        "what containerd reports about a container whose end it did not see"
     )
 
 

@@ -71,10 +71,10 @@ def plan(
     wanted, starts = _parsed("--target", parse_target, target), _parsed("--start-time", parse_start, start_time)
     settings = _parsed("--warm", parse_warm, warm) if warm is not None else []
     if not settings and export is None:
-        raise Failed("say which settings to try with --warm, such as 2..40/2; or --export FILE to write a trace only", 2)
+        raise Failed("name the settings to try with --warm, such as 2..40/2; or --export FILE to write a trace only", 2)
     sources = [trace is not None, synthetic is not None, fleet]
     if sum(sources) > 1 or (not any(sources) and export is None):
-        raise Failed("say where the trace comes from: one of --trace FILE, --synthetic SHAPE or --fleet", 2)
+        raise Failed("name the source of the trace: one of --trace FILE, --synthetic SHAPE or --fleet", 2)
     if trace is not None:
         found = _read(trace)
     elif synthetic is not None:
