@@ -220,7 +220,7 @@ async def result(context: Context, call: Call) -> Response:
         return await _result_again(context, call, body)
     outcome = "completed" if body.exit_code == 0 else "failed"
     reason = one_line(body.reason) or f"its command exited with {body.exit_code}"
-    ended = await context.claim_path.end(
+    ended = await context.store.claims.end(
         claim,
         outcome=outcome,
         how="result",
@@ -229,6 +229,7 @@ async def result(context: Context, call: Call) -> Response:
         fence=body.fence,
         exit_code=body.exit_code,
     )
+    context.claim_path.ended(ended, "result")
     crash_point("result.stored")
     if isinstance(ended.outcome, Skipped):
         raise Problem(503, ended.outcome.by, not_now(ended.outcome.by, worker.pool), headers={"Retry-After": "2"})

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import typer
 
-from .connection import Failed, Output, TruncationNotice, print_message, with_client
+from .connection import Failed, Key, Output, PoolName, TenantName, TruncationNotice, print_message, with_client
 from .show import print_json
 
 if TYPE_CHECKING:
@@ -25,12 +25,9 @@ def register(app: typer.Typer) -> None:
 
 def claim(
     context: typer.Context,
-    pool: Annotated[str, typer.Option(help="The pool.")],
-    tenant: Annotated[str | None, typer.Option(help="The tenant; only for admins and operators.")] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(help="Names the claim until 24 h after its end: the same request with it returns the same claim."),
-    ] = None,
+    pool: PoolName,
+    tenant: TenantName = None,
+    key: Key = None,
     lease: Annotated[str | None, typer.Option(help="The lease, such as 60s; the pool's by default.")] = None,
     wait: Annotated[str, typer.Option(help="How long to wait for a worker, at most 60s.")] = "10s",
     hold: Annotated[

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Format = Literal["table", "json"]
+PoolName = Annotated[str, typer.Option(help="The pool.")]
+TenantName = Annotated[str | None, typer.Option(help="The tenant; only for admins and operators.")]
+Key = Annotated[
+    str | None, typer.Option(help="Names the claim until 24 h after its end: the same request with it returns the same claim.")
+]
 Output = Annotated[Format, typer.Option("--output", "-o", help="A table for people, or the server's JSON.")]
 
 _hidden: list[str] = []  # values that are never printed, also when the server's answer repeats them

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .connection import Failed, Output, TruncationNotice, hide, print_message, with_client
+from .connection import Failed, Key, Output, PoolName, TenantName, TruncationNotice, hide, print_message, with_client
 from .show import print_json
 
 if TYPE_CHECKING:
@@ -33,12 +33,9 @@ def register(app: typer.Typer) -> None:
 def run(
     context: typer.Context,
     command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="The command and its arguments.")],
-    pool: Annotated[str, typer.Option(help="The pool.")],
-    tenant: Annotated[str | None, typer.Option(help="The tenant; only for admins and operators.")] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(help="Names the claim until 24 h after its end: the same request with it returns the same claim."),
-    ] = None,
+    pool: PoolName,
+    tenant: TenantName = None,
+    key: Key = None,
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An environment variable; can be repeated.")] = None,
     secret: Annotated[
         list[str] | None,

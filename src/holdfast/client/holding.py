@@ -190,7 +190,7 @@ class claim:
     ) -> None:
         self._own = client is None
         if client is None:
-            where = resolve(url if url is None or isinstance(url, str) else ",".join(url), token)
+            where = resolve(url, token)
             client = Client(where.url, where.token)
         self._client = client
         self._holding = Holding(client, pool, options)

@@ -167,7 +167,7 @@ class claim:
         token: str | None = None,
         **options: Unpack[ClaimOptions],
     ) -> None:
-        where = resolve(url if url is None or isinstance(url, str) else ",".join(url), token)
+        where = resolve(url, token)
         self._where, self._pool, self._options = where, pool, options
 
     def __enter__(self) -> SyncWorker:
