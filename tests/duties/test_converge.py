@@ -20,8 +20,9 @@ from holdfast.duties.actions import (
     ShowFacts,
     Spawn,
 )
-from holdfast.duties.cases import classify, new_facts
+from holdfast.duties.cases import classify
 from holdfast.duties.converge import Converge
+from holdfast.duties.facts import new_facts
 from holdfast.duties.observed import Case, Observed
 from holdfast.model.claim import LIVE
 from holdfast.model.pod import Heartbeat, Pod

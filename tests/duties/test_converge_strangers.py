@@ -8,7 +8,8 @@ from converge_views import EPOCH, FENCE, NAME, NOW, STAMP, UID, heartbeat, pod, 
 from verdicts import FREE_POD, case, done
 
 from holdfast.duties.actions import Action, DeletePod, ForgetPod, Quarantine
-from holdfast.duties.cases import ORPHAN_GRACE, SILENT, new_facts
+from holdfast.duties.cases import ORPHAN_GRACE, SILENT
+from holdfast.duties.facts import new_facts
 from holdfast.duties.observed import Case
 from holdfast.model.pod import Heartbeat, Pod
 from holdfast.ports.store import Facts

@@ -5,19 +5,19 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 from .activation import HookFailed, activate, run_hook
 from .config import BadConfig, Config, from_environment
 from .control import Control, pauses
-from .hold import GRACE, NOT_OURS, Hold, Leave
-from .job import environment, file_name, forget_payload, run, store_result, write_payload
+from .hold import GRACE, Hold, Leave
+from .job import environment, forget_payload, write_payload
+from .jobs import serve_job
 from .log import log, set_worker
 from .memory import Memory
 from .messages import AgentReport, Assignment, Directive, Registration
 from .process import Sink
-from .staging import NOT_STAGED, sign, stage, unstage
+from .staging import NOT_STAGED
 from .tasks import first_of, settle
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Agent:
         self.proxy: Proxy | None = None
         self.served: Served | None = None
         self.memory: Memory | None = None  # only set where the agent can be restarted without its worker
-        self._staged = False
+        self.staged = False
         self._doing = "idle"
         self._report = AgentReport(doing="idle")
         self._changed = asyncio.Event()
@@ -67,7 +67,7 @@ class Agent:
                 leave = error if isinstance(error, Leave) else Leave(1, f"{type(error).__name__}: {error}")
             await self._tidy_up()
             code = leave.code
-            if self.config.stage is not None and not self._staged:
+            if self.config.stage is not None and not self.staged:
                 code = code or NOT_STAGED  # an exit code of 0 would start the worker's container
             log("exit", code=code, why=leave.reason)
             return code
@@ -96,49 +96,13 @@ class Agent:
         self.registration = await self.control.register()
         log("registered", mode=self.registration.mode)
         if self.registration.mode == "job":
-            await self._one_job(self.registration)
+            await serve_job(self, self.registration)
         elif self.registration.mode == "session":
             from .sessions import serve_sessions  # a job never needs the proxy
 
             await serve_sessions(self, self.registration)
         else:
             await self.fail(f"this agent knows no mode {self.registration.mode!r}")
-
-    async def _one_job(self, registration: Registration) -> None:
-        hooks, folder = registration.worker, self.config.folder
-        hold = await self.next_hold()
-        assignment = hold.assignment
-        sink = Sink(self.config.outputs / file_name(assignment.claim), registration.output_limit)
-        if self.config.stage is not None:
-            await self._stage(self.config.stage, hold, hooks.run or assignment.command)
-        outcome = await self.hand_over(hold, {}, sink)
-        if outcome != "accepted":
-            if self.config.stage is not None:
-                unstage(self.config.stage)
-            sink.close()
-            if outcome == "ended" and not hooks.activate:
-                raise Leave(0, "the claim ended before its command started")
-            await self.fail(NOT_OURS)
-        if self.config.stage is not None:
-            if self.config.termination is not None:
-                sign(self.config.termination, assignment)
-            self._staged = True
-            raise Leave(0, "the job was handed to the worker's container")
-        self.report_state("running")
-        env = environment(assignment, folder / "payload.json")
-        result = await run(hooks.run or assignment.command, env, folder, sink, hold.ended)
-        log("ended", claim=assignment.claim, code=result.exit_code, why=result.reason)
-        store_result(folder, assignment, result)
-        kept = await self.control.result(assignment.fence, result.exit_code, result.reason)
-        raise Leave(0, "the server stored the result" if kept else "the claim had already ended in another way")
-
-    async def _stage(self, folder: Path, hold: Hold, argv: list[str]) -> None:
-        """Writes the job's files. Called before the acknowledgement, because nothing may fail after it. The job's
-        container does not start while the agent runs."""
-        try:
-            stage(folder, hold.assignment, argv)
-        except OSError as error:
-            await self.refuse(hold, f"the job could not be staged: {error.strerror}")
 
     # The steps of a claim in both modes
 

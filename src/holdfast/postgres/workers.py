@@ -3,9 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 
-import asyncpg
-import msgspec
-
 from ..model.outcome import Outcome, Stale, outcome_of
 from ..model.pod import Heartbeat
 from ..model.pool import Pool
@@ -13,6 +10,7 @@ from ..model.worker import Worker
 from ..ports.store import AgentReport, Directive, Facts, Row
 from .database import Database
 from .pools import POOL_COLUMNS, pool_of
+from .worker_rows import row_of
 
 SPAWN = """
 SELECT o_worker, o_epoch
@@ -178,8 +176,6 @@ SELECT w.pod_uid, {POOL_COLUMNS} FROM holdfast.worker w JOIN holdfast.pool p ON 
 WHERE w.id = $1 AND w.state <> 'gone'
 """
 
-_WORKER_FIELDS = tuple(field.name for field in msgspec.structs.fields(Worker))
-
 
 class PostgresWorkers:
     def __init__(self, db: Database) -> None:
@@ -248,7 +244,7 @@ class PostgresWorkers:
         rows: list[Row] = []
         for n, row in enumerate(found):
             if row["pool_id"] in traits:
-                rows.append(_row(row, traits[row["pool_id"]]))
+                rows.append(row_of(row, traits[row["pool_id"]]))
             if n % 500 == 499:
                 await asyncio.sleep(0)  # lets requests run, because ten thousand rows take long
         return rows
@@ -272,43 +268,3 @@ class PostgresWorkers:
 def _guarded(result: str | None) -> Outcome:
     """Returns the outcome of a guarded UPDATE: Stale if it matched no row."""
     return Stale() if result is None else outcome_of(result)
-
-
-def _row(row: asyncpg.Record, pool: asyncpg.Record) -> Row:
-    heartbeat = None
-    if row["doing"] is not None:
-        heartbeat = Heartbeat(
-            worker=row["id"],
-            age=row["u_age"],
-            doing=row["doing"],
-            claim=row["u_claim"],
-            fence=row["u_fence"],
-            tenant=row["u_tenant"],
-            reset_fence=row["u_reset_fence"],
-            claim_ended=row["u_ended"],
-            reported_since_recovery=row["u_since"],
-        )
-    return Row(
-        worker=Worker(**{name: row[name] for name in _WORKER_FIELDS}),
-        age=row["age"],
-        epoch=row["row_epoch"],
-        pool_frozen=pool["frozen"],
-        pool_live=pool["live"],
-        agent=pool["agent"],
-        protection=pool["protection"],
-        silence=pool["silence"],
-        seal=pool["seal"],
-        start_timeout=pool["start_timeout"],
-        grace=pool["grace"],
-        park_left=row["park_left"],
-        scheduled_age=row["scheduled_age"],
-        claim_state=row["claim_state"],
-        claim_fence=row["claim_fence"],
-        claim_protected=row["claim_protected"],
-        claim_retry=row["claim_retry"],
-        claim_secret=bool(row["claim_secret"]),
-        claim_losses=row["claim_losses"] or 0,
-        claim_delivered=bool(row["claim_delivered"]),
-        pod_protected=row["pod_protected"],
-        heartbeat=heartbeat,
-    )
