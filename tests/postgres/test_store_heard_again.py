@@ -26,7 +26,7 @@ async def test_a_worker_that_has_just_reported_again_does_not_count_as_silent(st
     assert (type(suspect), outcome) == (Suspect, Done())
     await store.workers.report(agent_report(worker), fresh=True)  # as a poll does; the heartbeat is stored within a second
     assert await store.db.value(SUSPECTS) == 0
-    assert await planned(Converge(), store, cluster) == [], "it has just spoken"
+    assert await planned(Converge(), store, cluster) == [], "it has just reported"
 
 
 async def test_a_job_whose_agent_has_left_is_not_suspect_after_recovery(store: PostgresStore) -> None:

@@ -107,7 +107,7 @@ class Control:
     # How calls are sent
 
     async def _call_for(self, call: str, body: dict[str, object], patience: float) -> None:
-        """Calls for at most `patience` seconds. Used before an exit, which tells the server the same a little later."""
+        """Calls for at most `patience` seconds. Used before an exit, from which the server learns the same a little later."""
         try:
             async with asyncio.timeout(patience):
                 await self._call_until_answered(call, body)

@@ -19,7 +19,9 @@ def recover(
     worker: Annotated[
         str | None, typer.Argument(help="The worker to decide about; without it, the undecided workers are shown.")
     ] = None,
-    confirm: Annotated[bool, typer.Option("--confirm", help="The worker is what its row says; it may be used again.")] = False,
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="The row of the worker is right; the worker may be used again.")
+    ] = False,
     give_up: Annotated[
         bool, typer.Option("--give-up", help="The worker retires; its claim, if it may have run, is lost.")
     ] = False,

@@ -46,11 +46,11 @@ class LocalDemo(Demo):
 
     async def play(self) -> bool:
         """Runs all steps. Returns whether nothing was lost, doubled or leaked."""
-        tell = self._print
-        tell.line("Holdfast in a minute: a real fleet on this machine, and what it does when parts of it die.", BOLD)
-        tell.line("  lost     a job that did not run to its end, a session that broke under its holder")
-        tell.line("  doubled  a job that ran twice, a worker that two holders had at once")
-        tell.line("  leaked   a worker's process without a row or a row without a process, a worker parked past its time")
+        out = self._print
+        out.line("Holdfast in a minute: a real fleet on this machine, and what it does when parts of it die.", BOLD)
+        out.line("  lost     a job that did not run to its end, a session that broke under its holder")
+        out.line("  doubled  a job that ran twice, a worker that two holders had at once")
+        out.line("  leaked   a worker's process without a row or a row without a process, a worker parked past its time")
         return await self.run_steps([self.start, self.work, self.kill_a_replica, self.stop_postgres, self.finish, self.drain])
 
     async def close(self) -> None:

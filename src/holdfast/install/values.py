@@ -62,7 +62,7 @@ class Values(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WrongValues(Exception):
-    """The values are invalid. The text tells the user why."""
+    """The values are invalid. The message states why."""
 
 
 def check(values: Values) -> None:

@@ -257,8 +257,8 @@ class EmbeddedPostgres:
             pid, state = int(lines[0]), lines[7].strip() if len(lines) > 7 else "starting"
             os.kill(pid, 0)
             stat = Path(f"/proc/{pid}/stat")  # on other systems only the pid is checked
-            words = stat.read_text() if ON_LINUX else "0 (postgres) S"
-            if re.match(r"\d+ \(postgres\) [^Z]", words):
+            process = stat.read_text() if ON_LINUX else "0 (postgres) S"
+            if re.match(r"\d+ \(postgres\) [^Z]", process):
                 return pid, state
         return None
 
