@@ -267,7 +267,7 @@ def test_protection_missing_on_a_busy_worker_is_restored() -> None:
     older = Stamp("acme", "c-0", FENCE - 1)
     for its_pod in (FREE_POD, pod(stamp=STAMP), pod(protected=True), pod(stamp=older, protected=True)):
         assert done(row("held"), its_pod) == restored
-    assert done(row("held", suspect_since=NOW - 9, heartbeat=heartbeat(1e6)), FREE_POD) == restored, "silent, and still sacred"
+    assert done(row("held", suspect_since=NOW - 9, heartbeat=heartbeat(1e6)), FREE_POD) == restored, "silent, and still not ended"
 
 
 def test_our_pod_without_a_row_is_deleted_after_its_grace() -> None:

@@ -129,7 +129,7 @@ async def test_pruning_goes_on_after_the_clock_jumped_forward_and_back(store: Po
     clock = await Clock.of(store)
     await store.history.prune(30)
     await clock.jump(5 * DAY)
-    await store.history.note("test", "written in a future that was none")
+    await store.history.note("test", "written while the clock was wrong")
     await clock.jump(-5 * DAY)
     for _ in range(7):
         await store.history.prune(30)  # if the duty fails here, it fails until that day has come

@@ -148,7 +148,7 @@ async def test_silence_while_no_replica_listened_does_not_count(store: PostgresS
     await clock.beat(1.0)
     assert 10 <= await age() <= 17
     await clock.live(50)
-    assert await age() > 60, "who is truly silent is found out"
+    assert await age() > 60, "a worker that is really silent is found"
     await store.workers.beat([agent_report(worker)])
     assert await age() == pytest.approx(0)
 

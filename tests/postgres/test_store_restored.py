@@ -125,7 +125,7 @@ async def test_an_agent_that_was_resetting_when_commits_were_lost_is_retired_and
         if reporting == "without a row":
             assert await state_of(store, "worker", worker) == "retiring", "also while recovery goes on"
     assert not (await store.recovery.state()).recovering
-    assert await match(store, pool, ask("b", lease=60.0)) == [], "tenant b would sit where tenant a was"
+    assert await match(store, pool, ask("b", lease=60.0)) == [], "tenant b would get the worker of tenant a"
     if reporting == "after it":
         await store.workers.report(resetting)
     assert await state_of(store, "worker", worker) == "retiring"
@@ -165,7 +165,7 @@ async def test_pruning_takes_nothing_that_lost_commits_may_have_known_of(store: 
         tenant="acme",
         fence=pair.fence,
     )
-    assert await store.recovery.adopt(left_over) == Stale(), "a claim that ended is known as such, and does not rise again"
+    assert await store.recovery.adopt(left_over) == Stale(), "a claim that ended is known as such, and is not adopted"
 
     assert await store.recovery.end() == Done()
     await clock.jump(DAY - 60)
