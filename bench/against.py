@@ -34,10 +34,10 @@ def worktree(revision: str) -> Iterator[Path]:
             _git("worktree", "remove", "--force", str(there))
 
 
-def _git(*words: str) -> str:
-    done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
+def _git(*args: str) -> str:
+    done = subprocess.run(["git", "-C", str(ROOT), *args], capture_output=True, text=True)
     if done.returncode != 0:
-        raise SystemExit(f"git {' '.join(words)} failed: {done.stderr.strip()}")
+        raise SystemExit(f"git {' '.join(args)} failed: {done.stderr.strip()}")
     return done.stdout.strip()
 
 

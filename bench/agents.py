@@ -68,14 +68,14 @@ class Agent:
 
     async def _until_ended(self, held: dict[str, Any]) -> bool:
         """Polls until the claim has ended; returns whether the worker is parked."""
-        word = {name: held[name] for name in ("claim", "fence", "tenant", "credential")}
+        report = {name: held[name] for name in ("claim", "fence", "tenant", "credential")}
         while True:
-            directive = await self._poll({"doing": "running", **word})
+            directive = await self._poll({"doing": "running", **report})
             if directive["do"] == "end" and directive["fence"] == held["fence"]:
                 return bool(directive.get("park"))
 
-    async def _poll(self, word: dict[str, Any]) -> Any:
-        shown = {**word, "endpoint": ENDPOINT if self._mode == "session" else None, "wait": POLL_SECONDS}
+    async def _poll(self, report: dict[str, Any]) -> Any:
+        shown = {**report, "endpoint": ENDPOINT if self._mode == "session" else None, "wait": POLL_SECONDS}
         return await self._until_accepted(self._poll_line, "poll", shown)
 
     async def _until_accepted(self, line: Line, verb: str, body: dict[str, Any]) -> Any:

@@ -21,8 +21,8 @@ def run(module: str, task: msgspec.Struct, kind: type[T], seconds: float) -> T:
     with tempfile.TemporaryDirectory(prefix="hf-bench-") as folder:
         given, found = Path(folder) / "task.json", Path(folder) / "found.json"
         given.write_bytes(msgspec.json.encode(task))
-        words = [sys.executable, "-m", module, str(given), str(found)]
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
+        arguments = [sys.executable, "-m", module, str(given), str(found)]
+        done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
         if done.returncode != 0:
             raise RuntimeError(f"{module} failed: {done.stderr[-2000:]}")
         return msgspec.json.decode(found.read_bytes(), type=kind)

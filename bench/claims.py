@@ -54,16 +54,7 @@ async def jobs(here: Stage, sizes: Sizes) -> AsyncIterator[Figure]:
     replaced: list[tuple[float, float]] = []  # workers/s until the pool was full again, and claims/s of the same round
 
     def once(clients: int) -> load.Done:
-        work = load.Work(
-            what="jobs",
-            port=here.port,
-            token=here.token,
-            pool=pool,
-            clients=clients,
-            seconds=sizes.seconds,
-            count=max(1, int(sizes.warm * SHARE)),
-        )
-        done = load.run(work)
+        done = load.run(_work("jobs", here, sizes, pool, clients, count=max(1, int(sizes.warm * SHARE))))
         whole = done.seconds + here.until_free(pool, sizes.warm)
         replaced.append((len(done.claims) / whole, len(done.claims) / done.seconds))
         return done
@@ -80,19 +71,23 @@ async def sessions(here: Stage, sizes: Sizes) -> AsyncIterator[Figure]:
     pool = here.make_pool("session", max(sizes.clients) * sizes.tenants, 2 * most)
 
     def once(clients: int) -> load.Done:
-        work = load.Work(
-            what="sessions",
-            port=here.port,
-            token=here.token,
-            pool=pool,
-            clients=clients,
-            seconds=sizes.seconds,
-            tenants=sizes.tenants,
-        )
-        return load.run(work)
+        return load.run(_work("sessions", here, sizes, pool, clients, tenants=sizes.tenants))
 
     async for figure in measured(here, sizes, "sessions", once):
         yield figure
+
+
+def _work(what: What, here: Stage, sizes: Sizes, pool: str, clients: int, *, count: int = 0, tenants: int = 1) -> load.Work:
+    return load.Work(
+        what=what,
+        port=here.port,
+        token=here.token,
+        pool=pool,
+        clients=clients,
+        seconds=sizes.seconds,
+        count=count,
+        tenants=tenants,
+    )
 
 
 async def measured(here: Stage, sizes: Sizes, what: What, once: Callable[[int], load.Done]) -> AsyncIterator[Figure]:

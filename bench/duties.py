@@ -30,8 +30,8 @@ from .stage import Stage, stage
 KINDS: tuple[type[Duty], ...] = (Converge, MatchDuty, Deadlines, Scale, Pools, Prune)
 ALWAYS = (Ensure, PruneHistory, PruneOutputs)  # planned in every pass, also when there is nothing to do
 # The agents of all workers have just reported.
-PULSES = """
-INSERT INTO holdfast.pulse (worker_id, beat_heard, doing)
+HEARTBEATS = """
+INSERT INTO holdfast.heartbeat (worker_id, beat_heard, doing)
 SELECT id, holdfast.heard(), 'idle' FROM holdfast.worker WHERE pool_id = $1
 """
 
@@ -82,7 +82,7 @@ async def duties(here: Stage, sizes: Sizes) -> AsyncIterator[Figure]:
 async def passes(here: Stage, workers: int, sizes: Sizes) -> tuple[dict[str, Pass], float]:
     """Returns the median pass of each duty, and the bytes per worker that this process grew by at its peak."""
     name, pool_id = await rows.make_pool(here, workers, warm=workers)
-    await here.sql(PULSES, pool_id)
+    await here.sql(HEARTBEATS, pool_id)
     await here.sql("ANALYZE")
     store = await here.store()
     try:

@@ -15,7 +15,7 @@ RATES = {"renew": "renewals", "release": "releases"}
 
 
 def names(sizes: Sizes) -> list[str]:
-    return [f"{word}{kind}, {sizes.holders} clients" for word in RATES.values() for kind in ("", " p50", " p99")]
+    return [f"{label}{kind}, {sizes.holders} clients" for label in RATES.values() for kind in ("", " p50", " p99")]
 
 
 async def leases(here: Stage, sizes: Sizes) -> AsyncIterator[Figure]:
@@ -29,12 +29,12 @@ async def leases(here: Stage, sizes: Sizes) -> AsyncIterator[Figure]:
                 continue  # warm up: plans, caches, the replica's connections
             bare = await limit.measure(here, what, sizes.holders, sizes) if sizes.limits else None
             rounds[what].append(Round(_spread(what, done), None if bare is None else _spread(what, bare)))
-    for what, word in RATES.items():
+    for what, label in RATES.items():
         rate, base = middle(rounds[what], lambda spread: spread.rate)
-        yield Figure(f"{word}, {sizes.holders} clients", rate, "1/s", SAME, base)
+        yield Figure(f"{label}, {sizes.holders} clients", rate, "1/s", SAME, base)
         for name, share in (("p50", 0.5), ("p99", 0.99)):
             value, base = middle(rounds[what], lambda spread, share=share: spread.percentile(share) * 1000)  # type: ignore[misc]
-            yield Figure(f"{word} {name}, {sizes.holders} clients", value, "ms", SAME, base)
+            yield Figure(f"{label} {name}, {sizes.holders} clients", value, "ms", SAME, base)
 
 
 def _spread(what: str, done: load.Done) -> Spread:

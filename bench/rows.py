@@ -38,5 +38,5 @@ async def grow(stage: Stage, pool_id: str, workers: int, *, dsn: str | None = No
 async def clear(stage: Stage, *, dsn: str | None = None) -> None:
     """Removes everything that a measurement left behind, because it would slow down the next one."""
     await stage.sql("UPDATE holdfast.pool SET state = 'gone'", dsn=dsn)
-    tables = "holdfast.claim, holdfast.claim_secret, holdfast.worker, holdfast.pulse, holdfast.fair, holdfast.event"
+    tables = "holdfast.claim, holdfast.claim_secret, holdfast.worker, holdfast.heartbeat, holdfast.fair, holdfast.event"
     await stage.sql(f"TRUNCATE {tables}", dsn=dsn)

@@ -63,8 +63,8 @@ def commit() -> str:
     return f"`{head}`" + (" with changes" if changed else "") if head else "unknown"
 
 
-def _git(*words: str) -> str:
-    done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else ""
 
 

@@ -1,4 +1,4 @@
-"""Hold a session of the pool `notebook` and speak to it.
+"""Hold a session of the pool `notebook` and send requests to it.
 
 The server comes from HOLDFAST_URL and HOLDFAST_TOKEN, from `holdfast login`, or is the fleet on this machine.
 """

@@ -72,7 +72,7 @@ async def serve(settings: Settings) -> None:
         wired.app,
         host=settings.host,
         port=settings.port,
-        log_config=None,  # the handler `Libraries` logs for uvicorn
+        log_config=None,  # the handler `LibraryLogs` logs for uvicorn
         log_level="warning",
         access_log=False,
         lifespan="off",
@@ -82,10 +82,10 @@ async def serve(settings: Settings) -> None:
         timeout_keep_alive=75,
         server_header=False,
     )
-    spare_collections()
+    exclude_from_collection()
     wired.replica.start()
     server = Server(config, wired)
-    watching = asyncio.create_task(_leave_with_supervisor(server))
+    watching = asyncio.create_task(_stop_with_supervisor(server))
     try:
         await server.serve()
     finally:
@@ -97,7 +97,7 @@ async def serve(settings: Settings) -> None:
         probes.close()
 
 
-def spare_collections() -> None:
+def exclude_from_collection() -> None:
     """Excludes all objects that exist now from garbage collection, because they live as long as the process. Otherwise every
     full collection walks them and stops the event loop for tens of milliseconds while claims wait (docs/benchmarks.md)."""
     gc.collect()
@@ -105,7 +105,7 @@ def spare_collections() -> None:
     gc.set_threshold(COLLECT_AFTER, 20, 50)
 
 
-async def _leave_with_supervisor(server: Server) -> None:
+async def _stop_with_supervisor(server: Server) -> None:
     """Stops this replica when the `up` that started it was killed. Otherwise an unsupervised replica would keep the port."""
     supervisor = os.environ.get("HOLDFAST_SUPERVISOR")
     while supervisor is not None and str(os.getppid()) == supervisor:  # noqa: ASYNC110 - nothing would set an event
@@ -132,10 +132,10 @@ def configure_logging() -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    logging.basicConfig(handlers=[Libraries()], level=logging.WARNING, force=True)
+    logging.basicConfig(handlers=[LibraryLogs()], level=logging.WARNING, force=True)
 
 
-class Libraries(logging.Handler):
+class LibraryLogs(logging.Handler):
     """Logs what libraries log as one line in our format. An unavailable store is logged without a traceback, which would add
     nothing. Only the error's type is logged, because its text may contain what users sent."""
 

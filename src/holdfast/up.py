@@ -63,7 +63,7 @@ class Up:
         dsn = self.plan.dsn
         if dsn is None:
             self.postgres = EmbeddedPostgres(self.layout.postgres, find_binaries())
-            say(f"Postgres  {'running' if self.postgres.running() else 'starting'} in {self.layout.postgres}")
+            print_line(f"Postgres  {'running' if self.postgres.running() else 'starting'} in {self.layout.postgres}")
             await asyncio.to_thread(self.postgres.start)
             dsn = self.postgres.dsn
         self._dsn = dsn
@@ -96,7 +96,7 @@ class Up:
                 return
             lived = time.monotonic() - born
             pause = 0.2 if lived > STABLE else min(pause * 2, 10.0)
-            say(f"Replica   on port {port} ended ({code}) after {lived:.0f} s; started again in {pause:.1f} s")
+            print_line(f"Replica   on port {port} ended ({code}) after {lived:.0f} s; started again in {pause:.1f} s")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
 
@@ -107,11 +107,11 @@ class Up:
                 await asyncio.wait_for(self._stopping.wait(), 1)
             if self._stopping.is_set() or not postgres.crashed():
                 continue
-            say("Postgres  crashed; starting it again")
+            print_line("Postgres  crashed; starting it again")
             try:
                 await asyncio.to_thread(postgres.start)
             except PostgresFailed as error:
-                say(f"Postgres  {error}")
+                print_line(f"Postgres  {error}")
 
     async def _launch(self, port: int) -> asyncio.subprocess.Process:
         # The DSN holds a password. It is passed in the environment, because other users can read the command line.
@@ -154,7 +154,7 @@ class Up:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
         if self.postgres is not None and self._lock is not None:
-            say("Postgres  stopping")
+            print_line("Postgres  stopping")
             await asyncio.to_thread(self.postgres.stop)
         if self._lock is not None:
             os.close(self._lock)
@@ -171,7 +171,7 @@ class Up:
         try:
             store = await asyncio.wait_for(self._store(), 10)
         except TimeoutError:
-            say("Workers   not drained: Postgres does not answer")
+            print_line("Workers   not drained: Postgres does not answer")
             return
         try:
             await store.fleet.stop_workers(True)
@@ -180,13 +180,13 @@ class Up:
                 workers, _ = await store.workers.find(pool=None, state=None, limit=1000, cursor=None)
                 held = sum(worker.state == "held" for worker in workers)
                 if len(workers) != printed:
-                    say(f"Workers   {len(workers)} left, {held} of them busy" if workers else "Workers   all gone")
+                    print_line(f"Workers   {len(workers)} left, {held} of them busy" if workers else "Workers   all gone")
                     printed = len(workers)
                 if not workers or self._hurry.is_set():
                     return
                 await asyncio.sleep(0.5)
         except StoreUnavailable as error:
-            say(f"Workers   not drained: {error}")
+            print_line(f"Workers   not drained: {error}")
         finally:
             await store.close()
 
@@ -210,7 +210,7 @@ def _only_one(root: Path) -> int:
     return lock
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 

@@ -30,7 +30,7 @@ from .postgres.database import Database
 from .postgres.migrate import migrate
 from .postgres.store import PostgresStore
 from .running.apply import Apply
-from .running.replica import About, Replica
+from .running.replica import Replica, ReplicaInfo
 
 log = structlog.get_logger()
 
@@ -185,8 +185,8 @@ def wire(
     metrics, signals = Metrics(), Signals()
     claim_path = ClaimPath(store, cluster, signals, metrics)
     apply = Apply(duties_store, cluster, claim_path, ids, metrics)
-    about = About(os.getpid(), socket.gethostname(), url, __version__)
-    replica = Replica(ids.new("r", 6), Ports(duties_store, cluster), apply, signals, metrics, about)
+    info = ReplicaInfo(os.getpid(), socket.gethostname(), url, __version__)
+    replica = Replica(ids.new("r", 6), Ports(duties_store, cluster), apply, signals, metrics, info)
     context = Context(
         store=store,
         cluster=cluster,

@@ -31,7 +31,7 @@ from holdfast_testcluster.runtime import PodRun
 
 log = logging.getLogger("kubelet")
 HOLLOW_AT_ONCE = 16  # requests at the same time
-READY = "ready"  # the log line that says that the kubelet now runs pods
+READY = "ready"  # the log line that shows that the kubelet now runs pods
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--capacity", action="append", default=[], metavar="RESOURCE=QUANTITY", help="of every node")
     parser.add_argument("--images", type=Path, help='JSON: {"run": {image: argv}, "pull_seconds": {image: seconds}}')
     parser.add_argument("--service-env", action="store_true", help="set KUBERNETES_SERVICE_HOST and _PORT in containers")
-    parser.add_argument("--hollow", action="store_true", help="no processes: pods are only said to run")
+    parser.add_argument("--hollow", action="store_true", help="run no processes: pods are only reported as running")
     parser.add_argument("--hollow-delay", type=float, default=0.1, help="seconds from bound to running")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

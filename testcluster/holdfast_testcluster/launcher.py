@@ -142,10 +142,10 @@ def become(spec: dict[str, Any], parent: int) -> None:
 
 def attend(child: int) -> int:
     while True:
-        heard = signal.sigwait(HEARD)
-        if heard == signal.SIGTERM:
+        received = signal.sigwait(HEARD)
+        if received == signal.SIGTERM:
             os.kill(child, signal.SIGTERM)
-        elif heard == signal.SIGUSR1:
+        elif received == signal.SIGUSR1:
             os.kill(child, signal.SIGKILL)
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:

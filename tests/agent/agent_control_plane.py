@@ -26,7 +26,7 @@ class Plane:
         self.ended: dict[int, dict[str, Any]] = {}
         self.exit = False
         self.polls: list[dict[str, Any]] = []
-        self.heard: list[tuple[str, dict[str, Any]]] = []
+        self.calls: list[tuple[str, dict[str, Any]]] = []
         self.hold_acks = False
         self.now_polling = 0
         self._turned = 0
@@ -74,8 +74,8 @@ class Plane:
     def end(self, fence: int = 7, park: bool = False, reason: str = "released") -> None:
         self.ended[fence] = {"do": "end", "fence": fence, "reason": reason, "park": park}
 
-    def received(self, door: str) -> list[dict[str, Any]]:
-        return [body for where, body in list(self.heard) if where == door]
+    def received(self, call: str) -> list[dict[str, Any]]:
+        return [body for where, body in list(self.calls) if where == call]
 
     def doing(self) -> str:
         return str(self.polls[-1]["doing"]) if self.polls else ""
@@ -91,10 +91,10 @@ class Plane:
     async def _start(self, port: int) -> None:
         app = web.Application()
         app.router.add_post("/v1/worker/register", self._register)
-        doors = {"poll": self._poll, "progress": self._progress, "ack": self._ack}
-        doors |= {"result": self._result, "refuse": self._last_word, "failed": self._last_word}
-        for name, door in doors.items():
-            app.router.add_post(f"/v1/worker/{name}", self._guarded(name, door))
+        handlers = {"poll": self._poll, "progress": self._progress, "ack": self._ack}
+        handlers |= {"result": self._result, "refuse": self._final_report, "failed": self._final_report}
+        for name, call in handlers.items():
+            app.router.add_post(f"/v1/worker/{name}", self._guarded(name, call))
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", port, reuse_address=True)
@@ -103,17 +103,17 @@ class Plane:
 
     async def _register(self, request: web.Request) -> web.Response:
         body = await request.json()
-        self.heard.append(("register", body))
+        self.calls.append(("register", body))
         if request.headers.get("Authorization") != f"Bearer {self.bootstrap}":
             return problem(401, "unauthorized")
         if body["worker"] != "w-1" or body["uid"] != "uid-1" or body["protocol"] != 1:
             return problem(409, "unknown-worker")
-        token = f"signed-{len(self.heard)}"
+        token = f"signed-{len(self.calls)}"
         self.tokens.add(token)
         return web.json_response({**self.settings, **NOVELTY, "token": token})
 
     def _guarded(
-        self, name: str, door: Callable[[dict[str, Any]], Awaitable[web.Response]]
+        self, name: str, call: Callable[[dict[str, Any]], Awaitable[web.Response]]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
             scheme, _, token = request.headers.get("Authorization", "").partition(" ")
@@ -121,8 +121,8 @@ class Plane:
                 return problem(401, "unauthorized")
             body = json.loads(await request.read())
             if name != "poll":
-                self.heard.append((name, body))
-            return await door(body)
+                self.calls.append((name, body))
+            return await call(body)
 
         return handle
 
@@ -165,7 +165,7 @@ class Plane:
         ours = self._ours(body["fence"]) and self.acked == body["fence"]
         return web.json_response(NOVELTY) if ours else problem(409, "stale")
 
-    async def _last_word(self, body: dict[str, Any]) -> web.Response:
+    async def _final_report(self, body: dict[str, Any]) -> web.Response:
         assert body["reason"]
         return web.Response(status=204)
 

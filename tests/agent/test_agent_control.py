@@ -91,9 +91,9 @@ class World:
         self.signed += 1
         return HttpResponse(200, json.dumps({"token": f"signed-{self.signed}", "expires_in": self.expires_in}).encode())
 
-    def asked(self, door: str) -> list[tuple[str, str]]:
+    def asked(self, call: str) -> list[tuple[str, str]]:
         """Returns which replica received a request to this route, and with which token."""
-        return [(server, token) for server, path, token, *_ in self.calls if path == f"/v1/worker/{door}"]
+        return [(server, token) for server, path, token, *_ in self.calls if path == f"/v1/worker/{call}"]
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run(work)
@@ -104,14 +104,14 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(tmp_path, monkeypatch)
 
 
-def test_it_registers_with_its_bootstrap_token_and_says_who_it_is(world: World) -> None:
+def test_an_agent_registers_with_its_bootstrap_token_and_its_identity(world: World) -> None:
     registration = world.do(world.control.register())
     assert registration.token == "signed-1"
     body = {"worker": "w-1", "uid": "uid-1", "version": __version__, "protocol": 1}
     assert world.calls == [("http://one", "/v1/worker/register", "bootstrap-1", body, 10.0)]
 
 
-def test_each_word_goes_to_its_door_with_the_short_token(world: World) -> None:
+def test_each_report_goes_to_its_path_with_the_short_token(world: World) -> None:
     control, report = world.control, AgentReport(doing="running", claim="c-1", fence=7, tenant="acme")
 
     async def story() -> None:
@@ -121,10 +121,10 @@ def test_each_word_goes_to_its_door_with_the_short_token(world: World) -> None:
         assert await control.result(7, 3, "it failed")
         await control.refuse(7, "no", 5)
         await control.failed("broken", 5)
-        await control.tell(report, 5)
+        await control.send_report(report, 5)
 
     world.do(story())
-    word = {
+    as_sent = {
         "doing": "running",
         "claim": "c-1",
         "fence": 7,
@@ -134,39 +134,39 @@ def test_each_word_goes_to_its_door_with_the_short_token(world: World) -> None:
         "credential": None,
     }
     assert [(path.removeprefix("/v1/worker/"), body, timeout) for _, path, token, body, timeout in world.calls[1:]] == [
-        ("poll", {**word, "wait": 20}, 30.0),
+        ("poll", {**as_sent, "wait": 20}, 30.0),
         ("progress", {"fence": 7}, 3.0),
         ("ack", {"fence": 7, "endpoint": "10.0.0.1:80"}, 10.0),
         ("result", {"fence": 7, "exit_code": 3, "reason": "it failed"}, 10.0),
         ("refuse", {"fence": 7, "reason": "no"}, 10.0),
         ("failed", {"reason": "broken"}, 10.0),
-        ("poll", {**word, "wait": 0}, 10.0),
+        ("poll", {**as_sent, "wait": 0}, 10.0),
     ]
     assert {token for _, _, token, *_ in world.calls[1:]} == {"signed-1"}
 
 
-Word = Callable[[Control], Coroutine[Any, Any, bool]]
-WORDS: dict[str, Word] = {
+Call = Callable[[Control], Coroutine[Any, Any, bool]]
+REPORTS: dict[str, Call] = {
     "acknowledge": lambda control: control.acknowledge(7, None),
     "result": lambda control: control.result(7, 0, ""),
     "progress": lambda control: control.progress(7),
 }
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_stale_is_an_answer_and_another_conflict_is_none(world: World, word: str) -> None:
+@pytest.mark.parametrize("name", REPORTS)
+def test_stale_is_an_answer_and_another_conflict_is_none(world: World, name: str) -> None:
     world.script = [STALE]
-    assert world.do(WORDS[word](world.control)) is False
+    assert world.do(REPORTS[name](world.control)) is False
     world.script = [OTHER]
-    assert world.do(WORDS[word](world.control)) is True
-    asked_again = word != "progress"  # only one try, because the next would come after 3 s
+    assert world.do(REPORTS[name](world.control)) is True
+    asked_again = name != "progress"  # only one try, because the next would come after 3 s
     assert len(world.calls) == 1 + 2 + asked_again
 
 
 @pytest.mark.parametrize("answer", [GONE, AWAY], ids=["no answer", "503"])
-def test_progress_that_nobody_answers_does_not_take_the_claim_away(world: World, answer: Any) -> None:
+def test_progress_without_an_answer_does_not_take_the_claim_away(world: World, answer: Any) -> None:
     world.script = [answer]
-    assert world.do(WORDS["progress"](world.control)) is True
+    assert world.do(REPORTS["progress"](world.control)) is True
 
 
 @pytest.mark.parametrize("failure", [GONE, AWAY], ids=["no answer", "503"])
@@ -208,7 +208,7 @@ def test_a_token_that_was_refused_is_replaced_without_a_pause_once(world: World)
     assert len(world.paused) == 1, "a second refusal is no token that ran out"
 
 
-def test_a_token_is_renewed_at_four_fifths_of_its_life_and_used_to_its_end_if_nobody_renews_it(world: World) -> None:
+def test_a_token_is_renewed_at_four_fifths_of_its_life_and_used_to_its_end_if_it_cannot_be_renewed(world: World) -> None:
     world.expires_in = 100
     world.do(world.control.register())
     world.now += 79.9
@@ -224,7 +224,7 @@ def test_a_token_is_renewed_at_four_fifths_of_its_life_and_used_to_its_end_if_no
     world.registrations = [HttpResponse(500, b"")]
     before = len(world.asked("progress"))
     assert world.do(world.control.progress(7)) is True
-    assert len(world.asked("progress")) == before, "without a token nothing is said"
+    assert len(world.asked("progress")) == before, "without a token nothing is sent"
 
 
 NO_REGISTRATIONS = [GONE, *(HttpResponse(*each) for each in ((401, b"{}"), (201, b'{"token": "x"}'), (200, b"{"), (200, b"{}")))]
@@ -261,19 +261,19 @@ def test_silence_counts_from_the_first_failure_and_ends_with_an_answer(world: Wo
     world.now += 500
     world.script = [GONE]
     world.do(world.control.result(8, 0, ""))
-    assert world.silences[-1] == 0.0, "it was heard in between"
+    assert world.silences[-1] == 0.0, "it had contact in between"
 
 
 @pytest.mark.parametrize(
-    ("status", "heard"), [(401, False), (403, False), (502, False), (504, False), (500, True), (503, True), (404, True)]
+    ("status", "received"), [(401, False), (403, False), (502, False), (504, False), (500, True), (503, True), (404, True)]
 )
-def test_an_answer_by_somebody_who_does_not_listen_is_silence(world: World, status: int, heard: bool) -> None:
+def test_an_answer_that_is_not_a_replicas_counts_as_silence(world: World, status: int, received: bool) -> None:
     world.script = [GONE, GONE, HttpResponse(status, b"{}"), GONE]
     world.do(world.control.result(7, 0, ""))
-    assert (world.silences[2] == 0.0) is heard
+    assert (world.silences[2] == 0.0) is received
 
 
-def test_whoever_counts_silence_may_give_up(world: World) -> None:
+def test_counting_silence_may_end_the_call(world: World) -> None:
     world.give_up_after = 60
     world.script = [GONE] * 1000
     with pytest.raises(TimeoutError):
@@ -293,15 +293,15 @@ def test_new_replicas_are_found_in_the_file_when_one_fails_and_kept_while_it_is_
     assert world.asked("result")[-1][0] == "http://three"
 
 
-def test_last_words_are_given_up_after_their_patience(world: World) -> None:
+def test_a_final_report_is_given_up_after_its_patience(world: World) -> None:
     class Never:
         async def post(self, *_: Any) -> HttpResponse:
             await asyncio.Event().wait()
             raise AssertionError
 
     world.control._caller = Never()  # type: ignore[assignment]
-    for word in (world.control.refuse(7, "no", 0.01), world.control.failed("no", 0.01), world.control.tell(IDLE, 0.01)):
-        assert world.do(word) is None
+    for report in (world.control.refuse(7, "no", 0.01), world.control.failed("no", 0.01), world.control.send_report(IDLE, 0.01)):
+        assert world.do(report) is None
 
 
 def test_closing_closes_its_connections(world: World) -> None:

@@ -108,7 +108,7 @@ def test_a_result_is_durable_with_its_folder_and_nothing_half_written_is_left(
     assert json.loads((tmp_path / "result.json").read_bytes()) == {"claim": "c-1", "fence": 7, "exit_code": 3}
     assert [each.name for each in tmp_path.iterdir()] == ["result.json"]
     write_payload(tmp_path, GIVEN)
-    assert len(synced) == 2, "a payload can be fetched again, so nobody waits for the disk"
+    assert len(synced) == 2, "a payload can be fetched again, so the agent does not wait for the disk"
 
 
 def test_a_result_that_cannot_be_kept_is_still_reported(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_result_that_cannot_be_kept_is_still_reported(tmp_path: Path) -> None:
     assert JobResult(0).reason == ""
 
 
-def test_a_command_sees_a_small_base_the_claims_words_and_last_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_sees_a_small_base_then_the_claims_variables_then_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = {"PATH": "/p", "HOME": "/h", "LANG": "C", "TMPDIR": "/t", "HOLDFAST_POD_UID": "uid-1"}
     for name in list(os.environ):
         monkeypatch.delenv(name)
@@ -124,7 +124,7 @@ def test_a_command_sees_a_small_base_the_claims_words_and_last_ours(tmp_path: Pa
     for name, value in (own | {"HOLDFAST_TOKEN_FILE": "/secret", "OTHER": "1"}).items():
         monkeypatch.setenv(name, value)
     assert base_environment() == own
-    words = Assignment(
+    given = Assignment(
         claim="c-1",
         fence=7,
         tenant="acme",
@@ -137,7 +137,7 @@ def test_a_command_sees_a_small_base_the_claims_words_and_last_ours(tmp_path: Pa
         "HOLDFAST_FENCE": "7",
         "HOLDFAST_PAYLOAD": str(tmp_path / "payload"),
     }
-    assert environment(words, tmp_path / "payload") == {**own, "A": "env", "B": "secret", "HOME": "/theirs", **ours}
+    assert environment(given, tmp_path / "payload") == {**own, "A": "env", "B": "secret", "HOME": "/theirs", **ours}
 
 
 def started(folder: Path, *argv: str, env: dict[str, str] | None = None) -> tuple[int, bytes]:
@@ -162,8 +162,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_commands_code_and_both_of_its_outputs_are_kept_in_their_order(folder: Path) -> None:
-    code, said = started(folder, "sh", "-c", 'echo out; echo "$WORD" >&2; pwd; cat; exit 7', env={"WORD": "err"})
-    assert (code, said) == (7, f"out\nerr\n{folder}/work\n".encode())
+    code, printed = started(folder, "sh", "-c", 'echo out; echo "$WORD" >&2; pwd; cat; exit 7', env={"WORD": "err"})
+    assert (code, printed) == (7, f"out\nerr\n{folder}/work\n".encode())
     assert started(folder, "sh", "-c", "kill -9 $$")[0] == 128 + 9
     pids = [line.split() for line in (folder / "groups").read_text().splitlines()]
     assert len(pids) == 2
@@ -180,7 +180,7 @@ def test_a_commands_code_and_both_of_its_outputs_are_kept_in_their_order(folder:
         (["true"], {"A=B": "1"}, 126, "argument or environment that no process can take"),
     ],
 )
-def test_a_command_that_cannot_start_says_why_as_a_shell_would(
+def test_a_command_that_cannot_start_has_the_reason_and_code_of_a_shell(
     folder: Path, argv: list[str], env: dict[str, str], code: int, reason: str
 ) -> None:
     with pytest.raises(CannotStart) as caught:
@@ -215,13 +215,13 @@ def test_a_command_that_ignores_sigterm_is_killed_after_its_patience(folder: Pat
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"), [(["sh", "-c", "exit 4"], "reset exited with 4"), (["nope"], "reset could not start: nope: not found")]
+    ("argv", "expected"), [(["sh", "-c", "exit 4"], "reset exited with 4"), (["nope"], "reset could not start: nope: not found")]
 )
-def test_a_hook_that_fails_says_how(folder: Path, argv: list[str], said: str) -> None:
+def test_a_hook_that_fails_reports_how(folder: Path, argv: list[str], expected: str) -> None:
     env = {"PATH": os.environ["PATH"]}
     with pytest.raises(HookFailed) as caught:
         asyncio.run(run_hook("reset", argv, env, folder, lambda _: None))
-    assert str(caught.value) == said
+    assert str(caught.value) == expected
     kept: list[bytes] = []
     asyncio.run(run_hook("reset", ["echo", "done"], env, folder, kept.append))
     assert kept == [b"done\n"]

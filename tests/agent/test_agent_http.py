@@ -72,7 +72,7 @@ async def post(caller: Caller, url: str, timeout: float = 5.0) -> HttpResponse:
     return await caller.post(url, "/v1/worker/poll", "t0ken", b'{"a":1}', timeout)
 
 
-def test_a_call_says_where_to_who_and_what() -> None:
+def test_a_call_has_its_path_its_token_and_its_body() -> None:
     async def story(server: Server, caller: Caller) -> None:
         assert await post(caller, f"{server.url.replace('://', '://user:pass@')}/below") == HttpResponse(200, b"{}", 0.0)
 
@@ -101,7 +101,7 @@ def test_a_connection_is_kept_between_calls_and_never_shared_with_another_server
 
 
 @pytest.mark.parametrize("ends", [None, OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")], ids=["cut", "closed"])
-def test_a_kept_connection_that_the_server_ended_is_replaced_without_a_word(ends: bytes | None) -> None:
+def test_a_kept_connection_that_the_server_ended_is_replaced_silently(ends: bytes | None) -> None:
     async def story(server: Server, caller: Caller) -> None:
         await post(caller, server.url)
         assert (await post(caller, server.url)).status == 200

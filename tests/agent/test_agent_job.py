@@ -45,8 +45,8 @@ def test_it_says_what_it_does(planes: Planes, agent: Agents) -> None:
     gate = running.folder / "gate"
     plane.assign(command=shell(waits_for(gate)))
     eventually(lambda: plane.doing() == "running")
-    word = plane.polls[-1]
-    assert (word["claim"], word["fence"], word["tenant"]) == ("c-1", 7, "acme")
+    report = plane.polls[-1]
+    assert (report["claim"], report["fence"], report["tenant"]) == ("c-1", 7, "acme")
     assert plane.polls[0]["claim"] is None
     gate.touch()
     assert running.exit_code() == 0
@@ -67,9 +67,7 @@ def test_the_command_waits_for_the_acknowledgement_to_be_accepted(planes: Planes
     assert mark.exists()
 
 
-def test_a_stale_acknowledgement_starts_nothing_and_whoever_knows_of_a_tenant_is_nobody_elses(
-    planes: Planes, agent: Agents
-) -> None:
+def test_a_stale_acknowledgement_starts_nothing_and_its_worker_serves_no_other_tenant(planes: Planes, agent: Agents) -> None:
     plane = planes()
     plane.accept = False
     running = agent(plane)
@@ -80,7 +78,7 @@ def test_a_stale_acknowledgement_starts_nothing_and_whoever_knows_of_a_tenant_is
     assert not list((running.work / "work").iterdir())
 
 
-def test_a_result_outlives_an_outage_and_is_told_to_the_second_server(planes: Planes, agent: Agents) -> None:
+def test_a_result_outlives_an_outage_and_is_sent_to_the_second_server(planes: Planes, agent: Agents) -> None:
     first, second = planes(), planes()
     running = agent(first)
     gate = running.folder / "gate"
@@ -115,7 +113,7 @@ def test_a_busy_agent_does_not_end_itself_for_lack_of_a_server(planes: Planes, a
     assert plane.received("result")
 
 
-def test_a_lonely_free_agent_ends_itself(planes: Planes, agent: Agents) -> None:
+def test_a_free_agent_without_a_server_ends_itself(planes: Planes, agent: Agents) -> None:
     plane = planes()
     running = agent(plane, HOLDFAST_LONELY_SECONDS="0.5")
     eventually(lambda: plane.doing() == "idle")
@@ -158,7 +156,7 @@ def test_a_busy_agent_drains_on_sigterm(planes: Planes, agent: Agents) -> None:
     assert plane.received("result")[0]["exit_code"] == 6
 
 
-def test_grace_that_runs_out_stops_the_command_and_tells(planes: Planes, agent: Agents) -> None:
+def test_grace_that_runs_out_stops_the_command_and_is_reported(planes: Planes, agent: Agents) -> None:
     plane = planes(grace=0.2)
     running = agent(plane)
     plane.assign(command=["sleep", "600"])
@@ -190,7 +188,7 @@ def test_what_the_command_leaves_behind_is_killed(planes: Planes, agent: Agents)
     assert not alive(int(running.output()))
 
 
-def test_a_claims_words_reach_the_command_and_nothing_of_ours_does(planes: Planes, agent: Agents) -> None:
+def test_a_claims_variables_reach_the_command_and_none_of_ours_do(planes: Planes, agent: Agents) -> None:
     plane = planes()
     plane.assign(
         command=shell('env; cat "$HOLDFAST_PAYLOAD"; stat -c "mode %a" "$HOLDFAST_PAYLOAD"'),
@@ -220,14 +218,14 @@ def test_a_claims_words_reach_the_command_and_nothing_of_ours_does(planes: Plane
         assert secret not in running.log
 
 
-def test_a_command_that_cannot_start_says_why(planes: Planes, agent: Agents) -> None:
+def test_a_command_that_cannot_start_reports_why(planes: Planes, agent: Agents) -> None:
     for command, code in ((["no-such-program"], 127), (["/"], 126), ([], 126), (["a\0b"], 126)):
         plane = planes()
         plane.assign(command=command)
         assert agent(plane).exit_code() == 0
-        told = plane.received("result")[0]
-        assert told["exit_code"] == code
-        assert told["reason"]
+        reported = plane.received("result")[0]
+        assert reported["exit_code"] == code
+        assert reported["reason"]
 
 
 def test_the_pools_command_goes_before_the_claims(planes: Planes, agent: Agents) -> None:
@@ -238,7 +236,7 @@ def test_the_pools_command_goes_before_the_claims(planes: Planes, agent: Agents)
     assert running.output() == b"pool\n"
 
 
-def test_a_token_that_was_replaced_is_read_anew(planes: Planes, agent: Agents) -> None:
+def test_a_token_that_was_replaced_is_read_again(planes: Planes, agent: Agents) -> None:
     plane = planes()
     running = agent(plane)
     eventually(lambda: plane.doing() == "idle")

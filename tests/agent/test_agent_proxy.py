@@ -148,8 +148,8 @@ async def test_large_bodies_stream_both_ways(held: Callable[..., Session]) -> No
             async for part in answer.content.iter_any():
                 got += len(part)
         assert got == len(piece) * pieces
-    told = Path(f"/proc/{session.running.popen.pid}/status").read_text()
-    peak = re.search(r"VmHWM:\s+(\d+) kB", told)
+    process_status = Path(f"/proc/{session.running.popen.pid}/status").read_text()
+    peak = re.search(r"VmHWM:\s+(\d+) kB", process_status)
     assert peak
     assert int(peak[1]) < 60_000  # nothing of the 64 MB was kept in memory
 
@@ -218,7 +218,7 @@ def test_a_client_that_leaves_ends_what_it_asked_for(held: Callable[..., Session
     eventually(lambda: len(list(descriptors.iterdir())) == before)
 
 
-async def test_while_nobody_answered_its_acknowledgement_a_holder_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_an_acknowledgement_is_unanswered_the_holder_gets_503(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy, "DECIDED_SECONDS", 0.1)
 
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -235,10 +235,10 @@ async def test_while_nobody_answered_its_acknowledgement_a_holder_is_told_to_ask
             return answer.status, answer.headers.get("Retry-After")
 
     async with aiohttp.ClientSession() as client:
-        assert await ask(client, KEY) == (401, None), "nobody expects it"
+        assert await ask(client, KEY) == (401, None), "the proxy does not expect this credential"
         front.expect(KEY)
         assert await ask(client, "another") == (401, None), "that one is wrong whatever is decided"
-        assert await ask(client, KEY) == (503, "5"), "this one may be right: nobody knows yet"
+        assert await ask(client, KEY) == (503, "5"), "the credential may be right: the acknowledgement has no answer yet"
         front.open(KEY)
         assert await ask(client, KEY) == (200, None)
         front.close()

@@ -111,7 +111,7 @@ def test_a_reset_that_fails_retires_the_worker(planes: Planes, agent: Agents) ->
     plane.end(7, park=True)
     assert running.exit_code() == 1
     assert plane.received("failed") == [{"reason": "reset exited with 4"}]
-    assert (7, "idle") not in [(word["reset_fence"], word["doing"]) for word in plane.polls]
+    assert (7, "idle") not in [(report["reset_fence"], report["doing"]) for report in plane.polls]
 
 
 def test_without_park_it_exits(planes: Planes, agent: Agents) -> None:
@@ -142,7 +142,7 @@ def test_activation_sees_its_tenant_and_shows_progress(planes: Planes, agent: Ag
 
 
 @pytest.mark.parametrize("activate", [[], ["true"]])
-def test_told_about_a_claim_that_went_elsewhere_it_goes(planes: Planes, agent: Agents, activate: list[str]) -> None:
+def test_an_agent_whose_claim_went_elsewhere_exits(planes: Planes, agent: Agents, activate: list[str]) -> None:
     plane = session(planes, activate=activate)
     plane.accept = False
     plane.assign(credential="first")

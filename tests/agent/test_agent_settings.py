@@ -153,7 +153,7 @@ def test_a_wildcard_is_no_address_to_send_holders_to(tmp_path: Path, bind: str) 
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "expected"),
     [
         ("HOLDFAST_PORT", "65536", "it must be at least 0 and at most 65535"),
         ("HOLDFAST_PORT", "-1", "it must be at least 0 and at most 65535"),
@@ -163,10 +163,10 @@ def test_a_wildcard_is_no_address_to_send_holders_to(tmp_path: Path, bind: str) 
         ("HOLDFAST_LONELY_SECONDS", "soon", "which is not a number"),
     ],
 )
-def test_a_number_out_of_its_limits_is_named(tmp_path: Path, name: str, value: str, said: str) -> None:
+def test_a_number_out_of_its_limits_is_named(tmp_path: Path, name: str, value: str, expected: str) -> None:
     message = refused(tmp_path, **{name: value})
     assert message.startswith(f"{name} is {value!r}")
-    assert message.endswith(said)
+    assert message.endswith(expected)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def run(folder: Path) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_a_shell_runs_the_command_word_for_word_with_the_claims_environment(tmp_path: Path) -> None:
+def test_a_shell_runs_the_command_unchanged_with_the_claims_environment(tmp_path: Path) -> None:
     argv = [
         "python3",
         "-c",
@@ -53,19 +53,19 @@ def test_a_shell_runs_the_command_word_for_word_with_the_claims_environment(tmp_
     stage(tmp_path, given(), argv)
     ended = run(tmp_path)
     assert (ended.returncode, ended.stderr) == (3, "")
-    words, env = json.loads(ended.stdout)
-    assert words == [AWKWARD, ""]
+    arguments, env = json.loads(ended.stdout)
+    assert arguments == [AWKWARD, ""]
     assert {key: env[key] for key in ("GREETING", "KEY")} == {"GREETING": AWKWARD, "KEY": "s3cret"}
     ours = {"HOLDFAST_CLAIM": "c-1", "HOLDFAST_TENANT": "acme", "HOLDFAST_FENCE": "7"}
     assert {key: env[key] for key in ours} == ours
     assert json.loads(Path(env["HOLDFAST_PAYLOAD"]).read_bytes()) == {"n": 1}
 
 
-def test_the_command_is_the_process_itself_so_that_it_hears_what_its_container_is_told(tmp_path: Path) -> None:
+def test_the_command_is_the_process_itself_so_that_it_gets_its_containers_signals(tmp_path: Path) -> None:
     stage(tmp_path, given(), ["sh", "-c", "echo $$"])
     process = subprocess.Popen(["/bin/sh", str(tmp_path / SCRIPT)], stdout=subprocess.PIPE, text=True)
-    said, _ = process.communicate(timeout=300)
-    assert int(said) == process.pid
+    printed, _ = process.communicate(timeout=300)
+    assert int(printed) == process.pid
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash --posix"])
@@ -80,10 +80,10 @@ def test_a_variable_that_the_shell_keeps_for_itself_reaches_the_command(tmp_path
     assert json.loads(ended.stdout) == [f"{AWKWARD} {name}" for name in names]
 
 
-def test_no_claim_overrides_our_own_words(tmp_path: Path) -> None:
+def test_no_claim_overrides_our_own_variables(tmp_path: Path) -> None:
     stage(tmp_path, given(env={"HOLDFAST_TENANT": "other"}, secrets={"HOLDFAST_FENCE": "99"}), ["sh", "-c", "env"])
-    said = run(tmp_path).stdout.splitlines()
-    assert {"HOLDFAST_TENANT=acme", "HOLDFAST_FENCE=7"} <= set(said)
+    printed = run(tmp_path).stdout.splitlines()
+    assert {"HOLDFAST_TENANT=acme", "HOLDFAST_FENCE=7"} <= set(printed)
 
 
 def test_the_script_with_the_secrets_is_gone_when_its_command_runs(tmp_path: Path) -> None:
@@ -129,9 +129,9 @@ def test_nothing_is_left_of_a_claim_that_was_not_ours_after_all(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_agents_last_words_name_its_assignment_and_no_secret(tmp_path: Path) -> None:
-    sign(tmp_path / "words", given())
-    assert json.loads((tmp_path / "words").read_bytes()) == {"claim": "c-1", "fence": 7}
+def test_an_agents_termination_message_names_its_assignment_and_no_secret(tmp_path: Path) -> None:
+    sign(tmp_path / "arguments", given())
+    assert json.loads((tmp_path / "arguments").read_bytes()) == {"claim": "c-1", "fence": 7}
 
 
 # The program that does nothing
@@ -152,7 +152,7 @@ def test_there_is_one_for_each_machine(machine: str) -> None:
     assert (program[:4], number, program.endswith(noop.CODE[machine][1])) == (b"\x7fELF", noop.CODE[machine][0], True)
 
 
-def test_a_machine_without_one_says_so(
+def test_a_machine_type_without_a_program_is_named_in_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "mips")

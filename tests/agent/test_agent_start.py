@@ -9,7 +9,7 @@ from pathlib import Path
 from waiting import eventually
 
 
-def test_an_agent_that_is_still_being_loaded_hears_sigterm(tmp_path: Path) -> None:
+def test_an_agent_that_is_still_being_loaded_handles_sigterm(tmp_path: Path) -> None:
     """PID 1 of a container does not get the default actions of signals. Here the signal is ignored, which has the same effect."""
     loading = tmp_path / "loading"
     (tmp_path / "msgspec.py").write_text(f"import time; open({str(loading)!r}, 'w').close(); time.sleep(60)\n")

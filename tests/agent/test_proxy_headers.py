@@ -155,7 +155,9 @@ def test_a_body_in_chunks_is_announced_as_such() -> None:
         (b"websocket", b"keep-alive", False),
     ],
 )
-def test_only_a_websocket_is_upgraded_and_only_if_the_connection_says_so(upgrade: bytes, connection: bytes, passes: bool) -> None:
+def test_only_a_websocket_is_upgraded_and_only_if_the_connection_header_names_it(
+    upgrade: bytes, connection: bytes, passes: bool
+) -> None:
     headers = forwarded((b"Upgrade", upgrade), (b"Connection", connection))[1]
     assert headers == [HOST, *([(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")] if passes else [CLOSE])]
 
@@ -227,7 +229,7 @@ def test_a_head_may_come_in_pieces_and_has_a_bound() -> None:
         asyncio.run(peer(endless).next())
 
 
-def test_taking_what_comes_says_whether_more_may_come() -> None:
+def test_reading_bytes_returns_whether_more_may_come() -> None:
     one = peer(Wire(b"GET / HTTP/1.1\r\n", b"Host: w\r\n\r\n"))
     assert asyncio.run(one.more()) is True
     assert asyncio.run(one.more()) is True

@@ -144,7 +144,7 @@ class Stage:
         finally:
             connection.close()
 
-    def say(self, data: bytes) -> bytes:
+    def send_raw(self, data: bytes) -> bytes:
         """Sends bytes to the server, and returns what it sent back until the connection was closed."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
             received = b""

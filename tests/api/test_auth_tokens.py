@@ -120,7 +120,7 @@ def test_a_refusal_is_remembered_as_long_so_that_guesses_do_not_reach_the_store(
     assert called(auth, "late").id == "t-1"
 
 
-def test_a_full_memory_forgets_guesses_and_what_is_old_and_keeps_who_has_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_memory_forgets_guesses_and_old_entries_and_keeps_valid_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CACHE_SIZE", 3)
     tokens, clock = Tokens(old=("t-0", "tenant", "acme"), known=TENANT), Hands()
     auth = made(tokens, clock)
@@ -161,7 +161,7 @@ def test_while_the_store_is_away_only_who_was_known_before_is_let_in() -> None:
             asyncio.run(auth.anyone(f"Bearer {token}"))
 
 
-def test_anyone_with_a_token_of_ours_is_let_in_and_nobody_else() -> None:
+def test_every_valid_token_is_accepted_and_no_other() -> None:
     auth = made(Tokens(secret=TENANT))
     asyncio.run(auth.anyone("Bearer secret"))
     asyncio.run(auth.anyone(f"Bearer {auth.sign_agent(AgentIdentity('w-1', 'uid-1'))}"))
@@ -274,5 +274,5 @@ def test_a_token_is_looked_up_also_in_the_first_second_of_a_machines_life() -> N
 
 
 @pytest.mark.parametrize("kind", [Caller, AgentIdentity], ids=lambda kind: kind.__name__)
-def test_whoever_called_stays_that_caller(kind: type) -> None:
+def test_an_identity_cannot_be_changed(kind: type) -> None:
     assert kind.__struct_config__.frozen  # type: ignore[attr-defined]

@@ -51,10 +51,10 @@ def test_the_document_lists_what_is_served_and_nothing_else(stage: Stage, descri
         for method in (route.methods or ()) - {"HEAD"}
     }
     assert served == listed
-    assert len(stage.wired.app.routes) == len({door.path for door in ROUTES})
+    assert len(stage.wired.app.routes) == len({each.path for each in ROUTES})
 
 
-def test_every_operation_says_what_it_is_for_and_who_may(described: dict[str, Any]) -> None:
+def test_every_operation_documents_its_purpose_and_its_roles(described: dict[str, Any]) -> None:
     ids = [operation["operationId"] for _, _, operation in operations(described)]
     assert len(ids) == len(set(ids))
     for _, path, operation in operations(described):
@@ -68,20 +68,20 @@ def test_every_operation_says_what_it_is_for_and_who_may(described: dict[str, An
 
 
 def test_no_request_is_answered_without_a_token(stage: Stage, described: dict[str, Any]) -> None:
-    doors = [(method.upper(), re.sub(r"{\w+}", "x", path)) for method, path, _ in operations(described)]
+    documented = [(method.upper(), re.sub(r"{\w+}", "x", path)) for method, path, _ in operations(described)]
     strange = [("GET", "/"), ("GET", "/nowhere"), ("OPTIONS", "/v1/pools"), ("PATCH", "/v1/pools/direct"), ("HEAD", "/healthz")]
-    for method, path in doors + strange:
+    for method, path in documented + strange:
         body = {} if method in ("POST", "PUT") else None
         for token in (None, "a-guess") if path != "/v1/worker/register" else (None,):
             answer = stage.ask(method, path, body, token=token)
             assert answer.status == 401, (method, path, token)
             assert answer.headers["www-authenticate"] == "Bearer"
             assert b"direct" not in answer.raw
-            assert "allow" not in answer.headers, "which paths and methods there are is told to nobody"
+            assert "allow" not in answer.headers, "without a valid token, no answer shows which paths and methods exist"
 
 
 @pytest.mark.parametrize("who", ["admin", "operator", "acme", "agent"])
-def test_whoever_has_a_token_may_ask_whether_we_are_well_and_what_there_is(stage: Stage, who: str) -> None:
+def test_every_valid_token_may_read_health_and_the_openapi_document(stage: Stage, who: str) -> None:
     token = stage.agent_token() if who == "agent" else who
     stage.wired.replica.beat_at = stage.loop.time()
     for path in ANYONES:
@@ -90,7 +90,9 @@ def test_whoever_has_a_token_may_ask_whether_we_are_well_and_what_there_is(stage
     assert stage.ask("PATCH", "/healthz", token=token).status == 405
 
 
-def test_while_the_store_is_away_whom_we_knew_hears_that_we_are_alive(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_the_store_is_away_known_tokens_are_answered_that_we_are_alive(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def away(_: str) -> None:
         raise StoreUnavailable("away")
 
@@ -101,11 +103,11 @@ def test_while_the_store_is_away_whom_we_knew_hears_that_we_are_alive(stage: Sta
     monkeypatch.setattr(auth, "_clock", lambda: later)  # nothing in the cache is fresh any more
     assert stage.ask("GET", "/healthz", token="operator").status == 200
     assert stage.ask("GET", "/healthz", token=stage.agent_token()).status == 200
-    assert stage.ask("GET", "/healthz").status == 503, "one that was never seen cannot be told from a guess"
+    assert stage.ask("GET", "/healthz").status == 503, "a token that was never seen may be a guess"
     assert stage.ask("GET", "/v1/me", token="operator").status == 503, "and nothing else is open to what may be revoked by now"
 
 
-def test_a_refused_method_hears_of_all_that_there_are(stage: Stage) -> None:
+def test_a_refused_method_is_answered_with_all_allowed_methods(stage: Stage) -> None:
     answer = stage.ask("PATCH", "/v1/pools/direct", {})
     assert answer.status == 405
     assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD", "PUT", "DELETE"}
@@ -116,7 +118,7 @@ def test_no_path_redirects(stage: Stage) -> None:
     assert stage.ask("GET", "/v1/claims/", headers={"Host": "evil.example"}).status == 404
 
 
-def test_a_defect_says_nothing_of_its_cause_to_callers(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_shows_nothing_of_its_cause_to_callers(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*_: object, **__: object) -> None:
         raise RuntimeError("with hunter2 in it")
 
@@ -232,7 +234,7 @@ def test_routes_are_counted_by_their_template_not_by_what_was_asked(stage: Stage
         if family.name == "holdfast_http_requests"
     )
     routes = {sample.labels["route"] for sample in requests.samples}
-    assert routes <= {f"{door.method} {door.path}" for door in ROUTES}
+    assert routes <= {f"{each.method} {each.path}" for each in ROUTES}
 
 
 # Replicas

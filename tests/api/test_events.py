@@ -73,7 +73,7 @@ def test_a_stream_cut_off_after_any_event_resumes_with_the_next(stage: Stage) ->
             assert next(events)["id"] == ids[cut]
 
 
-def test_a_stream_that_waits_hears_what_happens_while_it_was_away_and_now(stage: Stage) -> None:
+def test_a_stream_that_waits_gets_what_happened_while_it_was_away_and_what_happens_now(stage: Stage) -> None:
     first = stage.claim()
     eventually(lambda: history(stage, f"&claim={first['id']}"), 5)
     with stream(stage, f"?claim={first['id']}") as events:

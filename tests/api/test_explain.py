@@ -25,59 +25,61 @@ def waiting(stage: Stage, count: int, **request: Any) -> list[dict[str, Any]]:
     return [stage.claim(pool="empty", command=["true"], key=f"k-{n}", wait="0s", **request) for n in range(count)]
 
 
-def test_every_time_says_that_it_is_utc(stage: Stage) -> None:
+def test_every_time_is_marked_as_utc(stage: Stage) -> None:
     claim = stage.claim(lease="60s")
     waits = waiting(stage, 1)[0]
-    said = [
+    sentences = [
         *explained(stage, "claim", claim["id"]),
         *explained(stage, "claim", waits["id"]),
         *explained(stage, "worker", claim["worker"]),
         *explained(stage, "pool", "direct"),
     ]
     stage.ask("POST", f"/v1/claims/{claim['id']}/release", {"fence": claim["fence"]}, token="acme")
-    said += explained(stage, "claim", claim["id"])
-    moments = [(match.group(), sentence[match.end() :]) for sentence in said for match in re.finditer(MOMENT, sentence)]
+    sentences += explained(stage, "claim", claim["id"])
+    moments = [(match.group(), sentence[match.end() :]) for sentence in sentences for match in re.finditer(MOMENT, sentence)]
     assert len(moments) > 12
-    assert all(rest.startswith(" UTC") for _, rest in moments), said
-    assert not [sentence for sentence in said if re.search(r"\d\d:\d\d:\d\d", sentence) and not re.search(MOMENT, sentence)]
+    assert all(rest.startswith(" UTC") for _, rest in moments), sentences
+    assert not [sentence for sentence in sentences if re.search(r"\d\d:\d\d:\d\d", sentence) and not re.search(MOMENT, sentence)]
 
 
-@pytest.mark.parametrize(("count", "says"), [(1, "1 claim waits, the oldest for "), (2, "2 claims wait, the oldest for ")])
-def test_one_waits_and_two_wait(stage: Stage, count: int, says: str) -> None:
+@pytest.mark.parametrize(("count", "expected"), [(1, "1 claim waits, the oldest for "), (2, "2 claims wait, the oldest for ")])
+def test_one_waits_and_two_wait(stage: Stage, count: int, expected: str) -> None:
     claims = waiting(stage, count)
-    assert says in "\n".join(explained(stage, "pool", "empty"))
-    assert says in "\n".join(explained(stage, "claim", claims[0]["id"]))
+    assert expected in "\n".join(explained(stage, "pool", "empty"))
+    assert expected in "\n".join(explained(stage, "claim", claims[0]["id"]))
 
 
 @pytest.mark.parametrize(
-    ("live", "says"),
+    ("live", "expected"),
     [(1, "1 of them belongs to a tenant that holds its cap."), (2, "2 of them belong to tenants that hold their cap.")],
 )
-def test_one_belongs_and_two_belong(stage: Stage, live: int, says: str) -> None:
+def test_one_belongs_and_two_belong(stage: Stage, live: int, expected: str) -> None:
     stage.ask("PUT", "/v1/tenants/acme", {"maxClaims": 1})
     stage.claim()
     waiting(stage, live)
-    assert says in explained(stage, "pool", "empty")
+    assert expected in explained(stage, "pool", "empty")
 
 
 @pytest.mark.parametrize(
-    ("failures", "says"), [(1, "The last start failed: no room."), (2, "The last 2 starts failed: no room.")]
+    ("failures", "expected"), [(1, "The last start failed: no room."), (2, "The last 2 starts failed: no room.")]
 )
-def test_one_start_failed_and_two_starts_failed(stage: Stage, failures: int, says: str) -> None:
+def test_one_start_failed_and_two_starts_failed(stage: Stage, failures: int, expected: str) -> None:
     for _ in range(failures):
         stage.do(stage.store.pools.trouble("p-agents", "no room", 60.0))
-    assert says in explained(stage, "pool", "agents")
+    assert expected in explained(stage, "pool", "agents")
 
 
 def test_a_stopping_installation_is_named_and_matching_is_not_blamed_for_it(stage: Stage) -> None:
     stage.do(stage.store.fleet.stop_workers(True))
     claim = stage.claim(wait="0s")
     assert claim["state"] == "waiting"
-    assert claim["reason"] == "the installation is being stopped with its workers: nothing is given out"
+    assert claim["expected"] == "the installation is being stopped with its workers: nothing is given out"
     stage.do(stage.store.db.rows("UPDATE holdfast.claim SET created_at = created_at - interval '1 minute'"))
-    for said in (explained(stage, "claim", claim["id"]), explained(stage, "pool", "direct")):
-        assert any(sentence.startswith("This installation is being stopped with its workers") for sentence in said), said
-        assert not any("at fault" in sentence for sentence in said), said
+    for sentences in (explained(stage, "claim", claim["id"]), explained(stage, "pool", "direct")):
+        assert any(sentence.startswith("This installation is being stopped with its workers") for sentence in sentences), (
+            sentences
+        )
+        assert not any("at fault" in sentence for sentence in sentences), sentences
     assert stage.ask("GET", "/v1/explain/pool/direct").json["facts"]["stopping"] is True
     stage.do(stage.store.fleet.stop_workers(False))
     assert any("at fault" in sentence for sentence in explained(stage, "pool", "direct"))
@@ -86,18 +88,18 @@ def test_a_stopping_installation_is_named_and_matching_is_not_blamed_for_it(stag
 def test_a_draining_pool_is_named_and_the_new_one_of_its_name_is_meant(stage: Stage) -> None:
     claim = stage.claim()
     assert stage.ask("DELETE", "/v1/pools/direct").status == 200
-    said = explained(stage, "pool", "direct")
-    assert said[0].startswith("Pool direct (job) is draining: ")
-    assert "The pool is being deleted: free workers go, busy ones finish, and claims that wait are refused." in said
+    sentences = explained(stage, "pool", "direct")
+    assert sentences[0].startswith("Pool direct (job) is draining: ")
+    assert "The pool is being deleted: free workers go, busy ones finish, and claims that wait are refused." in sentences
     stage.do(stage.store.pools.put("p-new", "direct", DIRECT, "api"))
-    said = explained(stage, "pool", "direct")
-    assert said[0].startswith("Pool direct (job) is live: ")
-    assert "An earlier pool of this name (p-direct) is still draining: 1 of its workers is held." in said
+    sentences = explained(stage, "pool", "direct")
+    assert sentences[0].startswith("Pool direct (job) is live: ")
+    assert "An earlier pool of this name (p-direct) is still draining: 1 of its workers is held." in sentences
     assert claim["id"] in "\n".join(explained(stage, "worker", claim["worker"]))
 
 
-def test_a_frozen_pool_says_how_to_thaw_it(stage: Stage) -> None:
-    stage.ask("POST", "/v1/pools/direct/freeze", {"reason": "looking"})
+def test_a_frozen_pool_shows_how_to_thaw_it(stage: Stage) -> None:
+    stage.ask("POST", "/v1/pools/direct/freeze", {"expected": "looking"})
     assert (
         "The pool is frozen (looking): nothing is spawned and nothing is ended; `holdfast thaw direct` ends that."
         in explained(stage, "pool", "direct")
@@ -107,15 +109,18 @@ def test_a_frozen_pool_says_how_to_thaw_it(stage: Stage) -> None:
     assert refused.json["detail"] == "pool 'direct' is frozen, so nothing in it is ended; `holdfast thaw direct` ends that"
 
 
-def test_while_commits_are_looked_for_nothing_is_retired_and_the_pool_says_why(stage: Stage) -> None:
+def test_while_lost_commits_are_looked_for_nothing_is_retired_and_the_pool_shows_why(stage: Stage) -> None:
     stage.do(stage.store.recovery.begin("the timeline changed", 0))
     refused = retired(stage, "w-1")
     assert (refused.status, refused.json["code"]) == (409, "recovering")
     assert "try again in a minute" in refused.json["detail"]
-    assert any(said.startswith("The database lost commits (the timeline changed)") for said in explained(stage, "pool", "direct"))
+    assert any(
+        sentences.startswith("The database lost commits (the timeline changed)")
+        for sentences in explained(stage, "pool", "direct")
+    )
 
 
-def test_a_worker_that_is_on_its_way_out_or_gone_is_said_to_be(stage: Stage) -> None:
+def test_a_worker_that_is_retiring_or_gone_is_explained_as_such(stage: Stage) -> None:
     assert retired(stage, "w-1").status == 200
     again = retired(stage, "w-1")
     assert (again.status, again.json["code"]) == (409, "retiring")
@@ -134,4 +139,4 @@ def test_a_held_worker_names_the_claim_that_must_end_first(stage: Stage) -> None
 
 
 def retired(stage: Stage, worker: str) -> Answer:
-    return stage.ask("POST", f"/v1/workers/{worker}/retire", {"reason": "its disk is slow"})
+    return stage.ask("POST", f"/v1/workers/{worker}/retire", {"expected": "its disk is slow"})

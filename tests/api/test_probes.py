@@ -31,7 +31,7 @@ def ask(port: int, method: str, path: str) -> tuple[int, bytes, dict[str, str]]:
         connection.close()
 
 
-def test_alive_and_ready_are_told_apart(stage: Stage) -> None:
+def test_alive_and_ready_are_different(stage: Stage) -> None:
     with listening(stage) as port:
         stage.wired.replica.beat_at = None
         assert [ask(port, "GET", path)[0] for path in ("/healthz", "/readyz")] == [200, 503]
@@ -42,7 +42,7 @@ def test_alive_and_ready_are_told_apart(stage: Stage) -> None:
         assert [ask(port, "GET", path)[0] for path in ("/healthz", "/readyz")] == [200, 503]
 
 
-def test_nothing_else_is_there_and_nothing_else_is_said(stage: Stage) -> None:
+def test_any_other_path_is_not_found_and_answers_have_no_body(stage: Stage) -> None:
     with listening(stage) as port:
         for method, path in (
             *(("GET", path) for path in ("/", "/metrics", "/openapi.json", "/v1/pools", "/healthz/", "/readyz/../v1/pools")),
@@ -56,17 +56,17 @@ def test_nothing_else_is_there_and_nothing_else_is_said(stage: Stage) -> None:
 def test_what_is_not_http_or_never_ends_is_cut_off(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "HEAD_SECONDS", 0.2)
     with listening(stage) as port:
-        for said, heard in (
+        for sent, expected in (
             (b"\x00\x01\r\n\r\n", b"HTTP/1.1 400 "),
             (b"GET /healthz HTTP/1.1\r\nX: " + b"a" * 100_000, b"HTTP/1.1 400 "),
             (b"GET /healthz HTTP/1.1\r\n", b""),  # followed by nothing
         ):
             with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-                connection.sendall(said)
+                connection.sendall(sent)
                 try:
                     answer = connection.recv(100)
                 except ConnectionError:
                     continue  # the server closed the connection before it had read all bytes
-                assert answer.startswith(heard), said[:40]
-                assert heard or not answer
+                assert answer.startswith(expected), sent[:40]
+                assert expected or not answer
         assert ask(port, "GET", "/healthz")[0] == 200

@@ -39,7 +39,7 @@ def decided(stage: Stage, worker: str, **body: Any) -> tuple[int, dict[str, Any]
     return answer.status, dict(answer.json)
 
 
-def test_a_recovery_that_is_under_way_says_why_and_since_when(stage: Stage) -> None:
+def test_a_recovery_in_progress_shows_why_and_since_when(stage: Stage) -> None:
     calm = stage.ask("GET", "/v1/recovery").json
     assert calm == {"recovering": False, "since": None, "reason": None, "items": [], "next": None}
     stage.do(stage.store.recovery.begin("the timeline changed", 0))
@@ -138,15 +138,15 @@ def test_the_sdk_lists_and_decides(left: Stage) -> None:
             client.decide_recovery("w-1", "confirm", reason="looked")
 
 
-def run(stage: Stage, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+def run(stage: Stage, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     code: object = 0
     try:
-        main(["--url", stage.url, "--token", "operator", "recover", *words])
+        main(["--url", stage.url, "--token", "operator", "recover", *arguments])
     except SystemExit as ended:
         code = ended.code
     sys.stdout.flush()
-    told = capsys.readouterr()
-    return code if isinstance(code, int) else 0, told.out, told.err
+    captured = capsys.readouterr()
+    return code if isinstance(code, int) else 0, captured.out, captured.err
 
 
 def test_the_command_shows_what_is_left_and_decides(left: Stage, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,14 +162,16 @@ def test_the_command_shows_what_is_left_and_decides(left: Stage, capsys: pytest.
     assert set(items(left)) == {"w-3", "w-4", "w-5", "w-6", "w-agent"}
 
 
-def test_the_command_says_that_nothing_is_left_and_why_everything_waits(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_that_nothing_is_left_and_why_everything_waits(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(stage, capsys)[1] == "no recovery is under way\nevery worker is confirmed\n"
     stage.do(stage.store.recovery.begin("the timeline changed", 0))
     assert "the timeline changed; it ends by itself" in run(stage, capsys)[1]
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "expected"),
     [
         (("w-1",), "either --confirm or --give-up"),
         (("w-1", "--confirm", "--give-up", "--reason", "x"), "either --confirm or --give-up"),
@@ -179,8 +181,8 @@ def test_the_command_says_that_nothing_is_left_and_why_everything_waits(stage: S
     ],
 )
 def test_the_command_refuses_half_a_decision(
-    left: Stage, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], says: str
+    left: Stage, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], expected: str
 ) -> None:
-    code, _, err = run(left, capsys, *words)
-    assert (code, says in err) == (2, True), err
+    code, _, err = run(left, capsys, *arguments)
+    assert (code, expected in err) == (2, True), err
     assert len(items(left)) == 7

@@ -2,278 +2,15 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from refused_requests import AGENTS, BIG, CLAIMS, OTHERS, ROLES, Bad
 from served_api import Stage
 
 from fleet import Answer
 
-BIG = 64 * 1024
-LONG = "x" * 600
 HIDDEN = "hunter2-do-not-show"
-
-
-@dataclass(frozen=True)
-class Bad:
-    """One request and the answer that it must get. `field` is None if the problem is not about a field."""
-
-    method: str
-    path: str
-    body: Any = None
-    status: int = 422
-    field: str | None = None
-    says: str = ""
-    token: str | None = "admin"
-    raw: bytes | None = None
-
-    def __str__(self) -> str:
-        body = self.raw if self.raw is not None else json.dumps(self.body)
-        return f"{self.method} {self.path[:80]} {body[:80]!r} as {self.token}"
-
-
-def bad_claim(field: str, says: str = "", status: int = 422, **more: Any) -> Bad:
-    return Bad("POST", "/v1/claims", {"pool": "direct", **more}, status, field, says)
-
-
-def raw_claim(raw: bytes, field: str = "body", status: int = 400, says: str = "") -> Bad:
-    return Bad("POST", "/v1/claims", None, status, field, says, raw=raw)
-
-
-def nested(depth: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
-    return b'{"pool":"direct","payload":' + opening * depth + b"1" + closing * depth + b"}"
-
-
-CLAIMS = [
-    bad_claim("colour", "not a field", colour="red"),
-    bad_claim("Pool", "not a field", Pool="direct"),
-    bad_claim("f`oo", "not a field", **{"f`oo": 1}),
-    bad_claim("parkTtl", "not a field", parkTtl="1m"),
-    Bad("POST", "/v1/claims", {}, field="pool", says="is required"),
-    Bad("POST", "/v1/claims", None, field="body", says="is required"),
-    Bad("POST", "/v1/claims", {"pool": 7}, field="pool", says="Expected `str`"),
-    Bad("POST", "/v1/claims", {"pool": "direct\n"}, field="pool"),
-    Bad("POST", "/v1/claims", {"pool": ".."}, field="pool"),
-    Bad("POST", "/v1/claims", {"pool": "Direct"}, field="pool"),
-    Bad("POST", "/v1/claims", {"pool": "dirett"}, 404, says="did you mean 'direct'?"),
-    bad_claim("tenant", tenant="a b"),
-    bad_claim("tenant", tenant="acme\n"),
-    bad_claim("key", key=""),
-    bad_claim("key", key="k" * 256),
-    bad_claim("key", key="one\ntwo"),
-    bad_claim("command", command="true"),
-    bad_claim("command", command=["x"] * 257),
-    bad_claim("command[0]", "Expected `str`", command=[7]),
-    bad_claim("command[0]", "NUL", command=["a\x00b"]),
-    bad_claim("payload.a[1]", "NUL", payload={"a": [1, "\x00"]}),
-    bad_claim("payload", "NUL", payload={"\x00": 1}),
-    bad_claim("payload", "64 bits", payload=2**64),
-    bad_claim("payload.n", "64 bits", payload={"n": -(2**63) - 1}),
-    bad_claim("env", "name", env={"A B": "x"}),
-    bad_claim("env", "name", env={"A\n": "x"}),
-    bad_claim("env", "name", env={"": "x"}),
-    bad_claim("env[...]", env={"A": 5}),
-    bad_claim("env.A", "NUL", env={"A": "\x00"}),
-    bad_claim("env", env=["A=B"]),
-    bad_claim("priority", priority=10),
-    bad_claim("priority", priority=-1),
-    bad_claim("priority", priority=1.5),
-    bad_claim("priority", priority=True),
-    bad_claim("priority", priority="3"),
-    bad_claim("priority", priority=10**30),
-    bad_claim("wait", wait="-1s"),
-    bad_claim("wait", wait="soon"),
-    bad_claim("wait", wait=5),
-    bad_claim("wait", wait="9s\n"),
-    bad_claim("wait", "longer than a year", wait="99999999h"),
-    bad_claim("deadline", "longer than 0s", deadline="0s"),
-    bad_claim("deadline", "longer than a year", deadline="9000h"),
-    bad_claim("lease", "at least 1s", lease="10ms"),
-    bad_claim("maxDuration", "the pool's", maxDuration="100h"),
-    bad_claim("maxDuration", maxDuration="0s"),
-    bad_claim("parkTTL", "longer than a year", parkTTL="9999h"),
-    bad_claim("retry", retry="always"),
-    bad_claim("secrets", "retry", retry="lost", secrets={"A": "b"}),
-    raw_claim(b"not json"),
-    raw_claim(b"{"),
-    raw_claim(b'{"pool":"direct"} {}'),
-    raw_claim(b'{"pool":"direct","payload":NaN}'),
-    raw_claim(b'{"pool":"direct","payload":"\xff"}'),
-    raw_claim(b'{"pool":"direct","payload":"\xed\xa0\x80"}'),
-    raw_claim(b'{"pool":"direct","payload":"\\ud800"}'),
-    raw_claim(b'{"pool":"direct","payload":"\\udc00x"}'),
-    raw_claim(b"\xef\xbb\xbf{}"),
-    raw_claim(b'{"pool":"direct","payload":1e400}', "payload", 422, "out of range"),
-    raw_claim(b'{"pool":"direct","payload":' + b"9" * 5000 + b"}", "payload", 422, "out of range"),
-    raw_claim(b"[]", says="object", status=422),
-    raw_claim(b'"direct"', says="object", status=422),
-    raw_claim(b"null", says="object", status=422),
-    raw_claim(nested(101), f"payload{'[0]' * 100}", 422, "nested"),
-    raw_claim(nested(150, b'{"a":', b"}"), f"payload{'.a' * 100}", 422, "nested"),
-    raw_claim(nested(500), f"payload{'[0]' * 100}", 422, "nested"),
-    raw_claim(nested(20_000), "body", 422, "nested"),
-]
-
-OTHERS = [
-    # Claims by id
-    Bad("GET", "/v1/claims/..", status=404),
-    Bad("GET", "/v1/claims/%2e%2e%2fetc", status=404),
-    Bad("GET", "/v1/claims/a%20b", status=404, says="'a b'"),
-    Bad("GET", "/v1/claims/%C3%BC", status=404, says="'ü'"),
-    Bad("GET", "/v1/claims/%00", status=404),
-    Bad("GET", "/v1/claims/%ED%A0%80", status=404),
-    Bad("GET", "/v1/claims/%ff", status=404),
-    Bad("GET", f"/v1/claims/{LONG}", status=404),
-    Bad("GET", "/v1/claims/c-none", status=404),
-    Bad("GET", "/v1/claims/c-none/output", status=404),
-    Bad("GET", "/v1/claims/", status=404),
-    Bad("GET", "/v1/claims/{active}?wait=long", field="wait"),
-    Bad("GET", "/v1/claims/{active}?until=never", field="until"),
-    Bad("GET", "/v1/claims/{active}?wait=0s&wait=0s", field="wait", says="twice"),
-    Bad("GET", "/v1/claims/{active}?colour=red", field="colour", says="not a field"),
-    Bad("GET", "/v1/claims/{active}?wait=%00", field="wait", says="NUL"),
-    Bad("GET", "/v1/claims/{active}/output?offset=-1", field="offset"),
-    Bad("GET", "/v1/claims/{active}/output?offset=99999999999999999999", field="offset"),
-    Bad("GET", "/v1/claims/{active}/output?follow=maybe", field="follow"),
-    Bad("GET", "/v1/claims?limit=0", field="limit"),
-    Bad("GET", "/v1/claims?limit=1001", field="limit"),
-    Bad("GET", "/v1/claims?limit=ten", field="limit"),
-    Bad("GET", f"/v1/claims?limit={'9' * 900}", field="limit"),
-    Bad("GET", "/v1/claims?state=gone", field="state"),
-    Bad("GET", "/v1/claims?state=null", field="state"),
-    Bad("GET", "/v1/claims?cursor=garbage", field="cursor"),
-    Bad("GET", f"/v1/claims?cursor={LONG}{LONG}", field="cursor", says="longer"),
-    Bad("GET", f"/v1/claims?{LONG}{LONG}=1", field="query", says="longer"),
-    Bad("GET", "/v1/claims?cursor={active}", field="cursor", token="rival"),
-    Bad("GET", "/v1/claims?tenant=acme", status=403, token="rival"),
-    Bad("POST", "/v1/claims/{active}/renew", {}, field="fence", says="is required"),
-    Bad("POST", "/v1/claims/{active}/renew", {"fence": -1}, field="fence"),
-    Bad("POST", "/v1/claims/{active}/renew", {"fence": 2**53}, field="fence"),
-    Bad("POST", "/v1/claims/{active}/renew", {"fence": 10**40}, field="fence"),
-    Bad("POST", "/v1/claims/{active}/renew", {"fence": "1"}, field="fence"),
-    Bad("POST", "/v1/claims/{active}/renew", {"fence": 1}, 409, says="fence"),
-    Bad("POST", "/v1/claims/{active}/release", {"fence": 1}, 409, says="fence"),
-    Bad("POST", "/v1/claims/{active}/release", {"force": True}, field="reason", says="required with force"),
-    Bad("POST", "/v1/claims/{active}/release", {"force": True, "reason": "  "}, field="reason"),
-    Bad("POST", "/v1/claims/{active}/release", {"force": "yes"}, field="force"),
-    Bad("POST", "/v1/claims/{active}/release", {"reason": LONG}, field="reason"),
-    Bad("POST", "/v1/claims/{active}/release", {"reason": "fine\n12:00 claim.ended"}, field="reason"),
-    Bad("POST", "/v1/claims/{active}/release", {"reason": "\x1b[2J"}, field="reason"),
-    Bad("POST", "/v1/claims/{active}/release", {"force": True, "reason": "mine"}, 403, token="acme"),
-    Bad("POST", "/v1/claims/{active}/cancel", {"why": "x"}, field="why"),
-    Bad("POST", "/v1/claims/{active}/cancel", {"reason": "\x00"}, field="reason"),
-    # Pools
-    Bad("GET", "/v1/pools/dirct", status=404, says="did you mean 'direct'?"),
-    Bad("GET", "/v1/pools?cursor=a&cursor=b", field="cursor", says="twice"),
-    Bad("PUT", "/v1/pools/direct", None, field="body", says="is required"),
-    Bad("PUT", "/v1/pools/Capital", {}, field="name"),
-    Bad("PUT", "/v1/pools/a..b", {}, field="name"),
-    Bad("PUT", "/v1/pools/..", {}, field="name"),
-    Bad("PUT", "/v1/pools/new%0A", {}, field="name"),
-    Bad("PUT", "/v1/pools/a%20b", {}, field="name"),
-    Bad("PUT", "/v1/pools/%C3%BC", {}, field="name"),
-    Bad("PUT", f"/v1/pools/{'a' * 54}", {}, field="name"),
-    Bad("PUT", "/v1/pools/new", {"warm": -1}, field="warm"),
-    Bad("PUT", "/v1/pools/new", {"warm": 5, "max": 2}, field="warm", says="must not exceed"),
-    Bad("PUT", "/v1/pools/new", {"max": 10**9}, field="max"),
-    Bad("PUT", "/v1/pools/new", {"worker": {"run": "true"}}, field="worker.run"),
-    Bad("PUT", "/v1/pools/new", {"worker": {"image": "x"}}, field="worker.image"),
-    Bad("PUT", "/v1/pools/new", {"worker": {"port": 0}}, field="worker.port"),
-    Bad("PUT", "/v1/pools/new", {"startTimeout": "0s"}, field="startTimeout"),
-    Bad("PUT", "/v1/pools/new", {"rollout": {"maxUnavailable": "200%"}}, field="rollout.maxUnavailable"),
-    Bad("PUT", "/v1/pools/new", {"rollout": {"maxUnavailable": "5%\n"}}, field="rollout.maxUnavailable"),
-    Bad("PUT", "/v1/pools/new", {"labels": ["a\x00"]}, field="labels[0]", says="NUL"),
-    Bad("PUT", "/v1/pools/direct", {"mode": "session", "worker": {"serve": ["x"]}}, field="mode"),
-    Bad("DELETE", "/v1/pools/nothing", status=404),
-    Bad("POST", "/v1/pools/direct/freeze", {}, field="reason", says="is required"),
-    Bad("POST", "/v1/pools/direct/freeze", {"reason": ""}, field="reason"),
-    Bad("POST", "/v1/pools/nothing/freeze", {"reason": "x"}, 404),
-    Bad("POST", "/v1/pools/direct/thaw", {"reason": "x"}, field="reason"),
-    # Workers and tenants
-    Bad("GET", "/v1/workers?state=ended", field="state"),
-    Bad("GET", "/v1/workers?cursor=garbage", field="cursor"),
-    Bad("GET", "/v1/workers/w-none", status=404),
-    Bad("POST", "/v1/workers/w-none/retire", {"reason": "x"}, 404),
-    Bad("POST", "/v1/workers/{worker}/retire", {"reason": "x"}, 409, says="end its claim first"),
-    Bad("GET", "/v1/tenants/nobody", status=404),
-    Bad("PUT", "/v1/tenants/a%20b", {}, field="name"),
-    Bad("PUT", "/v1/tenants/acme%0A", {}, field="name"),
-    Bad("PUT", "/v1/tenants/acme", {"weight": 0}, field="weight"),
-    Bad("PUT", "/v1/tenants/acme", {"maxClaims": 10**7}, field="maxClaims"),
-    Bad("PUT", "/v1/tenants/acme", {"parkTTL": "9999999h"}, field="parkTTL", says="longer than a year"),
-    # The system
-    Bad("GET", "/v1/events?after=garbage", field="after"),
-    Bad("GET", "/v1/events?after=%FF", field="after"),
-    Bad("GET", "/v1/events?limit=5000", field="limit"),
-    Bad("GET", "/v1/explain/house/x", status=404, says="pool, worker or claim"),
-    Bad("GET", "/v1/explain/claim/c-none", status=404),
-    Bad("GET", "/v1/explain/worker/..", status=404),
-    Bad("GET", "/v1/explain/pool/%F0%9F%90%8C", status=404),
-    Bad("POST", "/v1/brake/release", {"reason": "x"}, 409),
-    Bad("POST", "/v1/tokens", {"name": "x", "role": "king"}, field="role"),
-    Bad("POST", "/v1/tokens", {"name": "x", "role": "tenant"}, field="tenant"),
-    Bad("POST", "/v1/tokens", {"name": "x", "role": "admin", "tenant": "acme"}, field="tenant"),
-    Bad("POST", "/v1/tokens", {"name": "a\nb", "role": "admin"}, field="name"),
-    Bad("POST", "/v1/tokens", {"name": "x", "role": "admin", "expiresIn": "0s"}, field="expiresIn"),
-    Bad("POST", "/v1/tokens", {"name": "x", "role": "admin", "expiresIn": "9999999h"}, field="expiresIn"),
-    Bad("DELETE", "/v1/tokens/t-none", status=404),
-    Bad("DELETE", "/v1/tokens/t-admin", status=409),
-    Bad("GET", "/healthz?x=1", field="x"),
-    Bad("GET", "/healthz", status=401, token=None),
-    Bad("GET", "/v1/nowhere", status=401, token=None),
-    Bad("GET", "/v1/nowhere", status=404, says="/openapi.json"),
-    Bad("PATCH", "/v1/pools/direct", {}, 405),
-]
-
-AGENTS = [
-    Bad("POST", "/v1/worker/poll", {}, field="doing", says="is required"),
-    Bad("POST", "/v1/worker/poll", {"doing": "sleeping"}, field="doing"),
-    Bad("POST", "/v1/worker/poll", {"doing": "idle", "wait": 61}, field="wait"),
-    Bad("POST", "/v1/worker/poll", {"doing": "idle", "fence": 2**53}, field="fence"),
-    Bad("POST", "/v1/worker/ack", {"fence": 1}, 409),
-    Bad("POST", "/v1/worker/ack", {"fence": 1, "endpoint": "\x00"}, field="endpoint", says="NUL"),
-    Bad("POST", "/v1/worker/progress", {"fence": 1}, 409),
-    Bad("POST", "/v1/worker/refuse", {"fence": 1}, 409),
-    Bad("POST", "/v1/worker/result", {"fence": 1, "exit_code": 0}, 409),
-    Bad("POST", "/v1/worker/result", {"fence": 1, "exit_code": 99999}, field="exit_code"),
-    Bad("POST", "/v1/worker/failed", {"reason": 5}, field="reason"),
-]
-
-ROLES = [
-    *(Bad(method, path, body, 403, token="acme", says="this needs the role")
-      for method, path, body in [
-          ("PUT", "/v1/pools/new", {}), ("DELETE", "/v1/pools/direct", None),
-          ("POST", "/v1/pools/direct/freeze", {"reason": "x"}), ("POST", "/v1/pools/direct/thaw", {}),
-          ("GET", "/v1/workers", None), ("GET", "/v1/workers/w-1", None),
-          ("POST", "/v1/workers/w-1/retire", {"reason": "x"}), ("GET", "/v1/tenants", None), ("GET", "/v1/tenants/acme", None),
-          ("PUT", "/v1/tenants/acme", {"weight": 1000}), ("GET", "/v1/duties", None), ("GET", "/v1/replicas", None),
-          ("GET", "/v1/brake", None), ("POST", "/v1/brake/release", {"reason": "x"}), ("GET", "/v1/doctor", None),
-          ("GET", "/v1/recovery", None), ("POST", "/v1/recovery/w-1", {"decision": "confirm", "reason": "x"}),
-          ("GET", "/v1/tokens", None), ("POST", "/v1/tokens", {"name": "x", "role": "admin"}),
-          ("DELETE", "/v1/tokens/t-rival", None), ("GET", "/metrics", None),
-      ]),
-    Bad("GET", "/v1/explain/pool/direct", status=403, token="acme"),
-    Bad("GET", "/v1/explain/worker/w-1", status=403, token="acme"),
-    Bad("PUT", "/v1/tenants/acme", {}, 403, token="operator"),
-    Bad("GET", "/v1/tokens", status=403, token="operator"),
-    Bad("POST", "/v1/tokens", {"name": "x", "role": "admin"}, 403, token="operator"),
-    Bad("POST", "/v1/claims", {"pool": "direct", "tenant": "rival"}, 403, token="acme"),
-    Bad("GET", "/v1/claims/{active}", status=404, token="rival"),
-    Bad("GET", "/v1/claims/{active}/output", status=404, token="rival"),
-    Bad("GET", "/v1/explain/claim/{active}", status=404, token="rival"),
-    Bad("POST", "/v1/claims/{active}/renew", {"fence": 1}, 404, token="rival"),
-    Bad("POST", "/v1/claims/{active}/release", {}, 404, token="rival"),
-    Bad("POST", "/v1/claims/{active}/cancel", {}, 404, token="rival"),
-    Bad("POST", "/v1/worker/poll", {"doing": "idle"}, 401, token="admin"),
-    Bad("POST", "/v1/worker/poll", {"doing": "idle"}, 401, token="hfa_"),
-    Bad("POST", "/v1/worker/poll", {"doing": "idle"}, 401, token="hfa_x.\xe9"),
-    Bad("POST", "/v1/worker/register", {"worker": "w-agent", "uid": "u-w-agent"}, 401, token="w-agent.u-w-agent.\xe9"),
-    Bad("POST", "/v1/worker/register", {"worker": "w-agent", "uid": "u-w-agent"}, 401, token="admin"),
-    Bad("GET", "/v1/me", status=401, token=None),
-    Bad("GET", "/v1/me", status=401, token="hf_unknown"),
-    Bad("GET", "/v1/me", status=401, token="\xe9"),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("table", [CLAIMS, OTHERS, AGENTS, ROLES], ids=["claims", "others", "agents", "roles"])
@@ -289,7 +26,7 @@ def test_refused_by_name_and_nothing_changed(stage: Stage, table: list[Bad], sub
             if bad.field is not None:
                 fields = {error["field"]: error["reason"] for error in answer.json["errors"]}
                 assert bad.field in fields, answer.raw
-            assert bad.says in answer.json["detail"] + json.dumps(answer.json["errors"]), answer.raw
+            assert bad.detail in answer.json["detail"] + json.dumps(answer.json["errors"]), answer.raw
     assert stage.rows() == before
     assert seen(stage, claim["id"]) == claim
 
@@ -333,17 +70,17 @@ def test_a_body_of_almost_64_kb_is_taken_in_chunks_too(stage: Stage) -> None:
 
 
 def test_a_head_without_end_is_cut_off(stage: Stage) -> None:
-    answer = stage.say(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 2_000_000)
+    answer = stage.send_raw(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 2_000_000)
     assert answer == b"" or answer.startswith(b"HTTP/1.1 431 "), answer[:200]  # the reset may arrive before the answer
     many = b"".join(b"X-%d: y\r\n" % n for n in range(200_000))
-    answer = stage.say(b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + many)
+    answer = stage.send_raw(b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + many)
     assert answer == b"" or answer.startswith(b"HTTP/1.1 431 "), answer[:200]
     assert stage.ask("GET", "/healthz").status == 200
 
 
 @pytest.mark.parametrize("line", [b"GET /v1/claims/\xff\xfe HTTP/1.1", b"GET http://[bad HTTP/1.1", b"\x00\x01\x02", b"GET"])
 def test_what_is_not_http_is_answered_and_the_server_lives(stage: Stage, line: bytes) -> None:
-    answer = stage.say(line + b"\r\nHost: x\r\nConnection: close\r\n\r\n")
+    answer = stage.send_raw(line + b"\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert answer == b"" or 400 <= int(answer.split()[1]) < 500, answer[:200]
     assert stage.ask("GET", "/healthz").status == 200
 
@@ -360,7 +97,7 @@ def test_a_revoked_token_is_refused_as_soon_as_the_cache_lets_go(stage: Stage, m
     refusal(stage.ask("GET", "/v1/me", token=made["token"]), 401)
 
 
-def test_guesses_do_not_push_out_who_has_a_token(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guesses_do_not_push_out_valid_tokens(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.api.auth.CACHE_SIZE", 20)
     assert stage.ask("GET", "/v1/me", token="acme").status == 200
     for n in range(50):
@@ -409,7 +146,7 @@ def test_what_is_not_json_is_not_shown(stage: Stage, capfd: pytest.CaptureFixtur
 def test_an_agents_reason_is_made_one_line_and_cut_never_refused(stage: Stage) -> None:
     reason = "boot\nfailed\x1b[2J" + "x" * 5000
     assert stage.ask("POST", "/v1/worker/failed", {"reason": reason}, token=stage.agent_token()).status == 204
-    told = stage.ask("GET", "/v1/workers/w-agent").json["reason"]
-    assert told.startswith("its agent gave up: boot failed [2Jxxx")
-    assert told.isprintable()
-    assert len(told) < 600
+    stored = stage.ask("GET", "/v1/workers/w-agent").json["reason"]
+    assert stored.startswith("its agent gave up: boot failed [2Jxxx")
+    assert stored.isprintable()
+    assert len(stored) < 600

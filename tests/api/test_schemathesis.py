@@ -37,8 +37,8 @@ GENTLY = settings(
 
 
 def described(*, agents: bool) -> Any:
-    doors = [door for door in ROUTES if door.path.startswith("/v1/worker/") == agents]
-    return schemathesis.openapi.from_dict(document(doors, __version__), config=SchemathesisConfig.from_dict(CONFIG))
+    routes = [route for route in ROUTES if route.path.startswith("/v1/worker/") == agents]
+    return schemathesis.openapi.from_dict(document(routes, __version__), config=SchemathesisConfig.from_dict(CONFIG))
 
 
 ORDINARY, AGENTS = described(agents=False), described(agents=True)
@@ -83,14 +83,14 @@ def real(stage: Stage, case: Any) -> None:
 
 @ORDINARY.parametrize()
 @GENTLY
-def test_every_door_does_what_it_documents(case: Any, lively: Stage) -> None:
+def test_every_route_does_what_it_documents(case: Any, lively: Stage) -> None:
     real(lively, case)
     case.call_and_validate(base_url=lively.url, headers={"Authorization": "Bearer admin"})
 
 
 @AGENTS.parametrize()
 @GENTLY
-def test_every_door_of_agents_does_what_it_documents(case: Any, lively: Stage) -> None:
+def test_every_route_of_agents_does_what_it_documents(case: Any, lively: Stage) -> None:
     if case.path == "/v1/worker/poll" and isinstance(case.body, dict):
         wait = case.body.setdefault("wait", BRIEF)
         if isinstance(wait, int | float) and BRIEF < wait <= 60:

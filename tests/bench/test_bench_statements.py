@@ -1,4 +1,4 @@
-"""The benchmark tells statements in Postgres's log apart: those of a claim, later polls of its agent, and those of duties."""
+"""The benchmark distinguishes statements in the log of Postgres: those of a claim, of later polls by its agent, and of duties."""
 
 from bench.statements import parse
 

@@ -15,7 +15,7 @@ def claim(state: Literal["waiting", "assigned", "active", "ended"]) -> Claim:
     )
 
 
-def test_a_waiter_hears_of_its_own_key_only() -> None:
+def test_a_waiter_wakes_for_its_own_key_only() -> None:
     async def main() -> None:
         signals = Signals()
         with signals.claims.watch("c-1") as mine, signals.claims.watch("c-2") as other, signals.workers.watch("c-1") as worker:
@@ -48,13 +48,13 @@ def test_a_signal_with_a_row_does_not_hide_an_earlier_one_without() -> None:
 @pytest.mark.parametrize(("kind", "topic"), [("c", "claims"), ("w", "workers"), ("p", "pools")])
 def test_a_notice_of_another_replica_is_the_same_signal(kind: Literal["c", "w", "p"], topic: str) -> None:
     async def main() -> None:
-        signals, heard = Signals(), list[set[str]]()
-        getattr(signals, topic).subscribe(heard.append)
+        signals, received = Signals(), list[set[str]]()
+        getattr(signals, topic).subscribe(received.append)
         with getattr(signals, topic).watch("x-1") as waiter:
             signals.notice(kind, ["x-1", "x-2"])
             await asyncio.wait_for(waiter.wait(5), 1)
             assert waiter.named
-        assert heard == [{"x-1", "x-2"}]
+        assert received == [{"x-1", "x-2"}]
 
     asyncio.run(main())
 

@@ -24,13 +24,13 @@ def test_created_then_unchanged_then_configured(cli: Cli, server: FakeHoldfast, 
     assert cli("apply", "-f", str(file)).out == "WorkerPool linux unchanged\n"
     file.write_text(POOL.replace("warm: 1", "warm: 2"))
     assert cli("apply", "-f", str(file)).out == "WorkerPool linux configured\n"
-    assert server.pools["linux"]["spec"] == {"warm": 2, "protection": {"mode": "off"}}  # the word "off", not false
+    assert server.pools["linux"]["spec"] == {"warm": 2, "protection": {"mode": "off"}}  # the string "off", not false
 
 
 def test_the_examples_apply(cli: Cli, server: FakeHoldfast) -> None:
     for name in ("pools.yaml", "tenants.yaml"):
-        said = cli("apply", "-f", str(EXAMPLES / name))
-        assert said.code == 0, said.err
+        result = cli("apply", "-f", str(EXAMPLES / name))
+        assert result.code == 0, result.err
     assert set(server.pools) == {"linux", "notebook"}
     assert server.tenants["acme"]["spec"]["maxClaims"] == 5
 
@@ -58,16 +58,16 @@ def test_a_mistake_is_refused_with_line_path_and_reason(
 ) -> None:
     file = tmp_path / "pool.yaml"
     file.write_text(POOL.replace(*change))
-    said = cli("apply", "-f", str(file))
-    assert said.code == 1
-    assert f"{file}:{line}: {complaint}" in said.err
-    assert said.err.count("\n") == 1
+    result = cli("apply", "-f", str(file))
+    assert result.code == 1
+    assert f"{file}:{line}: {complaint}" in result.err
+    assert result.err.count("\n") == 1
     assert server.pools == {}
 
 
 def test_a_mistake_in_the_last_document_changes_nothing(cli: Cli, server: FakeHoldfast, tmp_path: Path) -> None:
     file = tmp_path / "two.yaml"
     file.write_text(f"{POOL}---\n{POOL.replace('linux', 'other').replace('warm', 'worm')}")
-    said = cli("apply", "-f", str(file))
-    assert f"{file}:12: spec.worm" in said.err
+    result = cli("apply", "-f", str(file))
+    assert f"{file}:12: spec.worm" in result.err
     assert server.log == []

@@ -16,8 +16,8 @@ def test_login_asks_the_server_and_keeps_the_file_private(
 ) -> None:
     monkeypatch.delenv("HOLDFAST_URL")
     monkeypatch.delenv("HOLDFAST_TOKEN")
-    said = cli("login", server.url, "--token", TOKEN, "--name", "prod")
-    assert said.out == f"logged in to {server.url} as admin 'root'; context 'prod' is now in use\n"
+    result = cli("login", server.url, "--token", TOKEN, "--name", "prod")
+    assert result.out == f"logged in to {server.url} as admin 'root'; context 'prod' is now in use\n"
     file = tmp_path / "config" / "holdfast" / "contexts.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
@@ -34,9 +34,9 @@ def test_a_file_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
 
 
 def test_a_wrong_token_is_not_remembered_nor_shown(cli: Cli, server: FakeHoldfast, tmp_path: Path) -> None:
-    said = cli("login", server.url, "--token", "wr0ng-t0ken")
-    assert said.code == 1
-    assert "wr0ng-t0ken" not in said.err
+    result = cli("login", server.url, "--token", "wr0ng-t0ken")
+    assert result.code == 1
+    assert "wr0ng-t0ken" not in result.err
     assert not (tmp_path / "config").exists()
 
 
@@ -50,17 +50,17 @@ def test_without_that_door_the_role_is_found_by_what_may_be_read(cli: Cli, serve
     server.role = None
     if denied == "admin":
         server.fail_next("GET", "/tokens", forbidden)  # type: ignore[arg-type]
-    said = cli("login", server.url, "--token", TOKEN)
-    assert f"as {'operator' if denied == 'admin' else 'admin'};" in said.out
+    result = cli("login", server.url, "--token", TOKEN)
+    assert f"as {'operator' if denied == 'admin' else 'admin'};" in result.out
 
 
 def test_use_changes_the_context_and_an_unknown_one_is_named(cli: Cli, server: FakeHoldfast) -> None:
     cli("login", server.urls[0], "--token", TOKEN, "--name", "one")
     cli("login", server.urls[1], "--token", TOKEN, "--name", "two")
     assert cli("login", "--use", "one").out == f"using one ({server.urls[0]})\n"
-    said = cli("login", "--use", "three")
-    assert said.code == 1
-    assert "no context 'three' (known: one, two)" in said.err
+    result = cli("login", "--use", "three")
+    assert result.code == 1
+    assert "no context 'three' (known: one, two)" in result.err
 
 
 @pytest.fixture

@@ -31,9 +31,9 @@ def busy(server: FakeHoldfast, cli: Cli) -> FakeHoldfast:
 
 @pytest.mark.parametrize("noun", NOUNS)
 def test_json_is_the_servers_own(cli: Cli, busy: FakeHoldfast, noun: str) -> None:
-    said = cli("get", noun, "-o", "json")
-    assert said.code == 0
-    assert set(json.loads(said.out)) == {"items", "next"}
+    result = cli("get", noun, "-o", "json")
+    assert result.code == 0
+    assert set(json.loads(result.out)) == {"items", "next"}
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,9 @@ def test_json_is_the_servers_own(cli: Cli, busy: FakeHoldfast, noun: str) -> Non
     ],
 )
 def test_json_everywhere(cli: Cli, busy: FakeHoldfast, arguments: tuple[str, ...]) -> None:
-    said = cli(*arguments, "-o", "json")
-    assert (said.code, said.err) == (0, "")
-    json.loads(said.out)
+    result = cli(*arguments, "-o", "json")
+    assert (result.code, result.err) == (0, "")
+    json.loads(result.out)
 
 
 def test_tables_have_headers_and_whole_ids(cli: Cli, busy: FakeHoldfast) -> None:
@@ -60,7 +60,7 @@ def test_tables_have_headers_and_whole_ids(cli: Cli, busy: FakeHoldfast) -> None
     assert cli("explain", "claim", "c-1").out == "claim c-1 is well.\n"
 
 
-def test_replicas_that_are_not_there_any_more_say_since_when_and_come_last(cli: Cli, server: FakeHoldfast) -> None:
+def test_replicas_that_are_not_live_show_since_when_and_come_last(cli: Cli, server: FakeHoldfast) -> None:
     now = datetime.now(UTC)
 
     def seen(seconds: int) -> str:
@@ -89,7 +89,7 @@ def test_top_shows_one_frame(cli: Cli, busy: FakeHoldfast) -> None:
     assert "acknowledged" in shown
 
 
-def test_top_as_json_is_one_frame_and_says_what_a_token_may_not_see(cli: Cli, busy: FakeHoldfast) -> None:
+def test_top_as_json_is_one_frame_and_marks_what_a_token_may_not_see(cli: Cli, busy: FakeHoldfast) -> None:
     frame = json.loads(cli("top", "--once", "-o", "json").out)
     assert frame["pools"][0]["status"]["held"] == 5
     assert [duty["duty"] for duty in frame["duties"]] == ["match"]
@@ -102,9 +102,9 @@ def test_top_as_json_is_one_frame_and_says_what_a_token_may_not_see(cli: Cli, bu
     busy.fail_next("GET", "/duties", forbidden, forbidden)  # type: ignore[arg-type]
     assert json.loads(cli("top", "--once", "-o", "json").out)["duties"] is None
     assert "duties  not shown to this token" in cli("top", "--once").out
-    said = cli("top", "-o", "json")
-    assert (said.code, said.out) == (2, "")
-    assert "--once" in said.err
+    result = cli("top", "-o", "json")
+    assert (result.code, result.out) == (2, "")
+    assert "--once" in result.err
 
 
 def test_watching_events_follows_them(busy: FakeHoldfast, tmp_path: Path) -> None:
@@ -140,20 +140,20 @@ def test_logs_print_the_output(cli: Cli, server: FakeHoldfast) -> None:
 def test_doctor_exits_with_1_when_a_check_fails(cli: Cli, server: FakeHoldfast) -> None:
     assert cli("doctor").code == 0
     server.checks.append({"name": "brake", "promise": "P7", "ok": False, "detail": "pulled", "advice": "look"})
-    said = cli("doctor")
-    assert said.code == 1
-    assert "1 of 2 checks failed: brake" in said.err
-    assert "look" in said.out
+    result = cli("doctor")
+    assert result.code == 1
+    assert "1 of 2 checks failed: brake" in result.err
+    assert "look" in result.out
 
 
 def test_errors_are_one_line_and_code_1(cli: Cli, server: FakeHoldfast) -> None:
-    said = cli("run", "--pool", "linus", "--", "true")
-    assert (said.code, said.out) == (1, "")
-    assert said.err == "holdfast: no pool 'linus'; did you mean 'linux'?\n"
+    result = cli("run", "--pool", "linus", "--", "true")
+    assert (result.code, result.out) == (1, "")
+    assert result.err == "holdfast: no pool 'linus'; did you mean 'linux'?\n"
     server.kill(0)
     server.kill(1)
-    said = cli("--url", server.url, "get", "nothing")
-    assert said.code == 2  # a usage error
+    result = cli("--url", server.url, "get", "nothing")
+    assert result.code == 2  # a usage error
 
 
 def test_force_needs_a_reason_and_drain_a_yes(cli: Cli, server: FakeHoldfast) -> None:
@@ -175,9 +175,9 @@ def test_every_command_has_help_with_an_example(cli: Cli) -> None:
     ]
     assert len(names) >= 15
     for name in names:
-        said = cli(name, "--help")
-        assert said.code == 0
-        assert f"Example: holdfast {name}" in said.out
+        result = cli(name, "--help")
+        assert result.code == 0
+        assert f"Example: holdfast {name}" in result.out
 
 
 def test_a_duty_is_stale_by_its_own_period() -> None:

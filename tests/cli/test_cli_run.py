@@ -20,8 +20,8 @@ HOLD = ["-m", "holdfast.cli.main", "claim", "--pool", "notebook", "--hold"]
 def test_it_streams_the_output_and_exits_with_the_jobs_code(cli: Cli, server: FakeHoldfast, code: int) -> None:
     server.first_output = b"hello\xf0\x9f\x8c\x8d\n"
     server.ends_at_once = {"outcome": "completed" if code == 0 else "failed", "exit_code": code}
-    said = cli("run", "--pool", "linux", "--env", "A=b=c", "--", "echo", "-n", "--pool", "x")
-    assert (said.code, said.out) == (code, "hello🌍\n")
+    result = cli("run", "--pool", "linux", "--env", "A=b=c", "--", "echo", "-n", "--pool", "x")
+    assert (result.code, result.out) == (code, "hello🌍\n")
     assert server.bodies["c-1"]["command"] == ["echo", "-n", "--pool", "x"]
     assert server.bodies["c-1"]["env"] == {"A": "b=c"}
 
@@ -37,13 +37,13 @@ def test_it_streams_the_output_and_exits_with_the_jobs_code(cli: Cli, server: Fa
 )
 def test_other_ends_have_a_message_and_a_code(cli: Cli, server: FakeHoldfast, end: dict[str, Any], code: int) -> None:
     server.ends_at_once = end
-    said = cli("run", "--pool", "linux", "--", "true")
-    assert said.code == code
-    assert f"ended as {end['outcome']}: {end['reason']}" in said.err
+    result = cli("run", "--pool", "linux", "--", "true")
+    assert result.code == code
+    assert f"ended as {end['outcome']}: {end['reason']}" in result.err
 
 
 @pytest.mark.parametrize("keeps", [5, 6])
-def test_an_output_that_was_cut_off_is_told_plainly_and_once(cli: Cli, server: FakeHoldfast, keeps: int) -> None:
+def test_a_truncated_output_is_reported_once(cli: Cli, server: FakeHoldfast, keeps: int) -> None:
     server.first_output, server.keeps = b"hello!", keeps
     server.ends_at_once = {"outcome": "completed", "exit_code": 0}
     ran = cli("run", "--pool", "linux", "--", "echo")
@@ -102,8 +102,8 @@ def test_a_second_ctrl_c_leaves(server: FakeHoldfast, tmp_path: Path) -> None:
 
 
 def test_detach_prints_the_id(cli: Cli, server: FakeHoldfast) -> None:
-    said = cli("run", "--pool", "linux", "--detach", "--key", "nightly", "--", "make")
-    assert (said.code, said.out) == (0, "c-1\n")
+    result = cli("run", "--pool", "linux", "--detach", "--key", "nightly", "--", "make")
+    assert (result.code, result.out) == (0, "c-1\n")
     assert server.bodies["c-1"]["key"] == "nightly"
 
 
@@ -119,18 +119,18 @@ def test_secrets_come_from_files_and_are_never_printed(cli: Cli, server: FakeHol
         return problem(422, "invalid", "bad: inline-s3cret", bad)
 
     server.fail_next("POST", "/claims", quoting)
-    said = cli("run", "--pool", "linux", *given, "--", "true")
-    assert said.code == 1
-    assert "secrets.A" in said.err
-    assert "s3cret" not in said.err + said.out
+    result = cli("run", "--pool", "linux", *given, "--", "true")
+    assert result.code == 1
+    assert "secrets.A" in result.err
+    assert "s3cret" not in result.err + result.out
 
 
 @pytest.mark.parametrize("bad", ["s3cret", "=s3cret", "NOT-A-NAME=s3cret", "A=@/nowhere/at-all"])
 def test_a_wrong_secret_is_refused_without_showing_it(cli: Cli, server: FakeHoldfast, bad: str) -> None:
-    said = cli("run", "--pool", "linux", "--secret", bad, "--", "true")
-    assert said.code in (1, 2)
-    assert "--secret" in said.err
-    assert "s3cret" not in said.err
+    result = cli("run", "--pool", "linux", "--secret", bad, "--", "true")
+    assert result.code in (1, 2)
+    assert "--secret" in result.err
+    assert "s3cret" not in result.err
     assert server.claims == {}
 
 
@@ -164,18 +164,18 @@ def test_a_release_that_was_not_stored_is_not_called_one(server: FakeHoldfast, t
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 1
-    said = err.decode().splitlines()[-1]
+    result = err.decode().splitlines()[-1]
     assert re.fullmatch(
         r"holdfast: claim c-1: the release was not stored \(the database is away\); "
         r"its lease ends it, not before \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC",
-        said,
+        result,
     )
     assert b"c-1 released" not in err
     assert server.claims["c-1"]["state"] == "active"
 
 
 @pytest.mark.parametrize(("outcome", "code"), [("completed", 0), ("failed", 1), ("expired", 1)])
-def test_a_claim_that_had_ended_before_its_release_is_told_as_it_ended(
+def test_a_claim_that_had_ended_before_its_release_is_reported_as_it_ended(
     server: FakeHoldfast, tmp_path: Path, outcome: str, code: int
 ) -> None:
     process = _start(server, tmp_path, HOLD)

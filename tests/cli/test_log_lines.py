@@ -58,13 +58,13 @@ def test_that_the_store_is_away_is_one_line_without_a_traceback(logged: Result, 
     assert "secret" not in json.dumps(line)
 
 
-def test_what_nobody_expects_keeps_its_traceback_in_the_same_line(logged: Result) -> None:
+def test_an_unexpected_error_keeps_its_traceback_in_the_same_line(logged: Result) -> None:
     (line,) = logged(failing(KeyError("x")))
     assert "Traceback" in line["exception"]
     assert line["error"] == "KeyError"
 
 
-def test_what_a_library_only_mentions_is_not_told(logged: Result) -> None:
+def test_what_a_library_logs_below_warning_is_not_logged(logged: Result) -> None:
     def happening() -> None:
         logging.getLogger("asyncio").info("using selector")
         logging.getLogger("aiohttp.access").warning("Invalid %s received", "HTTP request")

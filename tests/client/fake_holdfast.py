@@ -135,7 +135,7 @@ class FakeHoldfast(FakeClaims):
             try:
                 answered: web.StreamResponse = await handler(request)
             except web.HTTPNotFound:
-                return problem(404, "not-found", f"no door {request.path}")
+                return problem(404, "not-found", f"no route {request.path}")
             return answered
 
         return guard
@@ -202,7 +202,7 @@ class FakeHoldfast(FakeClaims):
         return web.json_response({"checks": self.checks, "ok": all(check["ok"] for check in self.checks)})
 
     async def _whoami(self, _: web.Request) -> web.Response:
-        return problem(404, "not-found", "no such door") if self.role is None else web.json_response(self.role)
+        return problem(404, "not-found", "no such route") if self.role is None else web.json_response(self.role)
 
     async def _explain(self, request: web.Request) -> web.Response:
         kind, name = request.match_info["kind"], request.match_info["id"]

@@ -111,7 +111,7 @@ async def test_a_timeout_around_the_block_works_and_leaves_no_claim(server: Fake
     assert server.claims["c-1"]["outcome"] == "cancelled"
 
 
-async def test_a_loss_that_comes_to_light_at_the_release_is_told(server: FakeHoldfast) -> None:
+async def test_a_loss_that_is_noticed_at_the_release_is_reported(server: FakeHoldfast) -> None:
     with pytest.raises(LeaseLost, match="ended as expired"):
         async with hold(server):
             await ended(server)
@@ -140,7 +140,7 @@ async def test_an_error_of_the_body_is_not_hidden(server: FakeHoldfast) -> None:
     assert server.claims["c-1"]["outcome"] == "released"
 
 
-async def test_a_refused_claim_says_why(server: FakeHoldfast) -> None:
+async def test_a_refused_claim_shows_why(server: FakeHoldfast) -> None:
     server.ends_at_once = {"outcome": "refused", "reason": "no worker within 1h"}
 
     with pytest.raises(ClaimEnded, match="refused: no worker within 1h"):
@@ -159,7 +159,7 @@ async def test_a_client_can_be_shared(server: FakeHoldfast) -> None:
 # Without an event loop
 
 
-def test_the_sync_twin_holds_and_releases(server: FakeHoldfast) -> None:
+def test_the_sync_client_holds_and_releases(server: FakeHoldfast) -> None:
     with sync.claim("notebook", url=server.urls, token=TOKEN) as worker:
         worker.check()
         assert worker.headers == {"Authorization": "Bearer credential-1"}
@@ -168,7 +168,7 @@ def test_the_sync_twin_holds_and_releases(server: FakeHoldfast) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "holdfast-client"]
 
 
-def test_the_sync_twin_tells_a_lost_lease_in_three_ways(server: FakeHoldfast) -> None:
+def test_the_sync_client_shows_a_lost_lease_in_three_ways(server: FakeHoldfast) -> None:
     server.lease = 1.0
 
     def hold_until_lost() -> None:

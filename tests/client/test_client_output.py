@@ -93,18 +93,18 @@ async def test_an_offset_skips_and_without_follow_it_ends(server: FakeHoldfast, 
     assert await output_of_a_job(client, offset=4, follow=False) == b"456789"
 
 
-async def test_an_output_that_was_cut_off_is_told_once_however_often_it_is_read(server: FakeHoldfast, client: Client) -> None:
+async def test_a_truncated_output_is_reported_once_however_often_it_is_read(server: FakeHoldfast, client: Client) -> None:
     server.first_output, server.keeps = b"0123", 8
     server.fail_next("GET", "/output", cut_after(server, 2, politely=False), cut_after(server, 1, politely=True))
-    told: list[int] = []
+    reported: list[int] = []
     claim = await client.claim("linux")
-    reading = asyncio.create_task(whole_output(client, claim.id, truncated=told.append))
+    reading = asyncio.create_task(whole_output(client, claim.id, truncated=reported.append))
     await asyncio.to_thread(server.until, lambda _: len(server.asked("GET", "/output")) >= 3)
-    assert told == []  # so far everything was kept
+    assert reported == []  # so far everything was kept
     server.write(claim.id, b"4567and more")
     server.change(claim.id, state="ended", **JOB)
     assert await reading == b"01234567"
-    assert told == [8]
+    assert reported == [8]
     again: list[int] = []
     assert await whole_output(client, claim.id, truncated=again.append) == b"01234567"
     assert again == [8]

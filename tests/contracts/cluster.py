@@ -72,7 +72,7 @@ def stamp(claim: str = "c-1", fence: int = 1) -> Stamp:
 
 
 class ClusterContract:
-    async def test_a_new_pod_says_what_was_ordered(self, cluster: Cluster, stage: Stage) -> None:
+    async def test_a_new_pod_has_what_was_ordered(self, cluster: Cluster, stage: Stage) -> None:
         order = stage.order("w-1")
         pod = await running(cluster, order)
         assert (pod.name, pod.worker, pod.install) == ("w-1", "w-1", "one")
@@ -89,7 +89,7 @@ class ClusterContract:
         assert not pod.protected
         assert await cluster.pods() == [pod]
 
-    async def test_a_pod_with_an_agent_is_ready_only_by_its_agents_word(self, cluster: Cluster, stage: Stage) -> None:
+    async def test_a_pod_with_an_agent_is_ready_only_by_its_agents_report(self, cluster: Cluster, stage: Stage) -> None:
         assert not (await running(cluster, stage.order_with_agent("w-1"))).ready
 
     async def test_racing_creators_make_one_pod(self, cluster: Cluster, stage: Stage) -> None:
@@ -187,7 +187,7 @@ class ClusterContract:
         await cluster.delete("w-1", pod.uid, 5)
         assert (await reaches(cluster, "w-1", "ended")).terminating
 
-    async def test_protect_of_a_terminating_pod_says_so(self, cluster: Cluster, stage: Stage) -> None:
+    async def test_protect_of_a_terminating_pod_shows_that_it_terminates(self, cluster: Cluster, stage: Stage) -> None:
         stubborn = ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]
         pod = await running(cluster, stage.order("w-1", stubborn))
         await cluster.delete("w-1", pod.uid, 30)
@@ -208,7 +208,7 @@ class ClusterContract:
         assert await cluster.read("w-0") is None
         assert not await cluster.clear("w-0", "gone", "1")
 
-    async def test_an_exit_code_is_kept_though_nobody_watched(self, cluster: Cluster, stage: Stage) -> None:
+    async def test_an_exit_code_is_kept_though_no_replica_watched(self, cluster: Cluster, stage: Stage) -> None:
         pod = await cluster.create(stage.order("w-1", ["sh", "-c", "sleep 0.3; exit 7"]))
         assert isinstance(pod, Pod)
         assert await cluster.protect("w-1", pod.uid, stamp("c-1", 9)) is not None

@@ -14,11 +14,11 @@ ROOT = Path(__file__).parents[2]
 def cited(document: Path) -> Iterator[tuple[str, str]]:
     """Yields file and name of each test that a document names: a file in backticks, followed by its tests."""
     file = ""
-    for word in re.findall(r"`([^`\n]+)`", document.read_text(encoding="utf-8")):
-        if word.endswith(".py"):
-            file = word.removeprefix("tests/")
-        elif word.startswith("test_"):
-            yield file, word
+    for text in re.findall(r"`([^`\n]+)`", document.read_text(encoding="utf-8")):
+        if text.endswith(".py"):
+            file = text.removeprefix("tests/")
+        elif text.startswith("test_"):
+            yield file, text
 
 
 @pytest.mark.parametrize("name", ["docs/failure-table.md", "ARCHITECTURE.md"])

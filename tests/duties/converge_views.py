@@ -126,7 +126,7 @@ BOTH = [False, True]
 def any_heartbeat(dice: random.Random, name: str = NAME) -> Heartbeat:
     held = {"claim": dice.choice(["c-1", "c-2"]), "fence": dice.choice(FENCES), "tenant": "acme"}
     facts = held if dice.random() < 0.5 else {}
-    return heartbeat(dice.choice(AGES), dice.choice(DOING), worker=name, spoke_since_recovery=dice.choice(BOTH), **facts)
+    return heartbeat(dice.choice(AGES), dice.choice(DOING), worker=name, reported_since_recovery=dice.choice(BOTH), **facts)
 
 
 def any_pod(dice: random.Random, name: str = NAME) -> Pod:

@@ -20,8 +20,9 @@ from holdfast.duties.actions import (
     ShowFacts,
     Spawn,
 )
-from holdfast.duties.cases import classify, new_facts
+from holdfast.duties.cases import classify
 from holdfast.duties.converge import Converge
+from holdfast.duties.facts import new_facts
 from holdfast.duties.observed import Case, Observed
 from holdfast.model.claim import LIVE
 from holdfast.model.pod import Heartbeat, Pod
@@ -44,14 +45,14 @@ def about(actions: Iterable[Action], kinds: type | tuple[type, ...]) -> set[str]
 @LOOK
 @given(st.none() | rows(), st.none() | pods(), st.none() | heartbeats(), st.booleans(), st.booleans())
 def test_anything_is_exactly_one_case(
-    one: Row | None, its_pod: Pod | None, word: Heartbeat | None, recovering: bool, before: bool
+    one: Row | None, its_pod: Pod | None, report: Heartbeat | None, recovering: bool, before: bool
 ) -> None:
     if one is None and its_pod is None:
         return
     view = seen(
         one,
         its_pod,
-        heartbeats={NAME: word} if word and one is None else {},
+        heartbeats={NAME: report} if report and one is None else {},
         state=state(recovering=recovering),
         missing_before=frozenset({NAME} if before else ()),
     )
@@ -115,7 +116,7 @@ def test_nothing_ends_while_commits_may_be_missing(view: Observed) -> None:
 def test_an_unconfirmed_worker_is_not_ended_without_proof_that_its_pod_has(view: Observed) -> None:
     for action in Converge().plan(view):
         if isinstance(action, Condemn) and view.rows[action.worker].worker.state != "spawning":
-            assert action.proof is not None, "it may be busy, whatever its row says"
+            assert action.proof is not None, "it may be busy, whatever its row shows"
 
 
 @LOOK
@@ -123,10 +124,10 @@ def test_an_unconfirmed_worker_is_not_ended_without_proof_that_its_pod_has(view:
 def test_strangers_that_are_stamped_busy_young_or_began_in_another_epoch_are_left_alone(view: Observed) -> None:
     deleted = about(Converge().plan(view), DeletePod)
     for name in deleted - view.rows.keys():
-        pod, word = view.pods[name], view.heartbeats.get(name)
+        pod, report = view.pods[name], view.heartbeats.get(name)
         assert pod.stamp is None
-        assert word is None or word.claim is None
-        began = pod.phase != "pending" or word is not None or pod.protected
+        assert report is None or report.claim is None
+        began = pod.phase != "pending" or report is not None or pod.protected
         assert pod.epoch == view.state.epoch or not began
         assert view.now - pod.created_at >= 45
 
@@ -173,8 +174,8 @@ def test_facts_are_shown_of_the_workers_own_pod_only_and_once(one: Row, its_pod:
         assert fact is None
         return
     shown = (one.worker.node, one.worker.schedulable, one.pod_protected)
-    told = (its_pod.node, its_pod.schedulable, its_pod.protected)
-    assert (fact is not None) == (shown != told or (its_pod.terminating and not one.worker.terminating))
+    reported = (its_pod.node, its_pod.schedulable, its_pod.protected)
+    assert (fact is not None) == (shown != reported or (its_pod.terminating and not one.worker.terminating))
 
 
 @LOOK

@@ -129,7 +129,7 @@ PROOF = Proof(NAME, UID)
 
 
 @pytest.mark.parametrize("fence", [None, 7])
-def test_a_pod_of_another_epoch_whose_agent_says_that_it_is_idle_gets_a_row(fence: int | None) -> None:
+def test_a_pod_of_another_epoch_whose_agent_reports_idle_gets_a_row(fence: int | None) -> None:
     (adopt,) = done(None, pod(epoch=EPOCH - 1), heartbeats={NAME: heartbeat(reset_fence=fence)})
     assert isinstance(adopt, AdoptFree)
     assert (adopt.worker, adopt.uid, adopt.spent) == (NAME, UID, fence is not None)
@@ -240,21 +240,21 @@ def test_stamped_pod_without_a_live_claim_is_warm_again() -> None:
     assert done(row("parked"), pod(stamp=STAMP)) == [Clear(NAME, 5, UID, "v1")]
 
 
-def test_a_young_stamp_waits_until_its_agent_has_spoken_since_or_it_is_old() -> None:
+def test_a_young_stamp_waits_until_its_agent_has_reported_since_or_it_is_old() -> None:
     """A report from before the stamp does not show what the pod does now, and the age of the pod does not either."""
 
-    def left(stamped: float, heard: float, *, agent: bool = True) -> bool:
+    def left(stamped: float, after_report: float, *, agent: bool = True) -> bool:
         its_pod = pod(stamp=msgspec.structs.replace(STAMP, at=NOW - stamped), protected=True, created_at=NOW - 9_000)
-        did = done(row(agent=agent, heartbeat=heartbeat(heard)), its_pod)
+        did = done(row(agent=agent, heartbeat=heartbeat(after_report)), its_pod)
         assert did in ([], [Clear(NAME, 5, UID, "v1")])
         return did == []
 
-    assert left(1.0, 3.0), "heard before it was stamped"
+    assert left(1.0, 3.0), "the agent reported before the stamp"
     assert left(-1.0, 3.0), "by a clock that is a second ahead"
-    assert not left(1.0, 0.5), "heard since"
-    assert not left(STAMP_GRACE, 55.0), "old enough, whatever was heard"
+    assert not left(1.0, 0.5), "the agent has reported since"
+    assert not left(STAMP_GRACE, 55.0), "old enough, whatever was reported"
     assert not left(-300.0, 3.0), "stamped far in the future: a clock jumped, and nothing stays young for that"
-    assert not left(1.0, 3.0, agent=False), "nobody could ever say more"
+    assert not left(1.0, 3.0, agent=False), "without an agent there will be no report"
 
 
 def test_stamped_pod_without_a_live_claim_is_cleared_also_when_the_pool_protects_no_more() -> None:
@@ -267,7 +267,7 @@ def test_protection_missing_on_a_busy_worker_is_restored() -> None:
     older = Stamp("acme", "c-0", FENCE - 1)
     for its_pod in (FREE_POD, pod(stamp=STAMP), pod(protected=True), pod(stamp=older, protected=True)):
         assert done(row("held"), its_pod) == restored
-    assert done(row("held", suspect_since=NOW - 9, heartbeat=heartbeat(1e6)), FREE_POD) == restored, "silent, and still sacred"
+    assert done(row("held", suspect_since=NOW - 9, heartbeat=heartbeat(1e6)), FREE_POD) == restored, "silent, and still not ended"
 
 
 def test_our_pod_without_a_row_is_deleted_after_its_grace() -> None:
@@ -312,7 +312,7 @@ def test_row_without_a_pod_retiring_is_closed() -> None:
     assert done(row("retiring"), pod(phase="ended")) == [Bury(NAME, UID, "its process ended"), ForgetPod(NAME, UID)]
 
 
-def test_a_retiring_workers_pod_is_ended_soon_since_nobody_holds_it() -> None:
+def test_a_retiring_workers_pod_is_ended_soon_because_it_has_no_holder() -> None:
     (delete,) = done(row("retiring", reason="not wanted"), FREE_POD)
     assert delete == DeletePod(NAME, UID, 30.0, reason="not wanted")
     (delete,) = done(row("retiring", reason="not wanted", grace=5.0), FREE_POD)
@@ -332,14 +332,14 @@ def test_a_cordoned_node_loses_its_free_workers_and_keeps_its_busy_ones() -> Non
     assert done(row("held"), pod(schedulable=False, stamp=STAMP, protected=True)) == []
 
 
-def test_heard_again_after_silence_it_is_no_longer_suspect() -> None:
+def test_a_worker_that_reports_after_silence_is_no_longer_suspect() -> None:
     assert done(row("held", suspect_since=NOW - 9), BUSY_POD) == [HeardAgain(NAME)]
     assert done(row("held", suspect_since=NOW - 9, heartbeat=heartbeat(SILENT - 1)), BUSY_POD) == [], (
-        "just not silent is not heard"
+        "a report that is only just not too old does not end the suspicion"
     )
 
 
-def test_an_agent_that_is_idle_under_an_active_claim_is_said_aloud_and_the_claim_is_left_alone() -> None:
+def test_an_agent_that_is_idle_under_an_active_claim_raises_an_alert_and_the_claim_is_left_alone() -> None:
     (suspect,) = done(row("held", heartbeat=heartbeat()), BUSY_POD)
     assert isinstance(suspect, Suspect)
     assert done(row("held", heartbeat=heartbeat(), age=SILENT - 1), BUSY_POD) == [], "it may just be about to acknowledge"

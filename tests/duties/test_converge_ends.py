@@ -18,7 +18,7 @@ from holdfast.model.pod import Pod
 def test_a_worker_without_an_agent_is_warm_as_soon_as_its_pod_is_ready() -> None:
     assert done(row("spawning", agent=False), pod(ready=True, endpoint="10.0.0.1:80")) == [Warm(NAME, 5, "10.0.0.1:80")]
     assert case(row("spawning", agent=False), pod(ready=False)) == Case.STARTING
-    assert case(row("spawning", agent=True), pod(ready=True)) == Case.STARTING, "its agent has to speak first"
+    assert case(row("spawning", agent=True), pod(ready=True)) == Case.STARTING, "its agent has to report first"
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_start_that_takes_too_long_fails_with_its_reason(its_pod: Pod, why: st
     assert case(row("spawning", age=600.0), its_pod) in (Case.STARTING, Case.START_BLOCKED)
 
 
-def test_why_a_pod_does_not_start_is_said_after_a_few_seconds() -> None:
+def test_why_a_pod_does_not_start_is_shown_after_a_few_seconds() -> None:
     blocked = pod(phase="pending", ready=False, trouble="no image")
     assert done(row("spawning", age=SPAWN_LOOK + 0.1), blocked) == [StartBlocked("p-1", "no image")]
     assert done(row("spawning", age=SPAWN_LOOK), blocked) == []
@@ -103,7 +103,7 @@ def test_an_active_claim_ends_by_its_exit_code(code: int | None, outcome: str, k
     assert done(row("held"), pod(phase="ended", exit_code=code, exit_fence=FENCE)) == [ended]
 
 
-def test_an_exit_code_of_another_assignment_says_nothing() -> None:
+def test_an_exit_code_of_another_assignment_proves_nothing() -> None:
     (ended,) = done(row("held"), pod(phase="ended", exit_code=0, exit_fence=FENCE - 1))
     assert isinstance(ended, EndClaim)
     assert (ended.outcome, ended.exit_code) == ("lost", None)

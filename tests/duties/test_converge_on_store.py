@@ -116,7 +116,7 @@ async def test_a_pool_deleted_while_frozen_can_still_drain(store: PostgresStore)
     assert await store.workers.condemn("w-1", None, "its pool was deleted", counted=False) == Done()
 
 
-async def test_a_retried_claim_has_its_waiting_time_anew_also_after_an_outage(store: PostgresStore) -> None:
+async def test_a_retried_claim_gets_its_waiting_time_again_also_after_an_outage(store: PostgresStore) -> None:
     """P8: deadlines are kept in heard time. An outage of two hours in the past must not refuse every retry at once."""
     # because the copied database may be minutes old
     await store.db.rows("UPDATE holdfast.hearing SET last_heard = holdfast.now()")
@@ -142,7 +142,7 @@ async def test_a_held_worker_is_not_condemned_even_by_a_plan_that_saw_it_free(st
         assert await store.workers.condemn(gone.worker, version, gone.reason, counted=gone.counted) == Stale()
 
 
-async def test_a_silent_worker_is_suspect_and_gets_no_claim_until_it_speaks(store: PostgresStore) -> None:
+async def test_a_silent_worker_is_suspect_and_gets_no_claim_until_it_reports(store: PostgresStore) -> None:
     pool = await make_pool(store)
     await make_warm(store, pool, ["w-1"])
     worker = await store.workers.get("w-1")

@@ -22,7 +22,7 @@ class Both:
     """The cluster and the store, with the methods that `converge` reads."""
 
     def __init__(self, pods: Iterable[Pod] = (), rows: Iterable[Row] = (), heartbeats: Iterable[Heartbeat] = ()) -> None:
-        self.listed, self.stored, self.spoken = list(pods), list(rows), list(heartbeats)
+        self.listed, self.stored, self.reported = list(pods), list(rows), list(heartbeats)
         self.asked: list[Any] = []
         self.workers = self.recovery = self
 
@@ -39,7 +39,7 @@ class Both:
 
     async def heartbeats(self, names: list[str]) -> list[Heartbeat]:
         self.asked.append(("heartbeats", names))
-        return [each for each in self.spoken if each.worker in names]
+        return [each for each in self.reported if each.worker in names]
 
     async def state(self) -> Recovery:
         return state(mark=77)
@@ -77,7 +77,7 @@ class Clock:
         return self.now
 
 
-def test_a_full_pass_reads_all_pods_and_rows_and_says_so() -> None:
+def test_a_full_pass_reads_all_pods_and_rows_and_is_marked_as_full() -> None:
     both = Both([pod()], [row()])
     view = full(Converge(), both)
     assert (view.pods, view.rows) == ({NAME: pod()}, {NAME: row()})
@@ -178,7 +178,7 @@ def test_a_stranger_is_its_uid_not_its_name(monkeypatch: pytest.MonkeyPatch) -> 
     assert full(duty, Both([pod(name="w-2", uid="uid-new")])).strange == {"w-2": 0.0}
 
 
-def test_what_was_quarantined_in_one_pass_is_not_said_again_in_the_next() -> None:
+def test_what_was_quarantined_in_one_pass_is_not_reported_again_in_the_next() -> None:
     duty, both = Converge(), Both([pod(left_to=1)])
     (alarm,) = duty.plan(full(duty, both))
     assert isinstance(alarm, Quarantine)

@@ -8,7 +8,8 @@ from converge_views import EPOCH, FENCE, NAME, NOW, STAMP, UID, heartbeat, pod, 
 from verdicts import FREE_POD, case, done
 
 from holdfast.duties.actions import Action, DeletePod, ForgetPod, Quarantine
-from holdfast.duties.cases import ORPHAN_GRACE, SILENT, new_facts
+from holdfast.duties.cases import ORPHAN_GRACE, SILENT
+from holdfast.duties.facts import new_facts
 from holdfast.duties.observed import Case
 from holdfast.model.pod import Heartbeat, Pod
 from holdfast.ports.store import Facts
@@ -68,7 +69,7 @@ def test_an_orphan_of_another_epoch_that_began_is_quarantined_once(its_pod: Pod,
     assert orphan(its_pod, word_, quarantined=frozenset({NAME})) == []
 
 
-def test_an_orphan_of_our_epoch_is_deleted_whatever_its_idle_agent_says() -> None:
+def test_an_orphan_of_our_epoch_is_deleted_whatever_its_idle_agent_reports() -> None:
     delete = DeletePod(NAME, UID, 30.0, orphan=True, counted=True, reason="a pod without a row")
     assert orphan(FREE_POD, heartbeat()) == [delete]
     assert orphan(pod(protected=True)) == [delete]

@@ -35,9 +35,9 @@ def test_while_recovering_a_pod_that_is_ahead_is_compared_as_well() -> None:
     assert type(adopt).__name__ == "Adopt"
 
 
-def test_while_recovering_a_strangers_own_agent_is_heard() -> None:
-    spoke = heartbeat(spoke_since_recovery=True)
-    assert done(None, FREE_POD, state=state(recovering=True), heartbeats={NAME: spoke}) == [
+def test_while_recovering_the_report_of_an_agent_without_a_row_counts() -> None:
+    reported = heartbeat(reported_since_recovery=True)
+    assert done(None, FREE_POD, state=state(recovering=True), heartbeats={NAME: reported}) == [
         AdoptFree(NAME, UID, "p-1", "etl", "r1", False)
     ]
 
@@ -75,7 +75,7 @@ def test_a_free_worker_whose_agent_left_it_to_an_unknown_claim_is_suspect_once(s
 
 
 @pytest.mark.parametrize("state_", FREE)
-def test_a_silent_free_worker_is_suspect_or_retired_as_its_pool_says(state_: str) -> None:
+def test_a_silent_free_worker_is_suspect_or_retired_by_its_pools_setting(state_: str) -> None:
     at, past = heartbeat(SILENT), heartbeat(SILENT + 0.1)
     assert case(row(state_, heartbeat=at), FREE_POD) == Case.QUIET
     assert done(row(state_, heartbeat=past), FREE_POD) == [Suspect(NAME, 5, "its agent has not reported for 60 s")]
@@ -88,7 +88,7 @@ def test_a_silent_free_worker_is_suspect_or_retired_as_its_pool_says(state_: str
 
 
 @pytest.mark.parametrize("state_", [*FREE, "held"])
-def test_an_agent_that_never_spoke_is_silent_by_its_rows_age(state_: str) -> None:
+def test_an_agent_that_never_reported_is_silent_by_its_rows_age(state_: str) -> None:
     its_pod = BUSY_POD if state_ == "held" else FREE_POD
     assert case(row(state_, heartbeat=None, age=SILENT), its_pod) == Case.QUIET
     assert case(row(state_, heartbeat=None, age=SILENT + 0.1), its_pod) == Case.SILENT
@@ -108,21 +108,21 @@ def test_a_free_workers_suspicion_is_lifted_by_the_store_not_by_a_pass(state_: s
     assert done(row(state_, suspect_since=NOW - 9), FREE_POD) == []
 
 
-def test_a_busy_worker_is_heard_again_once_its_word_is_half_a_minute_old_at_most() -> None:
-    def heard(age: float) -> list[Action]:
+def test_a_busy_worker_is_no_longer_suspect_once_its_report_is_at_most_half_a_minute_old() -> None:
+    def after_report(age: float) -> list[Action]:
         return done(row("held", suspect_since=NOW - 9, heartbeat=heartbeat(age, "running", **BUSY)), BUSY_POD)
 
-    assert heard(SILENT / 2 - 0.1) == [HeardAgain(NAME)]
-    assert heard(SILENT / 2) == []
+    assert after_report(SILENT / 2 - 0.1) == [HeardAgain(NAME)]
+    assert after_report(SILENT / 2) == []
     assert done(row("held", suspect_since=NOW - 9, heartbeat=None, age=1.0), BUSY_POD) == []
 
 
-def test_an_agent_that_has_left_is_heard_again_by_its_last_word() -> None:
+def test_a_worker_whose_agent_has_exited_is_no_longer_suspect() -> None:
     assert done(row("held", suspect_since=NOW - 9, heartbeat=None), LEFT) == [HeardAgain(NAME)]
     assert done(row("held", heartbeat=None), LEFT) == []
 
 
-def test_silence_says_nothing_of_a_worker_without_an_agent_or_whose_agent_has_left() -> None:
+def test_silence_proves_nothing_about_a_worker_without_an_agent_or_whose_agent_has_exited() -> None:
     for state_ in FREE:
         assert done(row(state_, agent=False, heartbeat=None, age=1e6), FREE_POD) == []
     assert done(row("held", agent=False, heartbeat=None, age=1e6), BUSY_POD) == []
@@ -145,7 +145,7 @@ def test_an_idle_agent_under_an_active_claim_is_suspect_after_a_minute() -> None
     [heartbeat(SILENT + 1), heartbeat(doing="draining"), heartbeat(**BUSY), heartbeat(doing="running", **BUSY)],
     ids=["silent", "not idle", "names its claim", "busy"],
 )
-def test_an_agent_is_idle_only_by_a_fresh_word_without_a_claim(word_: Heartbeat) -> None:
+def test_an_agent_is_idle_only_by_a_fresh_report_without_a_claim(word_: Heartbeat) -> None:
     assert case(row("held", heartbeat=word_), BUSY_POD) != Case.AGENT_IDLE
 
 
@@ -207,7 +207,7 @@ def test_protection_of_a_worker_that_is_not_free_is_never_taken_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stamped", "heard", "young"),
+    ("stamped", "after_report", "young"),
     [
         (STAMP_GRACE - 0.1, 50.0, True),
         (STAMP_GRACE, 50.0, False),
@@ -219,10 +219,10 @@ def test_protection_of_a_worker_that_is_not_free_is_never_taken_off() -> None:
     ],
 )
 @pytest.mark.parametrize("state_", FREE)
-def test_a_stamp_is_young_for_two_seconds_unless_its_agent_spoke_since(
-    state_: str, stamped: float, heard: float | None, young: bool
+def test_a_stamp_is_young_for_two_seconds_unless_its_agent_reported_since(
+    state_: str, stamped: float, after_report: float | None, young: bool
 ) -> None:
-    word_ = None if heard is None else heartbeat(heard)
+    word_ = None if after_report is None else heartbeat(after_report)
     its_pod = pod(stamp=msgspec.structs.replace(STAMP, at=NOW - stamped))
     assert (case(row(state_, heartbeat=word_, age=10.0), its_pod) == Case.STAMP_YOUNG) is young
 

@@ -111,7 +111,7 @@ def test_an_assigned_claim(offered: bool, delivered: bool, idle: float, expected
         assert decide(seen) == expected
 
 
-def test_a_worker_that_was_told_never_goes_back_to_others() -> None:
+def test_a_worker_that_got_its_claim_is_not_kept() -> None:
     """P1: after the delivery, the worker is not kept."""
     found = decide(due("assigned", offered=True, delivered=True, idle=1e6))
     assert isinstance(found, Requeue)
@@ -146,7 +146,7 @@ def test_every_ending_is_one_that_the_tables_allow_from_the_state_it_expects(see
     if isinstance(action, Requeue):
         assert seen.state in CLAIM.sources("requeue")
         assert action.proof is None
-        assert action.idle is not None, "the store looks again: an agent may have spoken meanwhile"
+        assert action.idle is not None, "the store looks again: an agent may have reported meanwhile"
         assert action.idle <= seen.idle
     if seen.idle < min(OFFER_STALL, DELIVER_STALL, ACTIVATE_STALL) and seen.state == "assigned":
         assert action is None

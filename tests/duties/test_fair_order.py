@@ -46,7 +46,7 @@ async def test_shares_of_a_saturated_pool_converge_to_the_weights(store: Postgre
 
 @SMALL
 @given(weights=st.lists(st.integers(1, 9), min_size=2, max_size=4), turns=st.integers(10, 30))
-def test_at_every_moment_nobody_is_more_than_a_turn_ahead_of_its_share(dsn: str, weights: list[int], turns: int) -> None:
+def test_at_every_moment_no_tenant_is_more_than_a_turn_ahead_of_its_share(dsn: str, weights: list[int], turns: int) -> None:
     async def check(store: PostgresStore) -> None:
         queue = await Queue.of(store)
         names = {f"t{n}": weight for n, weight in enumerate(weights)}

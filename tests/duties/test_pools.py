@@ -29,8 +29,8 @@ def its_load(*, pool: dict[str, Any] | None = None, **facts: Any) -> PoolLoad:
     return load(its_pool(**(pool or {})), **facts)
 
 
-def by_type(said: tuple[Condition, ...]) -> dict[str, Condition]:
-    return {each.type: each for each in said}
+def by_type(found: tuple[Condition, ...]) -> dict[str, Condition]:
+    return {each.type: each for each in found}
 
 
 # What an object specifies
@@ -50,7 +50,7 @@ TELL = UpdateStatus(declared(), status(declared(), LIVE))
         pytest.param([], [PUT], id="new"),
         pytest.param([LIVE], [TELL], id="as it is"),
         pytest.param([OLD_SPEC], [PUT], id="changed"),
-        pytest.param([DRAINING], [], id="its own pool drains: not made anew under the same identity"),
+        pytest.param([DRAINING], [], id="its own pool drains: not created again under the same identity"),
         pytest.param([OTHERS_CR], [DrainPool("etl", "p-u-0")], id="the name's last object is gone"),
         pytest.param([its_load(pool={"id": "p-u-0", "state": "draining"})], [PUT], id="a draining pool's name is free"),
         pytest.param([its_load(pool={"id": "p-9", "name": "other"})], [PUT], id="another pool"),
@@ -81,13 +81,13 @@ def test_a_deleted_object_goes_once_its_drain_is_durable(loads: list[PoolLoad], 
 def test_a_name_that_the_api_has_is_not_taken_from_it() -> None:
     (action,) = of_object(declared(), [OTHERS_API])
     assert isinstance(action, UpdateStatus)
-    (said,) = action.status.conditions
-    assert (said.type, said.status, said.reason) == ("Ready", False, "NameTaken")
-    assert "'etl'" in said.message
+    (found,) = action.status.conditions
+    assert (found.type, found.status, found.reason) == ("Ready", False, "NameTaken")
+    assert "'etl'" in found.message
     assert action.status.generation == 4
 
 
-def test_a_specification_that_cannot_be_read_is_put_so_that_somebody_says_why() -> None:
+def test_a_specification_that_cannot_be_read_is_put_so_that_its_status_shows_why() -> None:
     odd = declared(spec={"warm": "many"})
     assert wanted(odd) is None
     assert of_object(odd, [LIVE]) == [PutPool(odd)]
@@ -102,8 +102,10 @@ def test_a_specification_that_cannot_be_read_is_put_so_that_somebody_says_why() 
         pytest.param([], {}, True, id="gone"),
         pytest.param([declared()], {}, False, id="there"),
         pytest.param([declared(deleting=True)], {}, False, id="there, and going"),
-        pytest.param([declared(uid="u-2")], {}, False, id="made anew: that one drains it"),
-        pytest.param([declared(uid="u-2", deleting=True)], {}, True, id="made anew and deleted: that one drains only its own"),
+        pytest.param([declared(uid="u-2")], {}, False, id="created again: the new object drains it"),
+        pytest.param(
+            [declared(uid="u-2", deleting=True)], {}, True, id="created again and deleted: the new object drains only its own"
+        ),
         pytest.param([declared(name="other", uid="u-2")], {}, True, id="another's"),
         pytest.param([], {"source": "api"}, False, id="the API's pool has no object"),
         pytest.param([], {"state": "draining"}, False, id="drains already"),
@@ -118,7 +120,7 @@ def test_a_pool_without_its_object_drains_once_a_direct_read_agrees(
 # The status of an object
 
 
-def test_a_status_says_what_its_pool_has() -> None:
+def test_a_status_shows_what_its_pool_has() -> None:
     seen = its_load(
         pool={"revision": "abc"},
         fresh=3,
@@ -131,12 +133,12 @@ def test_a_status_says_what_its_pool_has() -> None:
         oldest_wait=61.9,
         ready=2,
     )
-    said = status(declared(), seen)
-    assert (said.generation, said.revision) == (4, "abc")
-    assert (said.free, said.warm, said.spawning, said.held, said.parked, said.retiring) == (2, 3, 4, 5, 6, 7)
-    assert (said.waiting, said.oldest_waiting) == (9, 61), "whole seconds"
-    assert said.desired == 2 + 8 + 1, "what is kept ready, what can be served, and one for what is blocked"
-    assert said.conditions == conditions(seen)
+    found = status(declared(), seen)
+    assert (found.generation, found.revision) == (4, "abc")
+    assert (found.free, found.warm, found.spawning, found.held, found.parked, found.retiring) == (2, 3, 4, 5, 6, 7)
+    assert (found.waiting, found.oldest_waiting) == (9, 61), "whole seconds"
+    assert found.desired == 2 + 8 + 1, "what is kept ready, what can be served, and one for what is blocked"
+    assert found.conditions == conditions(seen)
 
 
 def test_nothing_waits() -> None:
@@ -159,16 +161,16 @@ def test_nothing_waits() -> None:
     ],
 )
 def test_ready(facts: dict[str, Any], trouble: str | None, expected: tuple[bool, str]) -> None:
-    said = by_type(conditions(its_load(pool={"trouble": trouble}, **facts)))["Ready"]
-    assert (said.status, said.reason) == expected
+    found = by_type(conditions(its_load(pool={"trouble": trouble}, **facts)))["Ready"]
+    assert (found.status, found.reason) == expected
 
 
 def test_a_pool_that_keeps_nothing_ready_is_ready_however_full_it_is() -> None:
-    said = by_type(conditions(its_load(pool={"spec": pool(warm=0).spec}, held=12)))["Ready"]
-    assert (said.status, said.reason) == (True, "WarmTargetMet")
+    found = by_type(conditions(its_load(pool={"spec": pool(warm=0).spec}, held=12)))["Ready"]
+    assert (found.status, found.reason) == (True, "WarmTargetMet")
 
 
-def test_ready_says_how_many_in_words() -> None:
+def test_ready_shows_how_many_in_a_sentence() -> None:
     assert by_type(conditions(LIVE))["Ready"].message == "2 free workers of 2 wanted; 0 held, 10 at most"
     short = its_load(fresh=1, starting=1)
     assert by_type(conditions(short))["Ready"].message == "1 free workers of 2 wanted; 1 starting"
@@ -180,19 +182,19 @@ def test_degraded_has_the_reason_why_workers_do_not_start() -> None:
     assert by_type(conditions(troubled))["Degraded"] == Condition("Degraded", True, "SpawnsFail", TROUBLE)
 
 
-def test_frozen_has_the_reason_of_whoever_froze_it() -> None:
+def test_frozen_has_the_reason_of_the_freeze() -> None:
     assert by_type(conditions(LIVE))["Frozen"] == Condition("Frozen", False, "NotFrozen", "")
     frozen = its_load(pool={"frozen": "looking into it"})
     assert by_type(conditions(frozen))["Frozen"] == Condition("Frozen", True, "Frozen", "looking into it")
 
 
-def test_a_refused_change_is_said_and_changes_nothing_else() -> None:
+def test_a_refused_change_is_shown_and_changes_nothing_else() -> None:
     seen = its_load(pool={"frozen": "looking into it", "trouble": TROUBLE}, fresh=1, held=3)
     before, now = status(declared(generation=3), seen), not_taken(declared(), seen, "Refused", "warm: above max")
     assert now == msgspec.structs.replace(before, generation=4, conditions=now.conditions)
-    said = by_type(now.conditions)
-    assert said.pop("Degraded") == Condition("Degraded", True, "Refused", "the pool goes on as it was: warm: above max")
-    assert said == {name: each for name, each in by_type(before.conditions).items() if name != "Degraded"}
+    found = by_type(now.conditions)
+    assert found.pop("Degraded") == Condition("Degraded", True, "Refused", "the pool goes on as it was: warm: above max")
+    assert found == {name: each for name, each in by_type(before.conditions).items() if name != "Degraded"}
 
 
 def test_what_was_refused_from_the_start_has_no_pool() -> None:
@@ -207,7 +209,7 @@ def test_what_was_refused_from_the_start_has_no_pool() -> None:
 # The whole plan
 
 
-def test_where_nobody_declares_pools_no_pool_is_taken_for_one_without_an_object() -> None:
+def test_without_declared_pools_no_pool_counts_as_one_without_an_object() -> None:
     assert Pools().plan(Observed(None, [LIVE])) == [Ensure((LIVE.pool,))]
     assert DrainPool("etl", "p-u-1", gone="u-1") in Pools().plan(Observed([], [LIVE]))
 

@@ -45,7 +45,7 @@ def test_objects_are_read_before_rows() -> None:
     assert both.read == ["objects", "rows"]
 
 
-def test_where_nobody_declares_pools_only_rows_are_read() -> None:
+def test_without_declared_pools_only_rows_are_read() -> None:
     both = Both(None)
     assert asyncio.run(Pools().observe(both.ports)) == Observed(None, [LOST, DRAINED])
     assert both.read == ["rows"]

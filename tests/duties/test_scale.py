@@ -107,7 +107,7 @@ def test_the_warm_target_is_kept_but_for_a_lower_max_and_a_rollouts_allowance(se
 
 @LOOK
 @given(loads())
-def test_nobody_is_let_go_twice_and_only_who_was_seen_free(seen: PoolLoad) -> None:
+def test_no_worker_is_condemned_twice_and_only_workers_that_were_seen_free(seen: PoolLoad) -> None:
     names = condemned(plan_pool(seen))
     assert len(set(names)) == len(names)
     free = [*seen.stale_starting, *seen.stale_warm, *seen.fresh_warm, *seen.starting, *seen.parked_free]
@@ -241,7 +241,7 @@ def test_a_worker_that_still_starts_from_a_bad_template_is_replaced_at_once() ->
     assert condemned(plan_pool(load(pool(warm=2), stale_starting=2)), "stale") != []
 
 
-def test_a_rollout_is_not_stopped_by_old_workers_that_nobody_can_use() -> None:
+def test_a_rollout_is_not_stopped_by_old_workers_that_cannot_be_given_out() -> None:
     """All old workers are suspect, perhaps by a bug that the new revision fixes. None is ready, so replacing costs nothing."""
     old = [(f"w-stale-{n}", 1) for n in range(4)]
     for most in (10, 4):

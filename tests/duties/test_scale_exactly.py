@@ -68,7 +68,7 @@ def test_a_backoff_holds_until_its_moment_has_come(until: float | None, grows: b
     assert bool(grow(load(pool(backoff_until=until)))) is grows
 
 
-def test_a_shrinking_pool_says_what_it_wants_and_stops_at_that_many() -> None:
+def test_a_shrinking_pool_sets_a_floor_and_stops_at_that_many() -> None:
     seen = load(pool(warm=2), fresh=4)
     assert shrink(seen) == [Condemn("w-fresh-0", 1, "the pool wants 2 free workers", pool_id="p-1", floor=2)]
 

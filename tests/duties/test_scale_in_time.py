@@ -81,7 +81,7 @@ def test_a_failing_template_does_not_fill_the_cluster(warm: int, fresh: int) -> 
         assert model.count("spawning") <= 4
 
 
-def test_an_ordinary_step_down_does_not_pull_the_brake() -> None:
+def test_an_ordinary_step_down_does_not_trip_the_brake() -> None:
     """A user lowers `warm` in the evening. The brake must not trip, because it would also stop the ending of leases until a
     person releases it.
     """

@@ -115,7 +115,7 @@ def test_recovery_is_judged_by_the_whole() -> None:
     assert list(large.parts()) == [large]
 
 
-def test_a_view_is_whole_and_a_verdict_does_nothing_unless_said_otherwise() -> None:
+def test_a_view_is_whole_and_a_verdict_does_nothing_by_default() -> None:
     plain = Observed({}, {}, {}, state(), NOW)
     assert (plain.whole, plain.missing_before, plain.quarantined, plain.strange) == (True, frozenset(), frozenset(), {})
     assert Verdict(Case.QUIET).actions == []

@@ -71,7 +71,7 @@ def test_the_questions_are_answered_by_a_real_server(make_fleet: Make) -> None:
     assert holdfast("thaw", "linux")[0] == 0
 
 
-async def test_the_sdk_holds_a_session_and_hears_when_it_is_lost(make_fleet: Make) -> None:
+async def test_the_sdk_holds_a_session_and_notices_when_it_is_lost(make_fleet: Make) -> None:
     fleet = await asyncio.to_thread(make_fleet, replicas=2, pools={"notebook": {**SESSION, "claim": {"lease": "3s"}}})
     url = ",".join(f"http://127.0.0.1:{port}" for port in fleet.ports)
 

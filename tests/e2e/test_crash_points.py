@@ -38,7 +38,7 @@ def test_a_crash_between_two_steps_is_repaired(point: str, make_fleet: Make) -> 
     job = {"pool": "linux", "command": ["sh", "-c", f"echo x >> {runs}"], "key": "the-job", "wait": "20s", "retry": "lost"}
     session = {"pool": "notebook", "tenant": "acme", "key": "the-session", "wait": "20s"}
     done: dict[str, Any] = {}
-    if point == "delete.sent":  # most workers end when they are told to; this one is paused so that it does not
+    if point == "delete.sent":  # most workers end when they get SIGTERM; this one is paused so that it does not
         send(fleet.agent_of(stubborn), signal.SIGSTOP)
         eventually(lambda: fleet.api("POST", f"/v1/workers/{stubborn}/retire", {"reason": "stubborn"}).status == 200, 20)
 
@@ -62,7 +62,7 @@ def test_a_crash_between_two_steps_is_repaired(point: str, make_fleet: Make) -> 
                 done["session"] = held.json
         return bool(done.get("job") and done.get("session") and (fleet.home / "crashed").exists())
 
-    eventually(live, 120, f"the story is told and the replica crashed at {point}")
+    eventually(live, 120, f"the steps are done and the replica crashed at {point}")
     if not done.get("crashed"):
         assert fleet.replicas[0].wait(300) == -signal.SIGKILL
         fleet.start(0)

@@ -16,7 +16,7 @@ def test_a_pod_without_a_row_and_a_cluster_that_cannot_be_asked_are_found(make_f
     fleet = make_fleet(replicas=1, pools={"linux": JOB})
     fleet.warm(1)
     assert broken(fleet) == {}
-    fleet.api("POST", "/v1/pools/linux/freeze", {"reason": "so that nobody repairs it"})
+    fleet.api("POST", "/v1/pools/linux/freeze", {"reason": "so that no duty repairs it"})
     plant_stranger(fleet)
     found = eventually(lambda: broken(fleet).get("every pod has a row"), 20, "the stranger is found")
     assert "w-linux-stranger" in found["detail"]

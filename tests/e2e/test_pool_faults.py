@@ -49,7 +49,7 @@ def test_a_rollout_replaces_free_workers_and_spares_the_busy(make_fleet: Make) -
     assert fleet.see(claim["id"], wait="30s")["outcome"] == "completed"
 
 
-def test_a_refused_spawn_gives_its_slot_back_and_the_pool_says_why(make_fleet: Make) -> None:
+def test_a_refused_spawn_gives_its_slot_back_and_the_pool_shows_why(make_fleet: Make) -> None:
     fleet = make_fleet(replicas=1)
     program = fleet.home / "vanishing-program"
     program.write_text("#!/bin/sh\nsleep 600\n")
@@ -61,8 +61,8 @@ def test_a_refused_spawn_gives_its_slot_back_and_the_pool_says_why(make_fleet: M
     shown = eventually(lambda: (p := fleet.api("GET", "/v1/pools/broken").json)["status"]["trouble"] and p, 20)
     assert "vanishing-program" in shown["status"]["trouble"]
     assert fleet.sql("SELECT count(*) AS n FROM holdfast.worker WHERE state <> 'gone'")[0]["n"] == 0
-    said = fleet.api("GET", "/v1/explain/pool/broken").json["sentences"]
-    assert any("vanishing-program" in sentence for sentence in said)
+    sentences = fleet.api("GET", "/v1/explain/pool/broken").json["sentences"]
+    assert any("vanishing-program" in sentence for sentence in sentences)
 
 
 def test_a_frozen_pool_neither_spawns_nor_ends(make_fleet: Make) -> None:

@@ -30,10 +30,10 @@ def test_a_replica_without_postgres_is_alive_but_not_ready(make_fleet: Callable[
         assert [asked(probe, path) for path in ("/v1/pools", "/metrics", "/")] == [404, 404, 404]
         fleet.postgres.stop()
         eventually(lambda: asked(probe, "/readyz") == 503, 20, "it is no longer ready")
-        assert asked(probe, "/healthz") == 200, "nobody restarts it for that"
+        assert asked(probe, "/healthz") == 200, "a kubelet does not restart it because of that"
         lines = fleet.log.read_text().splitlines()
         assert any("beat not stored" in line for line in lines)
-        assert not [line for line in lines if not line.startswith("{")], "an outage is told in lines, without tracebacks"
+        assert not [line for line in lines if not line.startswith("{")], "an outage is logged in lines, without tracebacks"
         assert "Traceback" not in "".join(lines)
     finally:
         process.kill()

@@ -8,15 +8,15 @@ from fleet import JOB, Fleet, eventually
 Make = Callable[..., Fleet]
 
 
-def test_a_holder_is_told_when_its_worker_could_not_be_protected_and_it_is_repaired(make_fleet: Make) -> None:
+def test_a_claim_shows_that_its_worker_could_not_be_protected_and_it_is_repaired(make_fleet: Make) -> None:
     fleet = make_fleet(replicas=2, pools={"linux": JOB})
     worker = fleet.warm(1)[0]["id"]
     stamp = fleet.layout.workers / worker / "stamp.json"
     stamp.mkdir()  # so that the stamp cannot be written
     claim = fleet.claim("linux", command=["sleep", "60"], wait="30s")
     assert (claim["state"], claim["worker"], claim["protected"]) == ("active", worker, False)
-    said = fleet.api("GET", f"/v1/events?claim={claim['id']}").json["items"]
-    assert "claim.unprotected" in [event["kind"] for event in said]
+    events = fleet.api("GET", f"/v1/events?claim={claim['id']}").json["items"]
+    assert "claim.unprotected" in [event["kind"] for event in events]
     stamp.rmdir()
     kept = eventually(lambda: json.loads(stamp.read_bytes()), 15, "the protection is restored")
     assert (kept["protected"], kept["stamp"]["claim"], kept["stamp"]["fence"]) == (True, claim["id"], claim["fence"])

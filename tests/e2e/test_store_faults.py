@@ -59,7 +59,7 @@ def test_leases_start_to_run_again_after_the_outage(make_fleet: Make) -> None:
     assert held[0]["s"] > 8 + 2, "the outage did not count"
 
 
-def test_a_release_that_could_not_be_stored_is_told_to_the_holder(make_fleet: Make) -> None:
+def test_a_release_that_could_not_be_stored_is_reported_to_the_holder(make_fleet: Make) -> None:
     fleet = make_fleet(replicas=1, pools={"notebook": SHORT})
     session = fleet.claim("notebook", tenant="acme", wait="30s")
     fleet.postgres.stop()

@@ -47,7 +47,7 @@ class Machine:
                 [self.python, "-m", "holdfast", *arguments], stdout=log, stderr=log, start_new_session=True, user=self.user,
                 env={**os.environ, "HOME": str(self.home), **self.env},
             )  # fmt: skip
-        eventually(lambda: b"Holdfast is up on" in self.log.read_bytes() or self._died(), 60, "up says that it is up")
+        eventually(lambda: b"Holdfast is up on" in self.log.read_bytes() or self._died(), 60, "up prints that it is up")
 
     def _died(self) -> bool:
         assert self.process is not None
@@ -123,8 +123,8 @@ def test_a_second_up_on_the_same_folder_is_refused_in_one_line(machine: Machine)
     done = subprocess.run([sys.executable, "-m", "holdfast", *arguments], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert machine.process is not None
-    said = f"holdfast: another `holdfast up` (pid {machine.process.pid}) runs on {machine.data}\n"
-    assert done.stderr == said
+    expected = f"holdfast: another `holdfast up` (pid {machine.process.pid}) runs on {machine.data}\n"
+    assert done.stderr == expected
     assert machine.api("GET", "/v1/pools")[0] == 200, "the first one goes on"
 
 
@@ -155,7 +155,7 @@ def test_ctrl_c_stops_replicas_and_postgres_and_busy_workers_report_after_the_ne
         machine.api("GET", "/healthz")
     assert machine.processes(), "the busy worker goes on"
     stored = machine.data / "workers" / claim["worker"] / "result.json"
-    eventually(stored.exists, 30, "the job ends with nobody there to hear it")
+    eventually(stored.exists, 30, "the job ends while no replica runs")
     machine.up()
     ended = eventually(lambda: (c := machine.api("GET", f"/v1/claims/{claim['id']}")[1])["state"] == "ended" and c, 40)
     assert (ended["outcome"], ended["exit_code"]) == ("failed", 4)

@@ -1,4 +1,4 @@
-"""The rows of the failure table about workers: they die, hang, are told to end, are found again or are missing."""
+"""The rows of the failure table about workers: they die, hang, get SIGTERM, are found again or are missing."""
 
 import asyncio
 import json
@@ -73,7 +73,7 @@ def test_an_exit_code_is_kept_when_no_replica_was_alive_to_see_it(make_fleet: Ma
     assert (ended["outcome"], ended["exit_code"]) == ("failed", 9)
 
 
-def test_a_busy_worker_that_is_told_to_end_finishes_first(make_fleet: Make) -> None:
+def test_a_busy_worker_that_is_asked_to_end_finishes_first(make_fleet: Make) -> None:
     fleet = make_fleet(replicas=2, pools={"linux": JOB})
     claim = fleet.claim("linux", command=["sh", "-c", "sleep 4; echo finished"], wait="30s")
     send(fleet.agent_of(claim["worker"]), signal.SIGTERM)
@@ -82,7 +82,7 @@ def test_a_busy_worker_that_is_told_to_end_finishes_first(make_fleet: Make) -> N
     assert fleet.api("GET", f"/v1/claims/{claim['id']}/output").raw == b"finished\n"
 
 
-def test_a_free_worker_that_is_told_to_end_leaves_at_once(make_fleet: Make) -> None:
+def test_a_free_worker_that_is_asked_to_end_leaves_at_once(make_fleet: Make) -> None:
     fleet = make_fleet(replicas=2, pools={"linux": JOB})
     worker = fleet.warm(1)[0]["id"]
     send(fleet.agent_of(worker), signal.SIGTERM)
@@ -91,11 +91,11 @@ def test_a_free_worker_that_is_told_to_end_leaves_at_once(make_fleet: Make) -> N
     assert fleet.warm(1)[0]["id"] != worker
 
 
-def test_a_worker_that_is_never_ready_is_condemned_and_the_pool_says_why(make_fleet: Make) -> None:
+def test_a_worker_that_is_never_ready_is_condemned_and_the_pool_shows_why(make_fleet: Make) -> None:
     never = {**SESSION, "startTimeout": "3s", "worker": {"serve": ["sleep", "600"]}}
     fleet = make_fleet(replicas=1, pools={"broken": never})
     pool = eventually(
-        lambda: (p := fleet.api("GET", "/v1/pools/broken").json)["status"]["trouble"] and p, 40, "the pool says why"
+        lambda: (p := fleet.api("GET", "/v1/pools/broken").json)["status"]["trouble"] and p, 40, "the pool shows why"
     )
     assert "start timeout" in pool["status"]["trouble"]
     assert pool["status"]["backoff_until"] is not None
@@ -136,7 +136,7 @@ def test_a_silent_worker_is_suspect_and_gets_no_claim_but_lives(make_fleet: Make
     assert suspect
     assert fleet.see(claim["id"])["state"] == "active"  # silence ends no claim
     send(agent, signal.SIGCONT)
-    eventually(lambda: not fleet.api("GET", f"/v1/workers/{claim['worker']}").json["suspect"], 60, "heard again")
+    eventually(lambda: not fleet.api("GET", f"/v1/workers/{claim['worker']}").json["suspect"], 60, "it has reported again")
     assert fleet.see(claim["id"])["state"] == "active"
 
 

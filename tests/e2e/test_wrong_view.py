@@ -46,7 +46,7 @@ def test_workers_whose_folder_is_not_mounted_at_the_start_are_not_taken_for_dead
     assert fleet.processes(claim["worker"])
 
 
-def test_a_replica_that_cannot_read_the_mark_does_nothing_and_says_why(make_fleet: Make) -> None:
+def test_a_replica_that_cannot_read_the_mark_does_nothing_and_shows_why(make_fleet: Make) -> None:
     fleet = make_fleet(replicas=1, pools={"linux": JOB})
     claim = fleet.claim("linux", command=["sleep", "200"], wait="30s")
     fleet.warm(1)

@@ -63,5 +63,5 @@ def text(release: str, namespace: str, *values: str) -> str:
 
 
 def _template(release: str, namespace: str, values: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    settings = [word for value in values for word in ("--set", value)]
+    settings = [name for value in values for name in ("--set", value)]
     return helm("template", release, str(CHART), "--namespace", namespace, *settings)

@@ -30,7 +30,7 @@ def test_an_alert_asks_for_metrics_that_exist_and_for_this_installation(alert: d
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=NAMES)
-def test_an_alert_says_what_to_do_and_where_to_read_on(alert: dict[str, Any]) -> None:
+def test_an_alert_names_what_to_do_and_where_to_read_on(alert: dict[str, Any]) -> None:
     assert alert["labels"]["severity"] in ("critical", "warning")
     notes = alert["annotations"]
     assert notes["summary"].endswith(".")

@@ -94,7 +94,7 @@ def test_the_chart_grants_the_rights_of_the_table() -> None:
 
 @pytest.mark.parametrize("values", [(), (THROW_AWAY, "metrics.enabled=true"), ("postgres.dsnSecret=x", "replicas=1")])
 def test_lint_finds_nothing(values: tuple[str, ...]) -> None:
-    settings = [word for value in values for word in ("--set", value)]
+    settings = [part for value in values for part in ("--set", value)]
     done = helm("lint", "--strict", str(CHART), *settings)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "[WARNING]" not in done.stdout
@@ -114,7 +114,7 @@ def test_the_chart_is_of_this_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "expected"),
     [
         ("replica=3", "replica"),
         ("postgres.dsn=x", "dsn"),
@@ -128,10 +128,10 @@ def test_the_chart_is_of_this_version() -> None:
         ("postgres.dsnSecret=A_B", "dsnSecret"),
     ],
 )
-def test_wrong_values_are_refused_by_name(value: str, said: str) -> None:
+def test_wrong_values_are_refused_by_name(value: str, expected: str) -> None:
     refused = refusal(DB, value)
     assert "values don't meet the specifications of the schema" in refused
-    assert said in refused
+    assert expected in refused
 
 
 def test_a_postgres_is_needed_and_only_one() -> None:
@@ -148,11 +148,11 @@ def test_a_release_that_cannot_name_an_installation_is_refused() -> None:
 def test_the_schema_knows_every_value_and_lets_no_other_pass() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
 
-    def walk(found: Json, said: Json, at: str) -> None:
-        assert said.get("additionalProperties") is False, at
-        assert found.keys() == said["properties"].keys() - {"global"}, at
+    def walk(found: Json, expected: Json, at: str) -> None:
+        assert expected.get("additionalProperties") is False, at
+        assert found.keys() == expected["properties"].keys() - {"global"}, at
         for name, value in found.items():
-            below = said["properties"][name]
+            below = expected["properties"][name]
             if isinstance(value, dict) and "properties" in below:
                 walk(value, below, f"{at}.{name}")
 

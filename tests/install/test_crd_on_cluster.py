@@ -153,11 +153,11 @@ def test_a_wrong_value_is_refused_at_its_field(pools: Pools, field: str, spec: J
     assert not any("conversion error" in message for message in fields(refused).values()), "a rule that could not read it"
 
 
-def test_a_field_that_nobody_knows_is_refused_when_asked_and_dropped_else(pools: Pools) -> None:
+def test_an_unknown_field_is_refused_when_asked_and_dropped_otherwise(pools: Pools) -> None:
     assert pools.create({"warn": 3}).status == 400
     kept = pools.create({"warn": 3, "pod": {"spec": {"anything": 1}}}, query="fieldValidation=Warn")
     assert "warn" not in kept.body["spec"]
-    assert kept.body["spec"]["pod"] == {"spec": {"anything": 1}}, "the template is nobody's business but the backend's"
+    assert kept.body["spec"]["pod"] == {"spec": {"anything": 1}}, "only the backend checks the template"
 
 
 @pytest.mark.parametrize("name", ["a", "a" * 53, "a-b9", "9a", "a" * 54, "a.b", "a-", "-a"])
@@ -189,8 +189,8 @@ def test_kubectl_scale_sets_warm_and_obeys_max(pools: Pools) -> None:
     name = pools.made()["metadata"]["name"]
     pools.access.kubectl("scale", "-n", pools.namespace, "wp", name, "--replicas=4")
     assert pools.access.ask("GET", f"{pools.path}/{name}")["spec"]["warm"] == 4
-    said = pools.access.kubectl("scale", "-n", pools.namespace, "wp", name, "--replicas=11", check=False)
-    assert "spec.warm: Invalid value: warm must not exceed max" in said
+    printed = pools.access.kubectl("scale", "-n", pools.namespace, "wp", name, "--replicas=11", check=False)
+    assert "spec.warm: Invalid value: warm must not exceed max" in printed
     status = {"free": 2, "selector": "holdfast.dev/pool-id=p-1"}
     assert pools.access.request("PATCH", f"{pools.path}/{name}/status", {"status": status}, kind=MERGE).status == 200
     scale = pools.access.ask("GET", f"{pools.path}/{name}/scale")
@@ -198,15 +198,15 @@ def test_kubectl_scale_sets_warm_and_obeys_max(pools: Pools) -> None:
     assert scale["status"] == {"replicas": 2, "selector": "holdfast.dev/pool-id=p-1"}
 
 
-def test_a_status_is_told_in_columns_and_changes_no_spec(pools: Pools) -> None:
+def test_a_status_is_shown_in_columns_and_changes_no_spec(pools: Pools) -> None:
     made = pools.made({"warm": 3})
     name = made["metadata"]["name"]
     condition = {"lastTransitionTime": "2026-01-01T00:00:00Z", "message": "", "observedGeneration": 1}
     conditions = [{"type": "Ready", "status": "False", "reason": "ImagePull", **condition}]
     status = {"free": 1, "held": 2, "waiting": 4, "oldestWaitingSeconds": 31, "conditions": conditions}
     body = {"status": status, "spec": {"warm": 9}}
-    told = pools.access.request("PATCH", f"{pools.path}/{name}/status", body, kind=MERGE).body
-    assert (told["spec"], told["metadata"]["generation"]) == (made["spec"], 1)
+    updated = pools.access.request("PATCH", f"{pools.path}/{name}/status", body, kind=MERGE).body
+    assert (updated["spec"], updated["metadata"]["generation"]) == (made["spec"], 1)
     lines = pools.access.kubectl("get", "-n", pools.namespace, "wp", name, "-o", "wide").splitlines()
     assert lines[0].split() == ["NAME", "MODE", "WARM", "FREE", "HELD", "WAITING", "READY", "REASON", "AGE"]
     assert lines[1].split()[:8] == [name, "job", "3", "1", "2", "4", "False", "ImagePull"]

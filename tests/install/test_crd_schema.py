@@ -123,6 +123,6 @@ def test_all_durations_have_one_pattern() -> None:
     assert all(f"matches( '{pattern}')" in rule or f"matches('{pattern}')" in rule for rule in asked)
 
 
-def test_the_status_has_what_is_told() -> None:
-    told = _counts(PoolStatus(generation=1)).keys() | {"selector", "conditions"}
-    assert ROOT["status"]["properties"].keys() == told
+def test_the_status_has_what_is_reported() -> None:
+    written = _counts(PoolStatus(generation=1)).keys() | {"selector", "conditions"}
+    assert ROOT["status"]["properties"].keys() == written

@@ -83,9 +83,9 @@ def operator(control_plane: Access) -> None:
 def test_every_object_is_accepted_and_its_pods_may_run_where_pods_are_restricted(control_plane: Access, namespace: str) -> None:
     control_plane.kubectl("label", "namespace", namespace, RESTRICTED)
     values = Values(namespace=namespace, try_postgres="postgres:17", metrics=True, secrets=Secrets.fresh())
-    said = apply(control_plane, objects(values))
-    assert said.count("serverside-applied") == len(objects(values))
-    assert "Warning" not in said
+    shown = apply(control_plane, objects(values))
+    assert shown.count("serverside-applied") == len(objects(values))
+    assert "Warning" not in shown
     eventually(lambda: pods_of(control_plane, namespace, "holdfast") == 2, 20, "the replicas' pods are made")
     eventually(lambda: pods_of(control_plane, namespace, "holdfast-postgres") == 1, 20, "Postgres' pod is made")
 
@@ -94,8 +94,8 @@ def test_every_object_is_accepted_and_its_pods_may_run_where_pods_are_restricted
 def test_what_the_chart_renders_can_be_applied(control_plane: Access, namespace: str) -> None:
     want_helm()
     control_plane.kubectl("label", "namespace", namespace, RESTRICTED)
-    said = apply(control_plane, text("holdfast", namespace, "postgres.throwAway.enabled=true", "metrics.enabled=true"))
-    assert said.count("serverside-applied") > 15
+    shown = apply(control_plane, text("holdfast", namespace, "postgres.throwAway.enabled=true", "metrics.enabled=true"))
+    assert shown.count("serverside-applied") > 15
     eventually(lambda: pods_of(control_plane, namespace, "holdfast") == 2, 20, "the replicas' pods are made")
 
 
@@ -105,8 +105,8 @@ def test_applied_again_the_keys_are_refused_and_stay(control_plane: Access, name
 
     apply(control_plane, printed())
     before = keys(control_plane, namespace), keys(control_plane, namespace, "holdfast-postgres")
-    said = control_plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(printed()), check=False)
-    assert "field is immutable" in said
+    shown = control_plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(printed()), check=False)
+    assert "field is immutable" in shown
     assert (keys(control_plane, namespace), keys(control_plane, namespace, "holdfast-postgres")) == before
 
 
@@ -198,14 +198,14 @@ def test_the_replicas_come_up_with_their_own_rights_and_serve_a_declared_pool(
     pods = control_plane.ask("GET", f"/api/v1/namespaces/{namespace}/pods?labelSelector=app.kubernetes.io/name%3Dholdfast")
     url = f"http://{pods['items'][0]['status']['podIP']}:7070"
     assert values.secrets is not None
-    said = subprocess.run(
+    shown = subprocess.run(
         [sys.executable, "-m", "holdfast", "--url", url, "run", "--pool", "linux", "--", "sh", "-c", "echo hello; exit 7"],
         env={**os.environ, "HOLDFAST_TOKEN": values.secrets.token},
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert (said.returncode, said.stdout) == (7, "hello\n"), said.stderr
+    assert (shown.returncode, shown.stdout) == (7, "hello\n"), shown.stderr
     control_plane.ask("DELETE", f"{pools}/linux")
     eventually(lambda: control_plane.request("GET", f"{pools}/linux").status == 404, 30, "the pool's object is let go")
     workers = f"/api/v1/namespaces/{namespace}/pods?labelSelector=holdfast.dev/install%3Di-test"
@@ -340,13 +340,13 @@ async def _until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.05)
 
 
-def test_the_account_may_do_what_the_table_says_and_nothing_else(
+def test_the_account_has_the_rights_of_the_table_and_no_others(
     control_plane: Access, namespace: str, replica: Callable[[], KubernetesCluster]
 ) -> None:
     token = control_plane.service_account_token(namespace, "holdfast")
     body = {"spec": {"namespace": namespace}}
     path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
-    said = control_plane.request("POST", path, body, token=token).body["status"]["resourceRules"]
+    shown = control_plane.request("POST", path, body, token=token).body["status"]["resourceRules"]
     bare = control_plane.service_account_token(namespace, "default")
     everybodys = control_plane.request("POST", path, body, token=bare).body["status"]["resourceRules"]
 
@@ -361,7 +361,7 @@ def test_the_account_may_do_what_the_table_says_and_nothing_else(
         }
 
     table = [*rights.rules(rights.NAMESPACED, "holdfast"), *rights.rules(rights.CLUSTER, "holdfast")]
-    assert flat(said) - flat(everybodys) == flat(table)
+    assert flat(shown) - flat(everybodys) == flat(table)
     secrets = f"/api/v1/namespaces/{namespace}/secrets"
     assert control_plane.request("GET", secrets, token=token).status == 403
     assert control_plane.request("GET", "/api/v1/namespaces/default/pods", token=token).status == 403

@@ -14,7 +14,7 @@ from holdfast.cli.main import app
 from holdfast.cli.main import main as run_cli
 from holdfast.install import Secrets, Values, objects, replicas
 from holdfast.install.manifests import HEADROOM, WORKERS
-from holdfast.install.values import Wrong
+from holdfast.install.values import WrongValues
 from holdfast.kubernetes import policies
 from holdfast.kubernetes.rights import CLUSTER, NAMESPACED
 from holdfast.kubernetes.template import RESTRICTED, Setup
@@ -78,7 +78,7 @@ def test_a_replica_has_time_to_drain() -> None:
     assert pod()["terminationGracePeriodSeconds"] >= 2 * (lingers + GRACE)
 
 
-def test_workers_may_reach_what_agents_are_told() -> None:
+def test_workers_may_reach_the_address_that_agents_get() -> None:
     """The network policy of workers allows exactly these pods and this port."""
     policy = policies.control(Setup("blue", "image", ()))["spec"]["egress"][0]
     selected = policy["to"][0]["podSelector"]["matchLabels"]
@@ -131,7 +131,7 @@ def test_two_installations_share_no_name() -> None:
     assert not names(namespace="a", install="b") & names(namespace="a", install="c")
 
 
-def test_a_single_replica_has_no_budget_that_would_hold_up_a_drain_for_ever() -> None:
+def test_a_single_replica_has_no_budget_that_would_block_a_drain_forever() -> None:
     kinds = {each["kind"] for each in objects(msgspec.structs.replace(PLAIN, replicas=1))}
     assert "PodDisruptionBudget" not in kinds
     assert one("PodDisruptionBudget", objects(PLAIN))["spec"]["minAvailable"] == 1
@@ -140,7 +140,7 @@ def test_a_single_replica_has_no_budget_that_would_hold_up_a_drain_for_ever() ->
 def test_no_right_is_granted_twice_or_for_everything() -> None:
     seen = [(right.group, right.resource, verb, right.only) for right in (*NAMESPACED, *CLUSTER) for verb in right.verbs]
     assert len(seen) == len(set(seen))
-    assert not {"*"} & {word for each in seen for word in each}
+    assert not {"*"} & {part for each in seen for part in each}
     assert all(right.reason for right in (*NAMESPACED, *CLUSTER))
 
 
@@ -176,7 +176,7 @@ def test_each_print_makes_other_secrets_and_a_repr_shows_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "expected"),
     [
         ([], "--dsn-secret"),
         (["--dsn-secret", "db", "--try-postgres"], "--dsn-secret"),
@@ -189,19 +189,19 @@ def test_each_print_makes_other_secrets_and_a_repr_shows_none() -> None:
     ],
 )
 def test_what_makes_no_installation_is_refused_in_one_line(
-    args: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    args: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         run_cli(["manifests", *args])
     assert ended.value.code == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert said in err
+    assert expected in err
     assert err.count("\n") == 1
 
 
 def test_wrong_values_are_refused_by_the_functions_too() -> None:
-    with pytest.raises(Wrong, match="--replicas"):
+    with pytest.raises(WrongValues, match="--replicas"):
         objects(msgspec.structs.replace(PLAIN, replicas=0))
 
 
@@ -211,4 +211,6 @@ def test_replicas_spread_over_nodes_and_zones_but_start_where_they_can() -> None
     assert spread.keys() == {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}
     for each in spread.values():
         assert (each["maxSkew"], each["whenUnsatisfiable"]) == (1, "ScheduleAnyway")
-        assert each["labelSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items(), "else it counts nobody"
+        assert each["labelSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items(), (
+            "otherwise it counts no pods"
+        )

@@ -3,22 +3,22 @@
 import argparse
 import sys
 
+from holdfast.demo.printer import Printer
 from holdfast.demo.run import run
-from holdfast.demo.telling import Teller
 from holdfast_testcluster import binaries
 
 from .stage import ClusterStage
-from .story import ClusterStory
+from .steps import ClusterDemo
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m kube_demo", description="A guided minute with Holdfast on Kubernetes.")
+    parser = argparse.ArgumentParser(prog="python -m kube_demo", description="A demo of Holdfast on Kubernetes.")
     parser.add_argument("--calm", type=float, default=8.0, metavar="SECONDS", help="how long work flows before the first fault")
     options = parser.parse_args()
     if lacking := binaries.missing():
         sys.exit(lacking)
-    teller, stage = Teller(sys.stdout), ClusterStage()
-    return run(stage, teller, lambda: ClusterStory(stage, teller, options.calm))
+    printer, stage = Printer(sys.stdout), ClusterStage()
+    return run(stage, printer, lambda: ClusterDemo(stage, printer, options.calm))
 
 
 if __name__ == "__main__":

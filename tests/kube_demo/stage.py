@@ -52,8 +52,8 @@ class ClusterStage(Stage):
         """Applies what `holdfast manifests` prints, and returns one line per object."""
         values = Values(namespace=NAMESPACE, install=INSTALL, dsn_secret="unused")
         found = [each for each in objects(values) if each["kind"] in INSTALLED]
-        said = self.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(found))
-        return said.splitlines()
+        printed = self.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(found))
+        return printed.splitlines()
 
     def start_fleet(self) -> KubeFleet:
         """Starts replicas that have exactly the rights of the installation's ServiceAccount."""
@@ -73,10 +73,10 @@ class ClusterStage(Stage):
             self.kubelet.kill()  # killed, because its nodes are not used again
         self.plane.stop()
 
-    def clear_away(self) -> None:
+    def clean_up(self) -> None:
         if self.fleet is not None:
             end_postgres(self.fleet.layout.postgres)
-        super().clear_away()
+        super().clean_up()
 
     # Reads
 

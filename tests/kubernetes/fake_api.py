@@ -57,8 +57,8 @@ class FakeApi:
         self.version += changes
 
     def bookmark(self) -> None:
-        said = {"kind": "Pod", "metadata": {"resourceVersion": str(self.version)}, "spec": {"containers": None}, "status": {}}
-        self._send({"type": "BOOKMARK", "object": said})
+        mark = {"kind": "Pod", "metadata": {"resourceVersion": str(self.version)}, "spec": {"containers": None}, "status": {}}
+        self._send({"type": "BOOKMARK", "object": mark})
 
     def error(self, code: int, reason: str) -> None:
         self._send({"type": "ERROR", "object": status(code, reason)})

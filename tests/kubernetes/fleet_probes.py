@@ -47,7 +47,7 @@ def nobody_looks(fleet: KubeFleet) -> Iterator[None]:
     loop = asyncio.new_event_loop()
     connection = loop.run_until_complete(asyncpg.connect(fleet.postgres.dsn, timeout=60))
     try:
-        loop.run_until_complete(connection.execute("BEGIN; LOCK TABLE holdfast.pulse IN ACCESS EXCLUSIVE MODE"))
+        loop.run_until_complete(connection.execute("BEGIN; LOCK TABLE holdfast.heartbeat IN ACCESS EXCLUSIVE MODE"))
         yield
     finally:
         loop.run_until_complete(connection.close())

@@ -10,16 +10,16 @@ from holdfast_testcluster.access import Access
 HALF = 32  # bytes of each of an ES256 signature's two numbers
 
 
-def said(token: str) -> dict[str, Any]:
+def content(token: str) -> dict[str, Any]:
     """Returns the contents of a token."""
     return dict(json.loads(_decoded(token.split(".")[1])))
 
 
-def signed_again(access: Access, token: str, **words: Any) -> str:
+def signed_again(access: Access, token: str, **arguments: Any) -> str:
     """Returns the token with these contents replaced. The API server accepts it, because it is signed with the right key."""
     head = token.split(".")[0]
     assert json.loads(_decoded(head))["alg"] == "ES256"
-    body = f"{head}.{_encoded(json.dumps(said(token) | words).encode())}"
+    body = f"{head}.{_encoded(json.dumps(content(token) | arguments).encode())}"
     key = str(access.folder / "service-accounts.key")
     done = subprocess.run(["openssl", "dgst", "-sha256", "-sign", key], input=body.encode(), capture_output=True)
     assert done.returncode == 0, done.stderr

@@ -19,7 +19,7 @@ from pod_marks import busy_marks, marks
 
 UNREACHED = (OSError, http.client.HTTPException)
 # Active claims whose holders were informed that their pod is protected.
-TOLD = """
+ACTIVE = """
 SELECT id, tenant, fence, worker_id AS worker, max_heard IS NOT NULL AS bounded FROM holdfast.claim
 WHERE state = 'active' AND protected
 """
@@ -165,14 +165,14 @@ def watched(fleet: KubeFleet) -> Iterator[Callable[[], int]]:
     def look() -> None:
         with contextlib.closing(asyncio.new_event_loop()) as loop:
             connection = loop.run_until_complete(asyncpg.connect(fleet.postgres.dsn, timeout=60))
-            told = lambda: {row["id"]: dict(row) for row in loop.run_until_complete(connection.fetch(TOLD))}  # noqa: E731
+            active_claims = lambda: {row["id"]: dict(row) for row in loop.run_until_complete(connection.fetch(ACTIVE))}  # noqa: E731
             while not over.wait(0.2):
-                before = told()
+                before = active_claims()
                 pods = {pod["metadata"]["name"]: pod for pod in fleet.pods()}
-                after = told()
+                after = active_claims()
                 held = [claim for id_, claim in before.items() if after.get(id_) == claim]
                 looks[0] += len(held)
-                wrong.extend(said for claim in held if (said := complaint(claim, pods.get(claim["worker"]))))
+                wrong.extend(problem for claim in held if (problem := complaint(claim, pods.get(claim["worker"]))))
             loop.run_until_complete(connection.close())
 
     thread = threading.Thread(target=look)

@@ -72,7 +72,7 @@ async def test_it_lists_in_pages_once_and_then_follows(scene: Scene) -> None:
     assert [asked["limit"] for asked in scene.api.lists] == ["2", "2"]
     assert scene.hinted == {"w-1", "w-2", "w-3"}
     scene.hints.clear()
-    changed = scene.api.put("w-2", annotations={"said": "something"})
+    changed = scene.api.put("w-2", annotations={"noted": "something"})
     scene.api.put("w-4")
     scene.api.delete("w-1")
     await comes(lambda: scene.knows("w-2", "w-3", "w-4"), "every kind of change")
@@ -82,7 +82,7 @@ async def test_it_lists_in_pages_once_and_then_follows(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("in_stream", [False, True], ids=["status 410", "ERROR event 410"])
-async def test_an_expired_watch_lists_again_and_tells_of_what_went_meanwhile(scene: Scene, in_stream: bool) -> None:
+async def test_an_expired_watch_lists_again_and_reports_what_went_meanwhile(scene: Scene, in_stream: bool) -> None:
     scene.api.expires_in_stream = in_stream
     await scene.blind()
     scene.api.delete("w-1")
@@ -111,7 +111,7 @@ async def test_half_a_list_is_none(scene: Scene) -> None:
     with pytest.raises(ClusterUnavailable, match="again and again"):
         await scene.pods.list()
     assert scene.pods.known().keys() == {"w-1", "w-2", "w-3"}
-    assert not scene.hints, "nobody is said to be gone for it"
+    assert not scene.hints, "no pod is reported as gone because of it"
     await comes(lambda: scene.knows("w-1", "w-2", "w-3"), "a whole list, once pages last")
     assert not scene.hints
 
@@ -131,7 +131,7 @@ async def test_bookmarks_move_the_version_that_the_next_watch_begins_from(scene:
     assert scene.api.watches[1]["resourceVersion"] == str(later)
     assert int(moved) < later
     assert len(scene.api.lists) == lists, "without a list"
-    assert not scene.hints, "and nothing is told twice"
+    assert not scene.hints, "and nothing is reported twice"
 
 
 async def test_a_watch_that_ends_with_another_error_goes_on_from_where_it_was(scene: Scene) -> None:
@@ -145,30 +145,30 @@ async def test_a_watch_that_ends_with_another_error_goes_on_from_where_it_was(sc
 
 async def test_a_stream_that_is_silent_for_too_long_is_dead(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(informer, "SILENT", 0.3)
-    assert await sooner(lambda: not scene.pods.fresh, 5), "nobody trusts it any more, whatever TCP says"
+    assert await sooner(lambda: not scene.pods.fresh, 5), "the cache is not trusted any more, although TCP shows no error"
     scene.api.cut()  # the old watch still had the long timeout
-    await comes(lambda: len(scene.api.watches) >= 4, "watches that say nothing are begun again and again")
+    await comes(lambda: len(scene.api.watches) >= 4, "silent watches are started again and again")
     monkeypatch.setattr(informer, "SILENT", 90.0)
     scene.api.put("w-4")
     await comes(lambda: scene.knows("w-1", "w-2", "w-3", "w-4"), "what came meanwhile is known")
     assert len(scene.api.lists) == 2, "it lost nothing, so it listed nothing"
 
 
-async def test_an_object_that_cannot_be_read_does_not_blind_for_ever(scene: Scene) -> None:
+async def test_an_object_that_cannot_be_read_does_not_stop_the_watch_forever(scene: Scene) -> None:
     scene.api.put("w-bad", labels="not a map")
-    await comes(lambda: not scene.pods.fresh, "it says that it does not know")
+    await comes(lambda: not scene.pods.fresh, "it shows that its cache is not up to date")
     scene.api.delete("w-1")
     scene.api.delete("w-bad")
     await comes(lambda: scene.knows("w-2", "w-3"), "it sees again")
     assert "w-1" in scene.hinted
 
 
-async def test_a_defect_of_who_listens_does_not_blind_for_ever(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = scene.hints.append
+async def test_a_defect_of_a_listener_does_not_stop_the_watch_forever(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    report_change = scene.hints.append
     monkeypatch.setattr(scene.pods, "_changed", lambda names: [][1])
     scene.api.put("w-4")
     await comes(lambda: len(scene.api.lists) > 2, "it begins again")
-    monkeypatch.setattr(scene.pods, "_changed", told)
+    monkeypatch.setattr(scene.pods, "_changed", report_change)
     await comes(lambda: scene.knows("w-1", "w-2", "w-3", "w-4"), "it sees again")
 
 
@@ -182,20 +182,20 @@ async def test_replicas_do_not_come_back_all_at_once(scene: Scene) -> None:
     assert len(set(timeouts)) > 4, "chosen again for each watch"
 
 
-async def test_an_answer_to_our_own_write_is_known_before_the_watch_tells_and_older_news_do_not_undo_it(scene: Scene) -> None:
+async def test_an_answer_to_our_own_write_is_known_before_the_watch_shows_it_and_older_news_do_not_undo_it(scene: Scene) -> None:
     old, new = scene.api._pod("w-1", annotations={"n": "old"}), scene.api._pod("w-1", annotations={"n": "new"})
-    said = lambda: scene.pods.known()["w-1"].metadata.annotations.get("n")  # noqa: E731
+    noted = lambda: scene.pods.known()["w-1"].metadata.annotations.get("n")  # noqa: E731
     scene.pods.wrote(_read(new))
-    assert said() == "new"
+    assert noted() == "new"
     scene.pods.wrote(_read(old))
-    assert said() == "new"
+    assert noted() == "new"
     scene.api._tell({"type": "MODIFIED", "object": old})
     scene.api.put("w-2", annotations={"n": "last"})
-    await comes(lambda: scene.pods.known()["w-2"].metadata.annotations.get("n") == "last", "the watch has told both")
-    assert said() == "new"
+    await comes(lambda: scene.pods.known()["w-2"].metadata.annotations.get("n") == "last", "the watch has shown both")
+    assert noted() == "new"
 
 
-async def test_what_our_own_write_answered_is_no_news_when_the_watch_tells_it(scene: Scene) -> None:
+async def test_what_our_own_write_answered_is_no_news_when_the_watch_shows_it(scene: Scene) -> None:
     """The writer has already seen the answer, so a second check of each pod that we protect would be useless work."""
 
     scene.hints.clear()
@@ -203,11 +203,11 @@ async def test_what_our_own_write_answered_is_no_news_when_the_watch_tells_it(sc
     scene.pods.wrote(_read(mine))
     scene.api._tell({"type": "MODIFIED", "object": mine})
     scene.api.put("w-2", annotations={"n": "last"})
-    await comes(lambda: scene.hinted, "the watch has told both")
+    await comes(lambda: scene.hinted, "the watch has shown both")
     assert scene.hinted == {"w-2"}
 
 
-async def test_what_a_read_showed_first_is_told_then_as_the_watch_will_not_tell_it_again(scene: Scene) -> None:
+async def test_what_a_read_showed_first_is_reported_then_because_the_watch_will_not_report_it_again(scene: Scene) -> None:
     """A request read a job's end while the watch was away. Without this notification no other part would learn of it."""
 
     scene.hints.clear()
@@ -217,7 +217,7 @@ async def test_what_a_read_showed_first_is_told_then_as_the_watch_will_not_tell_
     assert scene.hints == [{"w-1"}], "once"
     scene.api._tell({"type": "MODIFIED", "object": theirs})
     scene.api.put("w-2", annotations={"n": "last"})
-    await comes(lambda: "w-2" in scene.hinted, "the watch has told both")
+    await comes(lambda: "w-2" in scene.hinted, "the watch has shown both")
     assert scene.hints == [{"w-1"}, {"w-2"}]
 
 

@@ -22,7 +22,7 @@ from holdfast.ports.cluster import ClusterUnavailable, NoCluster
 from holdfast_testcluster.access import Access
 from waiting import sooner
 
-SECRET = "a-token-that-nobody-may-read"
+SECRET = "a-token-that-must-stay-secret"
 V1 = "client.authentication.k8s.io/v1"
 Config = Callable[..., Path]
 
@@ -65,13 +65,13 @@ def test_a_plugin_of_every_version_is_asked(kubeconfig: Config, version: str) ->
     assert asyncio.run(access.headers()) == {"Authorization": f"Bearer {SECRET} ExecCredential False"}
 
 
-def test_a_version_that_nobody_knows_is_refused_at_the_start(kubeconfig: Config) -> None:
+def test_an_unknown_version_is_refused_at_the_start(kubeconfig: Config) -> None:
     with pytest.raises(NoCluster, match=r"client\.authentication\.k8s\.io/v7"):
         find_access(kubeconfig(PRINTS, "client.authentication.k8s.io/v7"))
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "expected"),
     [
         ("import os, sys; print(os.environ['SECRET']); sys.exit('no: ' + os.environ['SECRET'])", "ended with exit code 1"),
         ("import os; print(os.environ['SECRET'])", "no credential"),
@@ -81,7 +81,7 @@ def test_a_version_that_nobody_knows_is_refused_at_the_start(kubeconfig: Config)
     ],
 )
 async def test_a_plugin_that_fails_makes_the_cluster_unavailable_and_its_secrets_stay_with_it(
-    kubeconfig: Config, program: str | None, said: str
+    kubeconfig: Config, program: str | None, expected: str
 ) -> None:
     path = kubeconfig(program or "")
     if program is None:
@@ -89,7 +89,7 @@ async def test_a_plugin_that_fails_makes_the_cluster_unavailable_and_its_secrets
     api = Api(find_access(path))
 
     for call in (lambda: api.get("/version"), lambda: _first_line(api)):
-        with pytest.raises(ClusterUnavailable, match=said) as caught:
+        with pytest.raises(ClusterUnavailable, match=expected) as caught:
             await call()
         assert "plugin" in str(caught.value)
         assert SECRET not in str(caught.value)

@@ -22,14 +22,14 @@ def test_a_session_goes_on_when_its_agent_alone_is_killed(fleet_of: Made) -> Non
     moved = sessions(worker={"port": 9191})
     assert fleet.api("PUT", "/v1/pools/notebook", moved).status == 200, "its pod is of an older revision from now on"
     kill_agent(fleet, held["worker"], uid)
-    said = list[int]()
+    statuses = list[int]()
 
     def lets_in() -> bool:
-        said.append(get(held["endpoint"], held["credential"]))
-        return said[-1] == 200
+        statuses.append(get(held["endpoint"], held["credential"]))
+        return statuses[-1] == 200
 
     eventually(lets_in, 30, "its holder gets in again")
-    assert 401 not in said, "a client would take that for the end"
+    assert 401 not in statuses, "a client would take that for the end"
     assert get(held["endpoint"], "hfc_wrong") == 401
     after = fleet.see(held["id"])
     assert (after["state"], after["fence"], after["worker"]) == ("active", held["fence"], held["worker"])
@@ -43,16 +43,16 @@ def test_an_agent_that_is_restarted_after_its_claim_knows_that_it_has_served(fle
     uid = fleet.warm(1, within=90)[0]["uid"]
     held = fleet.claim("notebook", tenant="acme", wait="30s")
     assert fleet.api("POST", f"/v1/claims/{held['id']}/release", {"fence": held["fence"]}).status == 200
-    served = "SELECT reset_fence FROM holdfast.pulse WHERE worker_id = $1 AND doing = 'idle' AND reset_fence IS NOT NULL"
-    eventually(lambda: fleet.sql(served, held["worker"]), 30, "it is reset and says so")
-    fleet.sql("UPDATE holdfast.pulse SET reset_fence = NULL WHERE worker_id = $1", held["worker"])
+    served = "SELECT reset_fence FROM holdfast.heartbeat WHERE worker_id = $1 AND doing = 'idle' AND reset_fence IS NOT NULL"
+    eventually(lambda: fleet.sql(served, held["worker"]), 30, "it is reset and has reported so")
+    fleet.sql("UPDATE holdfast.heartbeat SET reset_fence = NULL WHERE worker_id = $1", held["worker"])
     kill_agent(fleet, held["worker"], uid)
-    eventually(lambda: fleet.sql(served, held["worker"]), 60, "and says so again")
+    eventually(lambda: fleet.sql(served, held["worker"]), 60, "and has reported so again")
     again = fleet.claim("notebook", tenant="acme", wait="30s")
     assert again["worker"] == held["worker"], "reset and parked, as after any claim"
 
 
-def test_a_claim_that_ended_while_its_agent_was_away_lets_nobody_in(fleet_of: Made) -> None:
+def test_a_claim_that_ended_while_its_agent_was_away_gives_no_access(fleet_of: Made) -> None:
     fleet = fleet_of(pools={"notebook": sessions()})
     uid = fleet.warm(1, within=90)[0]["uid"]
     held = fleet.claim("notebook", tenant="acme", wait="30s")

@@ -92,7 +92,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("network", "mode", "field", "reason"), WRONG, ids=[field for _, _, field, _ in WRONG])
-async def test_a_bad_network_rule_is_refused_at_the_door(
+async def test_a_bad_network_rule_is_refused_when_it_is_put(
     control_plane: Access, namespace: str, cluster: KubernetesCluster, network: NetworkSpec, mode: Any, field: str, reason: str
 ) -> None:
     found = await cluster.check(networked(mode=mode, network=network))
@@ -110,7 +110,7 @@ async def test_a_good_network_rule_passes_also_where_its_policy_is_there_already
     assert await cluster.check(good) == []
 
 
-async def test_a_bad_rule_that_got_past_the_door_opens_nothing(
+async def test_a_bad_rule_that_was_not_refused_opens_nothing(
     cluster: KubernetesCluster, control_plane: Access, namespace: str, open_cluster: Open
 ) -> None:
     with pytest.raises(ClusterUnavailable, match=r"spec\.egress\[0\]\.too"):
@@ -121,7 +121,7 @@ async def test_a_bad_rule_that_got_past_the_door_opens_nothing(
 # Beside each other
 
 
-async def test_what_is_refused_of_one_pool_holds_up_no_other_and_is_said(
+async def test_what_is_refused_of_one_pool_holds_up_no_other_and_is_reported(
     cluster: KubernetesCluster, control_plane: Access, namespace: str, open_cluster: Open
 ) -> None:
     nowhere = {"spec": {"containers": [{"name": "work", "image": "x"}], "nodeSelector": {"not a label": "x"}}}
@@ -130,11 +130,11 @@ async def test_what_is_refused_of_one_pool_holds_up_no_other_and_is_said(
     all_of_them = [bad, out_of("good", egress=TO_THE_DATABASE, headroom=room), changed]
 
     await cluster.ensure([out_of("changed", 1, TO_THE_DATABASE)])
-    with pytest.raises(ClusterUnavailable) as told:
+    with pytest.raises(ClusterUnavailable) as refused:
         await cluster.ensure(all_of_them)
-    assert "pool 'bad': NetworkPolicy" in str(told.value)
-    assert "pool 'bad': a placeholder" in str(told.value)
-    assert "2 refused" in str(told.value), "a word for each kind, not for each slot"
+    assert "pool 'bad': NetworkPolicy" in str(refused.value)
+    assert "pool 'bad': a placeholder" in str(refused.value)
+    assert "2 refused" in str(refused.value), "one message per kind, not per slot"
     with pytest.raises(ClusterUnavailable):
         await cluster.ensure(all_of_them)  # the error is raised again, because the problem still exists
     assert list(rules(control_plane, namespace)) == ["good"], "the good one's are there, what another took back is swept"

@@ -72,7 +72,7 @@ def test_a_session_ends_with_its_container_though_its_agent_would_serve_on(fleet
     ended = fleet.see(held["id"], wait="30s")
     assert (ended["outcome"], ended["exit_code"]) == ("failed", 4), fleet.last_log()
     over = lambda: (pod := fleet.pod(held["worker"])) is None or pod["status"]["phase"] == "Failed"  # noqa: E731
-    eventually(over, 120, "its agent is told and leaves, or is ended")
+    eventually(over, 120, "its agent is directed to exit and exits, or is ended")
 
 
 # Images
@@ -82,10 +82,10 @@ def test_a_session_ends_with_its_container_though_its_agent_would_serve_on(fleet
 def test_an_image_beside_the_workers_that_cannot_be_pulled_keeps_it_from_being_warm(fleet_of: Made, pool: dict[str, Any]) -> None:
     fleet = fleet_of(pools={"beside": with_beside(pool, image="db:missing")})
 
-    def said() -> bool:
+    def printed() -> bool:
         return "db:missing" in (fleet.api("GET", "/v1/pools/beside").json["status"]["trouble"] or "")
 
-    eventually(said, 60, "the pool says what is missing")
+    eventually(printed, 60, "the pool shows what is missing")
     assert fleet.workers("warm") == []
 
 
@@ -98,11 +98,11 @@ def test_a_jobs_container_sees_no_token(fleet_of: Made) -> None:
     assert token_of(fleet, uid).startswith("eyJ"), "its agent has one, in the same pod"
     claim = fleet.claim("linux", command=["sh", "-c", f"mount; {TOKENS}"], wait="30s")
     assert fleet.see(claim["id"], wait="60s")["outcome"] == "completed"
-    said = fleet.api("GET", f"/v1/claims/{claim['id']}/output").raw.decode().splitlines()
-    mounts = [line for line in said if " on /run/" in line]
+    printed = fleet.api("GET", f"/v1/claims/{claim['id']}/output").raw.decode().splitlines()
+    mounts = [line for line in printed if " on /run/" in line]
     assert [line.split()[2] for line in mounts] == [names.SHARED_PATH], mounts
-    assert said[-1] == "looked"
-    assert not [line for line in said if line.startswith(("/run", "/proc"))]
+    assert printed[-1] == "looked"
+    assert not [line for line in printed if line.startswith(("/run", "/proc"))]
     assert fleet.kubelet.log_of(uid, "beside") == "looked\n"
 
 
@@ -143,5 +143,5 @@ def test_an_image_without_a_shell_finds_its_claim_in_a_file(fleet_of: Made, tmp_
     claim = fleet.claim("static", tenant="acme", **given, wait="30s")
     ended = fleet.see(claim["id"], wait="60s")
     assert (ended["outcome"], ended["exit_code"]) == ("failed", 6), fleet.last_log()
-    told = json.loads(fleet.api("GET", f"/v1/claims/{claim['id']}/output").raw)
-    assert told == {**given, "claim": claim["id"], "tenant": "acme", "fence": claim["fence"]}
+    reported = json.loads(fleet.api("GET", f"/v1/claims/{claim['id']}/output").raw)
+    assert reported == {**given, "claim": claim["id"], "tenant": "acme", "fence": claim["fence"]}

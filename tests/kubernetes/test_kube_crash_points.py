@@ -37,10 +37,12 @@ def test_a_replica_killed_in_the_middle_of_a_hand_over_costs_the_claim_nothing(
                 # P3: the pod has all marks, before the agent or the holder gets anything.
                 assert marks(fleet.pod(row["worker_id"])) == busy_marks(row)
                 assert (row["state"], row["offered"], gate.ran) == ("assigned", point == "handover.offered", 0)
-            told = fleet.api("POST", "/v1/claims", {**request, "wait": "40s"}, replica=1).json
-            assert (told["id"], told["state"], told["worker"]) == (row["id"], "active", row["worker_id"]), "the same worker"
+            answered = fleet.api("POST", "/v1/claims", {**request, "wait": "40s"}, replica=1).json
+            assert (answered["id"], answered["state"], answered["worker"]) == (row["id"], "active", row["worker_id"]), (
+                "the same worker"
+            )
             gate.open()
-            ended = fleet.see(told["id"], wait="60s", replica=1)
+            ended = fleet.see(answered["id"], wait="60s", replica=1)
             assert (ended["outcome"], ended["exit_code"], gate.ran) == ("failed", 6, 1), fleet.last_log()
             _restart(fleet, 0)
             eventually(lambda: _settled(fleet), 60, f"nothing is left after {point}")

@@ -49,8 +49,8 @@ class Place:
 
     def status(self, name: str = "linux") -> dict[str, Any]:
         """Returns the status, with its conditions by type."""
-        said = self.access.ask("GET", f"{self.path}/{name}")["status"]
-        return {**said, "conditions": {each["type"]: each for each in said["conditions"]}}
+        shown = self.access.ask("GET", f"{self.path}/{name}")["status"]
+        return {**shown, "conditions": {each["type"]: each for each in shown["conditions"]}}
 
     def events(self) -> list[str]:
         found = self.access.ask("GET", f"/api/v1/namespaces/{self.namespace}/events")["items"]
@@ -85,7 +85,7 @@ def pass_(store: PostgresStore, cluster: KubernetesCluster) -> Pass:
     return run
 
 
-async def test_an_object_says_that_it_could_not_be_checked_and_is_taken_when_it_can_be(
+async def test_an_object_shows_that_it_could_not_be_checked_and_is_accepted_when_it_can_be(
     place: Place, store: PostgresStore, cluster: KubernetesCluster, pass_: Pass, tmp_path: Path
 ) -> None:
     keys.make_authority(tmp_path)
@@ -93,10 +93,10 @@ async def test_an_object_says_that_it_could_not_be_checked_and_is_taken_when_it_
     with unreachable(tmp_path) as port, hooked(place.access, place.namespace, tmp_path, port):
         place.declare()
         assert any(isinstance(outcome, Failed) for outcome in await pass_())
-        said = place.status()["conditions"]
-        assert (said["Ready"]["status"], said["Degraded"]["status"]) == ("False", "True")
-        assert said["Degraded"]["reason"] == "Unchecked"
-        assert NAME in said["Degraded"]["message"], "it names the webhook"
+        shown = place.status()["conditions"]
+        assert (shown["Ready"]["status"], shown["Degraded"]["status"]) == ("False", "True")
+        assert shown["Degraded"]["reason"] == "Unchecked"
+        assert NAME in shown["Degraded"]["message"], "it names the webhook"
         assert await store.pools.get("linux") is None, "what was not checked is not made"
     await pass_()
     assert await store.pools.get("linux") is not None
@@ -149,7 +149,7 @@ async def test_a_refused_edit_of_a_live_pool_leaves_its_counts_revision_and_free
 # Events
 
 
-def told(ready: tuple[bool, str, str], degraded: tuple[bool, str, str]) -> PoolStatus:
+def a_status(ready: tuple[bool, str, str], degraded: tuple[bool, str, str]) -> PoolStatus:
     return PoolStatus(generation=1, conditions=(Condition("Ready", *ready), Condition("Degraded", *degraded)))
 
 
@@ -160,7 +160,7 @@ def counts(free: int) -> str:
 WELL = (False, "AsExpected", "")
 
 
-async def tell(cluster: KubernetesCluster, *statuses: PoolStatus) -> None:
+async def write_status(cluster: KubernetesCluster, *statuses: PoolStatus) -> None:
     objects = cluster.declarations
     assert objects is not None
     for status in statuses:
@@ -170,22 +170,22 @@ async def tell(cluster: KubernetesCluster, *statuses: PoolStatus) -> None:
 
 async def test_counts_alone_are_no_event(place: Place, store: PostgresStore, cluster: KubernetesCluster, pass_: Pass) -> None:
     place.declare()
-    await tell(cluster, *(told((False, "Starting", counts(free)), WELL) for free in range(9)))
+    await write_status(cluster, *(a_status((False, "Starting", counts(free)), WELL) for free in range(9)))
     assert place.status()["conditions"]["Ready"]["message"] == counts(8), "the condition itself is up to date"
     assert place.events() == ["Starting"]
-    await tell(cluster, told((True, "WarmTargetMet", counts(9)), WELL))
+    await write_status(cluster, a_status((True, "WarmTargetMet", counts(9)), WELL))
     assert place.events() == ["Starting", "WarmTargetMet"]
 
 
-async def test_a_pool_that_comes_and_goes_with_its_load_says_so_once_in_a_while(
+async def test_a_pool_that_is_ready_on_and_off_posts_an_event_once_in_a_while(
     place: Place, store: PostgresStore, cluster: KubernetesCluster, pass_: Pass, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.declare()
-    flapping = [told((False, "Starting", counts(3)), WELL), told((True, "WarmTargetMet", counts(9)), WELL)] * 5
-    await tell(cluster, *flapping)
+    flapping = [a_status((False, "Starting", counts(3)), WELL), a_status((True, "WarmTargetMet", counts(9)), WELL)] * 5
+    await write_status(cluster, *flapping)
     assert place.events() == ["Starting", "WarmTargetMet"]
     monkeypatch.setattr(adapter, "AGAIN", 0.0)
-    await tell(cluster, flapping[0])
+    await write_status(cluster, flapping[0])
     assert place.events() == ["Starting", "WarmTargetMet", "Starting"]
 
 
@@ -201,13 +201,13 @@ async def test_another_trouble_is_an_event_and_the_same_on_other_workers_is_not(
 
     place.declare()
     starting = (True, "WarmTargetMet", "")
-    await tell(cluster, *(told(starting, (True, "SpawnsFail", trouble)) for trouble in troubles))
+    await write_status(cluster, *(a_status(starting, (True, "SpawnsFail", trouble)) for trouble in troubles))
     assert place.status()["conditions"]["Degraded"]["message"] == troubles[-1]
     assert place.events() == ["SpawnsFail", "SpawnsFail"]
-    await tell(cluster, told(starting, WELL))
+    await write_status(cluster, a_status(starting, WELL))
     assert place.events() == ["SpawnsFail", "SpawnsFail", "AsExpected"]
     edits = [f"pod.spec.containers[0].{field}: Required value" for field in ("image", "name")]
-    await tell(cluster, *(told(starting, (True, "Refused", edit)) for edit in edits))
+    await write_status(cluster, *(a_status(starting, (True, "Refused", edit)) for edit in edits))
     assert place.events()[3:] == ["Refused", "Refused"]
 
 

@@ -27,8 +27,8 @@ def begin(folder: Path, *arguments: str, **env: str) -> subprocess.Popen[str]:
 @pytest.mark.timeout(400)
 def test_the_demo_counts_nothing_wrong_and_leaves_nothing(folder: Path) -> None:
     want_binaries()
-    said = counts_nothing_wrong(begin(folder, "--calm", "3"), folder, steps=8, within=380)
-    assert "drained" in said
+    printed = counts_nothing_wrong(begin(folder, "--calm", "3"), folder, steps=8, within=380)
+    assert "drained" in printed
 
 
 @pytest.mark.parametrize("step", ["1  A cluster starts", "3  Jobs and sessions flow"])
@@ -37,10 +37,10 @@ def test_an_interrupted_demo_leaves_nothing(folder: Path, step: str) -> None:
     leaves_nothing_when_interrupted(begin(folder), folder, step)
 
 
-def test_without_a_control_plane_it_says_what_to_do_and_starts_nothing(folder: Path) -> None:
+def test_without_a_control_plane_the_demo_prints_what_to_do_and_starts_nothing(folder: Path) -> None:
     demo = begin(folder, KUBEBUILDER_ASSETS="", HOLDFAST_KUBE_CACHE=str(folder / "empty"))
-    said, _ = demo.communicate(timeout=300)
+    printed, _ = demo.communicate(timeout=300)
     assert demo.returncode == 1
-    assert "run `make kube`" in said
-    assert len(said.splitlines()) == 1
+    assert "run `make kube`" in printed
+    assert len(printed.splitlines()) == 1
     assert not left(folder)

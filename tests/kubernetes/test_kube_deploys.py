@@ -56,13 +56,13 @@ def test_a_rolling_restart_touches_no_worker_and_fails_no_claim(fleet_of: Made, 
     assert not fleet.sql("SELECT id, how FROM holdfast.claim WHERE how NOT IN ('result', 'death')")
 
 
-def test_a_replica_that_is_told_to_stop_takes_its_leave(fleet_of: Made) -> None:
+def test_a_replica_that_gets_sigterm_releases_its_terms(fleet_of: Made) -> None:
     """So another replica takes its duties at once, and not when its terms expire."""
     fleet = fleet_of()
-    leaves = eventually(lambda: [holder_of(fleet, "converge")], 30, "somebody does it")[0]
+    leaves = eventually(lambda: [holder_of(fleet, "converge")], 30, "a replica has the duty")[0]
     pid = fleet.replicas[leaves].pid
     fleet.signal(leaves, signal.SIGTERM)
     fleet.replicas[leaves].wait(300)
     assert fleet.sql("SELECT stopped_at FROM holdfast.replica WHERE pid = $1", pid)[0]["stopped_at"]
     left = "SELECT t.duty FROM holdfast.term t JOIN holdfast.replica r ON r.id = t.holder WHERE r.pid = $1 AND until > now()"
-    assert not fleet.sql(left, pid), "nobody has to wait for what it held"
+    assert not fleet.sql(left, pid), "its terms are free at once"

@@ -111,9 +111,9 @@ class Deaf:
         return content
 
 
-@pytest.mark.parametrize(("about", "other", "word"), [(RIGHTS, BOUNDS, "endless"), (BOUNDS, RIGHTS, "create pods")])
-def test_what_cannot_be_asked_is_said_and_hides_nothing_else(about: str, other: str, word: str) -> None:
+@pytest.mark.parametrize(("about", "other", "expected"), [(RIGHTS, BOUNDS, "endless"), (BOUNDS, RIGHTS, "create pods")])
+def test_what_cannot_be_read_is_reported_and_hides_nothing_else(about: str, other: str, expected: str) -> None:
     found = {each.name: each for each in asyncio.run(diagnose(Deaf(about), "space", "one", []))}
     assert not found[about].ok
     assert "503" in found[about].detail
-    assert word in found[other].detail
+    assert expected in found[other].detail

@@ -23,14 +23,14 @@ def test_a_duty_that_failed_is_taken_up_again_and_its_last_success_moves_only_wi
     fleet.warm(1, within=90)
     claim = fleet.claim("notebook", tenant="acme", wait="60s")
     plane.stop_apiserver()
-    eventually(lambda: term(fleet)["failure"], 40, "a pass that could not read says so")
+    eventually(lambda: term(fleet)["failure"], 40, "a pass that could not read stores its failure")
     failed = term(fleet)
     release(fleet, claim)
     eventually(lambda: term(fleet)["skips"] > failed["skips"], 40, "another one is skipped, and counted")
     assert term(fleet)["success_at"] == failed["success_at"], "that was no success"
     # Every replica exports the value from the database, and an alert uses it.
     eventually(lambda: abs(metric(fleet, LAST_SUCCESS) / 2 - failed["success_at"].timestamp()) < 0.01, 20, "the gauge stands")
-    assert term(fleet)["holder"] == failed["holder"], "nobody can do better, so nobody takes it over"
+    assert term(fleet)["holder"] == failed["holder"], "no other replica can do better, so none takes it over"
     back = time.time()
     plane.start_apiserver()
     eventually(lambda: metric(fleet, LAST_SUCCESS) / 2 > back, 60, "the same duty succeeds again")

@@ -17,7 +17,7 @@ Make = Callable[..., Any]
 REPAIRED = 15  # seconds, the limit of P3 after the death of a replica
 
 
-def test_busy_pods_are_protected_free_ones_are_not_and_the_eviction_api_tells_them_apart(
+def test_busy_pods_are_protected_free_ones_are_not_and_the_eviction_api_distinguishes_them(
     control_plane: Access, namespace: str, make_nodes: Make, tmp_path: Path
 ) -> None:
     gate = Gate(tmp_path)

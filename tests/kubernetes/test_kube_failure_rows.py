@@ -26,7 +26,9 @@ SUSPECTS = "holdfast_workers_suspect"
 # Silent agents
 
 
-def test_a_silent_worker_is_suspect_gets_no_claim_and_keeps_its_own_until_it_speaks_again(fleet_of: Made, tmp_path: Path) -> None:
+def test_a_silent_worker_is_suspect_gets_no_claim_and_keeps_its_own_until_it_reports_again(
+    fleet_of: Made, tmp_path: Path
+) -> None:
     fleet = fleet_of(pools={"linux": jobs(warm=1, max=2), "notebook": sessions()})
     gate = Gate(tmp_path)
     fleet.warm(2, within=90)
@@ -48,7 +50,7 @@ def test_a_silent_worker_is_suspect_gets_no_claim_and_keeps_its_own_until_it_spe
     pod = fleet.pod(held["worker"])
     assert (fleet.see(held["id"])["state"], marks(pod)) == ("active", busy_marks(held)), "silence ends nothing"
     waits = fleet.claim("linux", command=gate.job(), wait="0s")
-    always(lambda: fleet.see(waits["id"])["state"] == "waiting", 5, "rather nobody than one who is silent")
+    always(lambda: fleet.see(waits["id"])["state"] == "waiting", 5, "a silent worker gets no claim")
     send(agents, signal.SIGCONT)
     served = fleet.see(waits["id"], wait="60s", until="active")
     assert (served["state"], served["worker"]) == ("active", free), fleet.last_log()
@@ -56,7 +58,7 @@ def test_a_silent_worker_is_suspect_gets_no_claim_and_keeps_its_own_until_it_spe
     assert get(held["endpoint"], held["credential"]) == 200
     after = fleet.see(held["id"])
     assert (after["state"], after["fence"], after["attempts"]) == ("active", held["fence"], 1)
-    eventually(lambda: metric(fleet, SUSPECTS) == 0, 15 + SLACK, "nobody is called any more")
+    eventually(lambda: metric(fleet, SUSPECTS) == 0, 15 + SLACK, "no alert is raised any more")
     gate.open()
 
 
@@ -83,7 +85,7 @@ def test_an_activation_that_hangs_retires_its_worker_and_another_gets_the_claim(
     assert marks(fleet.pod(active["worker"])) == busy_marks(active)
     assert get(active["endpoint"], active["credential"]) == 200
     assert worker(fleet, hung)["state"] in ("retiring", "gone")
-    eventually(lambda: fleet.pod(hung) is None, 30 + SLACK, "its pod goes, though its agent hears no SIGTERM")
+    eventually(lambda: fleet.pod(hung) is None, 30 + SLACK, "its pod goes, although its agent ignores SIGTERM")
     assert fleet.see(claim["id"])["state"] == "active"
 
 
@@ -110,7 +112,7 @@ def reasons(fleet: KubeFleet, kind: str, worker_: str) -> list[str]:
 # Creations with an unknown outcome
 
 
-def test_a_creation_whose_outcome_nobody_knows_is_looked_up_by_its_name_and_makes_one_pod(
+def test_a_creation_of_unknown_outcome_is_looked_up_by_its_name_and_makes_one_pod(
     control_plane: Access, namespace: str, fleet_of: Made, tmp_path: Path
 ) -> None:
     """The first try of each pod fails: once before it was stored, twice after. No watch and no agent reports the pods."""

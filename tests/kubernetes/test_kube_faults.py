@@ -47,8 +47,12 @@ def test_the_api_server_away_for_30_s_under_load_ends_nothing(
             time.sleep(1)
         assert skips(fleet) > skipped, "passes that could not read are counted"
         own_control_plane.start_apiserver()
-        told = fleet.see(bare["id"], wait="60s", until="active")
-        eventually(lambda: marks(fleet.pod(told["worker"])) == busy_marks(told), 5 + 25, "who was told `protected: false` has it")
+        active = fleet.see(bare["id"], wait="60s", until="active")
+        eventually(
+            lambda: marks(fleet.pod(active["worker"])) == busy_marks(active),
+            5 + 25,
+            "the worker of a claim with `protected: false` has its protection",
+        )
         before = len(ids)
         eventually(lambda: len(ids) > before + 3, 90, "claims flow again")
     gate.open()

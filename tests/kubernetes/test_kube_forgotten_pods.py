@@ -18,7 +18,7 @@ SLACK = 25.0  # seconds in addition to the limits of the failure table, because 
 GRACE = 45.0  # seconds; the row of a younger pod may not be stored yet
 QUARANTINED = "holdfast_quarantined_total"
 SUSPECTS = "holdfast_workers_suspect"
-NOBODY = "http://127.0.0.1:9"
+NO_SERVER = "http://127.0.0.1:9"
 AHEAD = 32  # how far a sequence may be ahead of its last value after a crash
 
 
@@ -31,7 +31,7 @@ def test_a_pod_without_a_row_is_deleted_after_its_grace_but_not_if_it_is_busy_or
     known = next(each["id"] for each in fleet.workers("warm") if each["pool"] == "linux")
     copy(fleet, known, "w-linux-idle")
     copy(fleet, known, "w-linux-stamped", busy_marks(past))
-    copy(fleet, known, "w-linux-old", {names.EPOCH: "0"}, servers=NOBODY)  # so that its agent cannot report that it is free
+    copy(fleet, known, "w-linux-old", {names.EPOCH: "0"}, servers=NO_SERVER)  # so that its agent cannot report that it is free
     _forget_session(fleet, held)
     fleet.sql("DELETE FROM holdfast.worker WHERE id = $1", known)
     idle, stay = ("w-linux-idle", known), ("w-linux-stamped", "w-linux-old", held["worker"])
@@ -41,9 +41,9 @@ def test_a_pod_without_a_row_is_deleted_after_its_grace_but_not_if_it_is_busy_or
     )
     uids = {name: shown(fleet, name)["metadata"]["uid"] for name in stay}
     fleet.kubelet.pause()  # so that pods that are being deleted can be read
-    eventually(lambda: all_told_to_end(fleet, idle), 60 + SLACK, "those that are idle are told to end")
+    eventually(lambda: all_terminating(fleet, idle), 60 + SLACK, "the idle ones get SIGTERM")
     assert GRACE - 2 <= lived(fleet, "w-linux-idle") <= 60 + SLACK, "its row might have been on its way"
-    eventually(lambda: all(quarantined(fleet, name) for name in stay), 60 + SLACK, "the others are said aloud")
+    eventually(lambda: all(quarantined(fleet, name) for name in stay), 60 + SLACK, "the others are quarantined")
     assert metric(fleet, QUARANTINED) >= len(stay)
     fleet.kubelet.resume()
     eventually(lambda: not any(fleet.pod(name) for name in idle), 30 + SLACK, "nothing of them is left")
@@ -75,8 +75,8 @@ def copy(fleet: KubeFleet, of: str, name: str, more: dict[str, str | None] | Non
 
 def _forget_session(fleet: KubeFleet, held: dict[str, Any]) -> None:
     """Removes the row and the stamp, so that only the agent's report is left."""
-    says = "SELECT 1 FROM holdfast.pulse WHERE worker_id = $1 AND claim_id IS NOT NULL"
-    eventually(lambda: fleet.sql(says, held["worker"]), 20, "its agent's word is stored")
+    reported_claim = "SELECT 1 FROM holdfast.heartbeat WHERE worker_id = $1 AND claim_id IS NOT NULL"
+    eventually(lambda: fleet.sql(reported_claim, held["worker"]), 20, "its agent's report is stored")
     fleet.sql("DELETE FROM holdfast.worker WHERE id = $1", held["worker"])
     fleet.sql("DELETE FROM holdfast.claim WHERE id = $1", held["id"])
     write(fleet, held["worker"], FREE_MARKS | {names.STAMPED_AT: None})
@@ -98,7 +98,7 @@ def ending(fleet: KubeFleet, name: str) -> bool:
     return "deletionTimestamp" in shown(fleet, name)["metadata"]
 
 
-def all_told_to_end(fleet: KubeFleet, pods: tuple[str, ...]) -> bool:
+def all_terminating(fleet: KubeFleet, pods: tuple[str, ...]) -> bool:
     braked = fleet.sql("SELECT brake_reason FROM holdfast.installation WHERE brake_tripped_at IS NOT NULL")
     assert not braked, braked
     return all(ending(fleet, name) for name in pods)
@@ -143,7 +143,7 @@ def test_a_restored_database_is_noticed_by_the_mark_alone_and_a_pod_that_it_does
     assert (pod["metadata"]["uid"], marks(pod), ending(fleet, job["worker"])) == (uid, busy_marks(job), False), "and not reaped"
     assert worker(fleet, free["id"])["uid"] == free["uid"]
     # Decision 0015: the agent has left its job, so its silence must not alert a person.
-    eventually(lambda: metric(fleet, SUSPECTS) == 0, 15 + SLACK, "nobody is suspect")
+    eventually(lambda: metric(fleet, SUSPECTS) == 0, 15 + SLACK, "no worker is suspect")
     gate.open()
     ended = fleet.see(job["id"], wait="60s")
     assert (ended["outcome"], ended["exit_code"], gate.ran) == ("failed", 7, 1), fleet.last_log()

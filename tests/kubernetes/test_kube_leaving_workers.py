@@ -65,7 +65,7 @@ def _next(free: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("leaving", ["terminating", "cordoned"])
-def test_no_claim_lands_on_a_leaving_worker_though_nobody_has_noted_that_it_leaves(
+def test_no_claim_is_given_to_a_leaving_worker_though_its_row_does_not_show_that_it_leaves(
     leaving: str, control_plane: Access, namespace: str, make_nodes: Make
 ) -> None:
     """The replica that hands over checks the worker in every path and protection mode. It may be the first to know."""
@@ -108,11 +108,11 @@ def _cordon_and_see(access: Access, node: str) -> None:
     """Cordons a node, and waits a second so that watchers of nodes receive it."""
     before = access.ask("GET", "/api/v1/nodes")["metadata"]["resourceVersion"]
     access.kubectl("cordon", node)
-    heard = access.ask("GET", f"/api/v1/nodes?watch=1&timeoutSeconds=1&resourceVersion={before}")
-    assert node in [event["object"]["metadata"]["name"] for event in heard if event["object"]["spec"].get("unschedulable")]
+    received = access.ask("GET", f"/api/v1/nodes?watch=1&timeoutSeconds=1&resourceVersion={before}")
+    assert node in [event["object"]["metadata"]["name"] for event in received if event["object"]["spec"].get("unschedulable")]
 
 
-def test_a_free_session_worker_is_gone_soon_though_its_server_does_not_hear_sigterm(
+def test_a_free_session_worker_is_gone_soon_though_its_server_ignores_sigterm(
     control_plane: Access, namespace: str, make_nodes: Make
 ) -> None:
     """An hour of grace is for holders. A free worker must not use its node or its pool's slot for that long."""

@@ -59,10 +59,10 @@ def test_a_session_is_served_through_its_sidecar_and_parked_for_its_tenant(fleet
 def test_a_claims_command_runs_in_an_unmodified_image_and_its_status_is_the_result(fleet_of: Made) -> None:
     fleet = fleet_of(pools={"linux": job(warm=2)})
     fleet.warm(2, within=60)
-    said = fleet.claim("linux", command=["sh", "-c", "echo $GREETING from $HOLDFAST_CLAIM; exit 3"], env={"GREETING": "hello"})
-    ended = fleet.see(said["id"], wait="60s")
+    asked = fleet.claim("linux", command=["sh", "-c", "echo $GREETING from $HOLDFAST_CLAIM; exit 3"], env={"GREETING": "hello"})
+    ended = fleet.see(asked["id"], wait="60s")
     assert (ended["outcome"], ended["exit_code"], ended["protected"]) == ("failed", 3, True), fleet.last_log()
-    output = fleet.api("GET", f"/v1/claims/{said['id']}/output").raw
-    assert output == f"hello from {said['id']}\n".encode()
+    output = fleet.api("GET", f"/v1/claims/{asked['id']}/output").raw
+    assert output == f"hello from {asked['id']}\n".encode()
     fleet.warm(2, within=60)
     eventually(lambda: ended["worker"] not in [each["id"] for each in fleet.workers()], 30, "its slot is free")

@@ -6,7 +6,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from forged_tokens import said, signed_again
+from forged_tokens import content, signed_again
 from kube_fleet import KubeFleet, Made, job
 from kube_stage import KubeStage
 
@@ -55,7 +55,7 @@ def test_a_foreign_pod_with_our_labels_but_no_installation_is_left_alone(fleet_o
     found = fleet.pod("w-linux-foreign")
     assert found is not None
     assert "deletionTimestamp" not in found["metadata"]
-    assert found["metadata"]["labels"] == labels, "nobody has written to it"
+    assert found["metadata"]["labels"] == labels, "it was not changed"
 
 
 def register(fleet: KubeFleet, worker: str, uid: str, token: str) -> int:
@@ -84,7 +84,7 @@ def test_only_the_workers_own_pod_can_register_as_it(fleet_of: Made) -> None:
     assert register(fleet, second["id"], pods[second["id"]]["metadata"]["uid"], mine) == 401, "another worker's name"
     assert register(fleet, first["id"], "another", mine) == 401, "another pod's UID"
     assert register(fleet, first["id"], uid, token(second)) == 401, "another pod's token"
-    assert register(fleet, first["id"], uid, token(first, audience="vault")) == 401, "meant for somebody else"
+    assert register(fleet, first["id"], uid, token(first, audience="vault")) == 401, "meant for another audience"
     assert register(fleet, first["id"], uid, mine[:-4] + "AAAA") == 401, "forged"
     assert register(fleet, first["id"], uid, fleet.access.token) == 401, "an admin of the cluster is no worker"
     _nor_with_a_token_that_has_expired(fleet, first["id"], uid, mine)
@@ -92,7 +92,7 @@ def test_only_the_workers_own_pod_can_register_as_it(fleet_of: Made) -> None:
 
 def _nor_with_a_token_that_has_expired(fleet: KubeFleet, worker: str, uid: str, mine: str) -> None:
     """The API server signed both tokens, and only the times differ."""
-    hour, then = 3600, said(mine)
+    hour, then = 3600, content(mine)
     times = {key: then[key] - hour for key in ("iat", "nbf", "exp")}
     assert times["exp"] < time.time() - 60, "more than what clocks may differ by"
     assert register(fleet, worker, uid, signed_again(fleet.access, mine, **times)) == 401, "expired"

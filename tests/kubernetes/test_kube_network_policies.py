@@ -21,9 +21,9 @@ def test_workers_have_a_constant_base_policy_and_a_control_channel_that_a_seal_c
     base, control = before[f"holdfast-{fleet.install}-base"], before[f"holdfast-{fleet.install}-control"]
     (session,) = (spec for name, spec in before.items() if name.endswith("-ingress"))
     assert base["podSelector"] == {"matchLabels": {"holdfast.dev/install": fleet.install}}, (
-        "constant: no claim changes who it selects"
+        "constant: no claim changes which pods it selects"
     )
-    assert (base["policyTypes"], base.get("ingress", [])) == (["Ingress", "Egress"], []), "nobody comes in"
+    assert (base["policyTypes"], base.get("ingress", [])) == (["Ingress", "Egress"], []), "no ingress"
     dns, public = base["egress"]
     assert dns["ports"] == [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
     anywhere, four, six = dns["to"]

@@ -14,7 +14,7 @@ TAKE_OVER = 15  # seconds, if the replica that should have ended it died
 SLACK = 30  # seconds, because kubelets are slow on a busy machine
 PARKED = """
 SELECT w.parked_since, u.beat_heard > w.parked_heard AS heard_since FROM holdfast.worker w
-LEFT JOIN holdfast.pulse u ON u.worker_id = w.id WHERE w.id = $1 AND w.state = 'parked'
+LEFT JOIN holdfast.heartbeat u ON u.worker_id = w.id WHERE w.id = $1 AND w.state = 'parked'
 """
 
 
@@ -42,12 +42,12 @@ def _not_renewed_by_polls(fleet: KubeFleet) -> None:
     assert late.status == 409
     eventually(over, TTL + BOUND + SLACK, "its time is over")
     assert len({each["parked_since"] for each in seen}) == 1, "nothing moves it"
-    assert any(each["heard_since"] for each in seen), "though its agent was heard"
-    gone = eventually(lambda: retired(fleet, claim["worker"]), 5, "it is said why")
+    assert any(each["heard_since"] for each in seen), "although its agent reported"
+    gone = eventually(lambda: retired(fleet, claim["worker"]), 5, "the reason is stored")
     assert gone["reason"] == "parked past its TTL"
     assert gone["after"] >= TTL, "not before"
     assert gone["after"] <= TTL + BOUND + SLACK
-    eventually(lambda: ending(fleet, claim["worker"]), SLACK, "and its pod is told to end")
+    eventually(lambda: ending(fleet, claim["worker"]), SLACK, "and its pod gets SIGTERM")
 
 
 def _slow_activation_is_left_alone(fleet: KubeFleet, claim: str) -> None:
@@ -116,15 +116,15 @@ def _the_parked_are_no_demand(fleet: KubeFleet) -> None:
     fleet.warm(3, within=90)
     eventually(lambda: placeholders(fleet) == 1, 60, "a placeholder")
 
-    def as_said() -> bool:
+    def as_wanted() -> bool:
         assert len(states(fleet, "chain", "warm", "spawning")) == 2, states(fleet, "chain")
         assert len(states(fleet, "chain", "parked")) == 2
         return placeholders(fleet) == 1
 
-    eventually(as_said, 60, "warm workers as the pool says")
+    eventually(as_wanted, 60, "as many warm workers as the pool wants")
     passes = "SELECT success_at FROM holdfast.term WHERE duty = 'scale'"
     before = fleet.sql(passes)
-    always(as_said, 6, "and no more of them")
+    always(as_wanted, 6, "and no more of them")
     assert fleet.sql(passes) != before, "though the duty ran"
 
 

@@ -59,14 +59,14 @@ def test_a_pool_belongs_to_its_object_and_is_frozen_through_the_api(fleet: KubeF
         conditions = {c["type"]: c for c in (declared(fleet, "linux") or {})["status"]["conditions"]}
         return conditions["Frozen"]["status"] == "True" and conditions["Frozen"]["message"]
 
-    assert eventually(frozen, 30, "its object says so") == "looking into it"
+    assert eventually(frozen, 30, "its object shows it") == "looking into it"
     assert fleet.api("POST", "/v1/pools/linux/thaw", {}).status == 200
     fleet.access.kubectl("-n", fleet.namespace, "scale", "wp", "linux", "--replicas=3")
     fleet.warm(3, within=60)
     assert eventually(lambda: (declared(fleet, "linux") or {})["status"]["free"] == 3, 30, "its status counts them")
 
 
-def test_a_template_that_the_api_server_refuses_is_told_by_its_object(fleet: KubeFleet) -> None:
+def test_a_template_that_the_api_server_refuses_shows_in_its_objects_status(fleet: KubeFleet) -> None:
     bad = job(warm=1)
     bad["pod"]["spec"]["containers"][0]["image"] = ""
     declare(fleet, "linux", bad)
@@ -77,7 +77,7 @@ def test_a_template_that_the_api_server_refuses_is_told_by_its_object(fleet: Kub
         conditions = {c["type"]: c for c in (declared(fleet, name) or {}).get("status", {}).get("conditions", [])}
         return conditions.get("Ready", {}).get("reason") == "Refused" and conditions["Ready"]["message"]
 
-    assert "pod.spec.containers[0].image" in eventually(lambda: refused("linux"), 30, "its object says why")
+    assert "pod.spec.containers[0].image" in eventually(lambda: refused("linux"), 30, "its object shows why")
     assert "network.egress[0].too: unknown field" in eventually(lambda: refused("leaky"), 30, "and the other's")
     assert fleet.api("GET", "/v1/pools").json["items"] == []
     events = fleet.access.kubectl("-n", fleet.namespace, "get", "events", "--field-selector=involvedObject.kind=WorkerPool")

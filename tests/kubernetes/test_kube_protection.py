@@ -18,7 +18,7 @@ Make = Callable[..., Any]
 A_FEW_SECONDS = 10  # three tries of one second each, on a busy machine
 
 
-def test_one_write_protects_and_an_api_server_that_does_not_answer_holds_nobody_up(
+def test_one_write_protects_and_an_api_server_that_does_not_answer_delays_no_other_claim(
     own_control_plane: ControlPlane, make_namespace: Make, make_nodes: Make, tmp_path: Path
 ) -> None:
     plane, namespace = own_control_plane, make_namespace(own_control_plane)
@@ -57,8 +57,8 @@ def _told_when_it_could_not_be_protected(plane: ControlPlane, fleet: KubeFleet, 
         claim = fleet.claim("linux", command=gate.job(), wait="30s")
         assert not deadline.over()
         assert (claim["state"], claim["protected"]) == ("active", False), fleet.last_log()
-        said = fleet.api("GET", f"/v1/events?claim={claim['id']}").json["items"]
-        assert "claim.unprotected" in [event["kind"] for event in said]
+        events = fleet.api("GET", f"/v1/events?claim={claim['id']}").json["items"]
+        assert "claim.unprotected" in [event["kind"] for event in events]
         assert metric(fleet, 'holdfast_handover_unprotected_total{pool="linux"}') == unprotected + 1
     finally:
         plane.resume_apiserver()

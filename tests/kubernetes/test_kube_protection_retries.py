@@ -24,7 +24,9 @@ def fleet(flaky: FlakyApi, fleet_of: Made) -> KubeFleet:
     return made
 
 
-def test_a_protection_is_tried_three_times_and_then_the_holder_is_told(fleet: KubeFleet, flaky: FlakyApi, tmp_path: Path) -> None:
+def test_a_protection_is_tried_three_times_and_then_the_claim_is_marked_unprotected(
+    fleet: KubeFleet, flaky: FlakyApi, tmp_path: Path
+) -> None:
     gate = Gate(tmp_path)
     _the_second_try_succeeds(fleet, flaky, gate)
     _after_the_third_it_is_told_and_repaired(fleet, flaky, gate)

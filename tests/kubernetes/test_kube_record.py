@@ -24,7 +24,7 @@ async def test_a_pod_that_is_kept_for_its_output_holds_up_no_drain(
         await reaches(cluster, "w-1", "ended")
         before = pods.get("w-1")
         assert before is not None
-        assert names.FINALIZER in before["metadata"]["finalizers"], "nobody has said yet that its end is recorded"
+        assert names.FINALIZER in before["metadata"]["finalizers"], "its end is not recorded yet"
         for _ in range(2):
             await cluster.forget("w-1", made.uid)
             kept = pods.get("w-1")

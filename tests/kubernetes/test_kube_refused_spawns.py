@@ -15,15 +15,15 @@ BACKOFF = 2.0  # seconds after the first refusal; it doubles
 LOOKED_AT = 5.0  # seconds after which a duty checks a row without a pod
 
 
-def trouble(fleet: KubeFleet, pool: str, word: str) -> str:
+def trouble(fleet: KubeFleet, pool: str, text: str) -> str:
     def look() -> Any:
-        said = fleet.api("GET", f"/v1/pools/{pool}").json["status"]["trouble"]
-        return said if said and word in said else None
+        shown = fleet.api("GET", f"/v1/pools/{pool}").json["status"]["trouble"]
+        return shown if shown and text in shown else None
 
-    return str(eventually(look, 60, f"{pool} says {word}"))
+    return str(eventually(look, 60, f"{pool} shows {text}"))
 
 
-def test_a_spawn_beyond_the_quota_gives_its_slot_back_and_the_pool_says_why(fleet_of: Made) -> None:
+def test_a_spawn_beyond_the_quota_gives_its_slot_back_and_the_pool_shows_why(fleet_of: Made) -> None:
     fleet = fleet_of()
     quota = {"metadata": {"name": "two"}, "spec": {"hard": {"pods": "2"}}}
     path = f"/api/v1/namespaces/{fleet.namespace}/resourcequotas"
@@ -68,8 +68,8 @@ def test_a_limit_range_that_came_later_refuses_a_spawn_and_the_pool_recovers_whe
     with limited(fleet, sized(large)["pod"], memory="1Gi"):
         held = fleet.claim("linux", command=["true"], wait="30s")
         assert held["protected"], "what is there can be stamped"
-        said = trouble(fleet, "linux", "maximum memory usage per Container is 1Gi")
-        assert said.startswith("limit: ")
+        shown = trouble(fleet, "linux", "maximum memory usage per Container is 1Gi")
+        assert shown.startswith("limit: ")
         assert fleet.see(held["id"], wait="60s")["outcome"] == "completed", "and runs"
         _slots_come_back_at_once_and_tries_get_rarer(fleet)
     fleet.warm(1, within=90)
@@ -99,14 +99,14 @@ def _slots_come_back_at_once_and_tries_get_rarer(fleet: KubeFleet) -> None:
     """
     eventually(lambda: len(fleet.sql(lives)) >= 3, 60, "it tries again, and again")
     tries = fleet.sql(lives)
-    assert max(each["until"] - each["since"] for each in tries) < LOOKED_AT, "given back before anybody else would look"
+    assert max(each["until"] - each["since"] for each in tries) < LOOKED_AT, "given back before any pass would look"
     first, second = [after["since"] - before["until"] for before, after in pairwise(tries[:3])]
     assert (first >= BACKOFF, second >= 2 * BACKOFF) == (True, True), (first, second)
     assert fleet.workers() == [], "no slot is taken without a pod"
     assert metric(fleet, 'holdfast_spawn_failures_total{reason="limit"}') >= 3
 
 
-def test_unschedulable_and_missing_images_are_said_while_they_last(fleet_of: Made) -> None:
+def test_unschedulable_and_missing_images_are_shown_while_they_last(fleet_of: Made) -> None:
     missing = job(startTimeout="20s")
     missing["pod"]["spec"]["containers"][0]["image"] = "work:missing"
     huge = sized({"requests": {"cpu": "1000"}, "limits": {"cpu": "1000"}})

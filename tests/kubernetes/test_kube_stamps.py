@@ -56,7 +56,7 @@ def _labels_do_not_count(fleet: KubeFleet, gate: Gate) -> None:
     assert first["state"] == "active", "forged labels take nothing of its cap"
     second = fleet.claim("linux", tenant="acme", command=gate.job(), wait="0s")
     write(fleet, first["worker"], {names.OWNER: "somebody-else"})
-    always(lambda: fleet.see(second["id"])["state"] == "waiting", 4, "its cap holds, whatever the label says")
+    always(lambda: fleet.see(second["id"])["state"] == "waiting", 4, "its cap holds, whatever the label is")
     gate.open()
     assert fleet.see(first["id"], wait="30s")["outcome"] == "completed"
     assert fleet.see(second["id"], wait="60s")["outcome"] == "completed"
@@ -100,13 +100,13 @@ def test_a_stamped_worker_whose_agent_holds_what_we_do_not_know_is_not_ended(
         fleet.warm(1, within=90)
         held = fleet.claim("notebook", tenant="acme", wait="30s")
         assert held["state"] == "active", fleet.last_log()
-        says = "SELECT 1 FROM holdfast.pulse WHERE worker_id = $1 AND claim_id IS NOT NULL"
-        eventually(lambda: fleet.sql(says, held["worker"]), 20, "its agent's word is stored")
+        reported_claim = "SELECT 1 FROM holdfast.heartbeat WHERE worker_id = $1 AND claim_id IS NOT NULL"
+        eventually(lambda: fleet.sql(reported_claim, held["worker"]), 20, "its agent's report is stored")
         # The claim is deleted while the session works. Row and claim look free, but stamp and agent do not.
         fleet.sql("DELETE FROM holdfast.claim WHERE id = $1", held["id"])
         forget = "UPDATE holdfast.worker SET state = 'warm', claim_id = NULL, held_from = NULL, tenant = NULL, delivered = false,"
         fleet.sql(f"{forget} state_heard = state_heard - interval '2 min' WHERE id = $1", held["worker"])
-        eventually(lambda: worker(fleet, held["worker"])["suspect"], 30, "it is said aloud")
+        eventually(lambda: worker(fleet, held["worker"])["suspect"], 30, "it is suspect")
         passed = "SELECT success_at FROM holdfast.term WHERE duty = 'converge'"
         before = eventually(lambda: fleet.sql(passed)[0]["success_at"], 40, "a first pass")
 
@@ -118,8 +118,8 @@ def test_a_stamped_worker_whose_agent_holds_what_we_do_not_know_is_not_ended(
             assert marks(pod) == busy_marks(held), "its agent works: it needs its protection"
             return get(held["endpoint"], held["credential"]) == 200
 
-        always(untouched, 20, "the session that nobody knows of goes on")
+        always(untouched, 20, "the session without a row goes on")
         assert fleet.sql(passed)[0]["success_at"] > before
         other = fleet.claim("notebook", tenant="globex", wait="60s")
         assert other["state"] == "active"
-        assert other["worker"] != held["worker"], "nobody else is given it"
+        assert other["worker"] != held["worker"], "no other tenant gets it"

@@ -47,7 +47,7 @@ def _every_replica_in_turn(fleet: KubeFleet) -> None:
         fleet.start(n)
         back(fleet, n)
     unheard = """
-    SELECT w.id FROM holdfast.worker w LEFT JOIN holdfast.pulse p ON p.worker_id = w.id AND p.beat_heard > $1
+    SELECT w.id FROM holdfast.worker w LEFT JOIN holdfast.heartbeat p ON p.worker_id = w.id AND p.beat_heard > $1
     WHERE w.state <> 'gone' AND p.worker_id IS NULL
     """
     eventually(lambda: not fleet.sql(unheard, asked), 60, "every agent has asked the one that was left")
@@ -59,7 +59,7 @@ def _every_replica_in_turn(fleet: KubeFleet) -> None:
 def one_review_each(fleet: KubeFleet, access: Access, agents: int) -> None:
     """Checks that there was one review per agent that ever ran, once the warm workers are there."""
     fleet.warm(3, within=90)
-    eventually(lambda: not fleet.workers("spawning"), 60, "nobody starts")
+    eventually(lambda: not fleet.workers("spawning"), 60, "no worker is starting")
     assert fleet.sql("SELECT count(*) AS n FROM holdfast.worker")[0]["n"] == agents
     assert reviews(access) == agents, fleet.last_log()
 

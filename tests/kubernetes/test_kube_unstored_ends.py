@@ -19,7 +19,7 @@ TTL = 10  # seconds
 SLACK = 30  # seconds, the limit after a TTL in the failure table, on a busy machine
 
 
-def test_a_park_or_release_that_could_not_be_stored_is_told_and_nothing_is_lost(fleet_of: Made) -> None:
+def test_a_park_or_release_that_could_not_be_stored_is_answered_so_and_nothing_is_lost(fleet_of: Made) -> None:
     fleet = fleet_of(pools={"notebook": sessions(warm=2, park={"ttl": f"{TTL}s"})})
     fleet.warm(2, within=90)
     parks = fleet.claim("notebook", tenant="acme", wait="60s")
@@ -33,7 +33,7 @@ def test_a_park_or_release_that_could_not_be_stored_is_told_and_nothing_is_lost(
 def _its_write_waits_in_vain(fleet: KubeFleet, claim: dict[str, Any], pod: Any) -> None:
     """Reads succeed, but the one write does not. A worker that looks parked in one place and held in another must not result."""
     with kept_from_writing(fleet, claim["worker"]):
-        told(release(fleet, claim))
+        try_again(release(fleet, claim))
         untouched(fleet, claim, pod)
         seen = fleet.see(claim["id"])
         assert (seen["state"], seen["outcome"]) == ("active", None)
@@ -45,14 +45,14 @@ def _its_write_waits_in_vain(fleet: KubeFleet, claim: dict[str, Any], pod: Any) 
     assert row["parked_since"] >= ended_at(fleet, claim) > before, "its time begins when it was stored"
     eventually(lambda: not parked(fleet, claim), TTL + SLACK, "and ends")
     event = "SELECT at FROM holdfast.event WHERE worker_id = $1 AND kind = 'worker.retiring'"
-    gone = eventually(lambda: fleet.sql(event, claim["worker"]), 5, "it is said")[0]["at"]
+    gone = eventually(lambda: fleet.sql(event, claim["worker"]), 5, "the event is stored")[0]["at"]
     assert (gone - row["parked_since"]).total_seconds() >= TTL
 
 
 def _postgres_is_away(fleet: KubeFleet, claim: dict[str, Any], pod: Any) -> None:
     fleet.postgres.stop()
-    told(release(fleet, claim))
-    told(release(fleet, claim, replica=1))
+    try_again(release(fleet, claim))
+    try_again(release(fleet, claim, replica=1))
     always(lambda: untouched(fleet, claim, pod), 5, "its pod is as it was, and serves")
     fleet.postgres.start()
     eventually(lambda: fleet.api("GET", "/readyz").status == 200, 30, "a replica is back")
@@ -74,7 +74,7 @@ def release(fleet: KubeFleet, claim: dict[str, Any], replica: int = 0) -> Answer
     return fleet.api("POST", f"/v1/claims/{claim['id']}/release", {"fence": claim["fence"]}, replica=replica)
 
 
-def told(answer: Answer) -> None:
+def try_again(answer: Answer) -> None:
     assert answer.status == 503, answer.raw
     assert int(answer.headers["retry-after"]) > 0
     assert "try again" in answer.json["detail"]

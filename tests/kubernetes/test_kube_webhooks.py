@@ -18,9 +18,9 @@ from holdfast_testcluster import keys
 from waiting import eventually
 
 
-@pytest.mark.parametrize(("webhook", "word"), [(unreachable, "connection refused"), (denying, "no pods on Mondays")])
+@pytest.mark.parametrize(("webhook", "expected"), [(unreachable, "connection refused"), (denying, "no pods on Mondays")])
 def test_a_pod_that_a_webhook_stops_gives_its_slot_back_and_the_pool_names_the_webhook(
-    fleet_of: Made, tmp_path: Path, webhook: Callable[[Path], contextlib.AbstractContextManager[int]], word: str
+    fleet_of: Made, tmp_path: Path, webhook: Callable[[Path], contextlib.AbstractContextManager[int]], expected: str
 ) -> None:
     fleet = fleet_of(pools={"linux": job(warm=1, max=2)})
     fleet.warm(1, within=60)
@@ -29,12 +29,12 @@ def test_a_pod_that_a_webhook_stops_gives_its_slot_back_and_the_pool_names_the_w
         done = fleet.claim("linux", command=["true"], wait="30s")  # takes the warm worker, so that another must be spawned
 
         def trouble() -> Any:
-            said = fleet.api("GET", "/v1/pools/linux").json["status"]["trouble"]
-            return said if said and NAME in said else None
+            shown = fleet.api("GET", "/v1/pools/linux").json["status"]["trouble"]
+            return shown if shown and NAME in shown else None
 
-        said = str(eventually(trouble, 60, "the pool names the webhook"))
-        assert said.startswith("webhook: ")
-        assert word in said
+        shown = str(eventually(trouble, 60, "the pool names the webhook"))
+        assert shown.startswith("webhook: ")
+        assert expected in shown
         assert fleet.see(done["id"], wait="60s")["outcome"] == "completed", "what runs is not touched by it"
         # The start timeout is ten minutes, so a slot that is not freed would still be there.
         eventually(lambda: not fleet.workers(), 60, "no slot is taken without a pod")
@@ -57,7 +57,7 @@ UNKNOWN = [
     ("a name of a user's", "POST", 500, {"reason": "InternalError", "message": f"pods {CALL!r} broke"}),
     ("no reason: not the API server's own", "POST", 500, {"message": CALL}),
     ("another code", "POST", 503, {"reason": "InternalError", "message": CALL}),
-    ("another code than it says", "POST", 504, {"code": 500, "reason": "InternalError", "message": CALL}),
+    ("another code than in its body", "POST", 504, {"code": 500, "reason": "InternalError", "message": CALL}),
     ("not a create", "PATCH", 500, {"reason": "InternalError", "message": CALL}),
     ("no status at all", "POST", 502, CALL),
 ]

@@ -63,7 +63,7 @@ def _a_deletion_that_is_refused_is_said(fleet: KubeFleet, flaky: FlakyApi) -> No
     fleet.kubelet.pause()  # otherwise its agent would exit and end the pod
     try:
         assert fleet.api("POST", f"/v1/workers/{free}/retire", {"reason": "test"}).status == 200
-        eventually(lambda: "Forbidden" in (term(fleet)["failure"] or ""), 40, "the duty says why")
+        eventually(lambda: "Forbidden" in (term(fleet)["failure"] or ""), 40, "the duty stores why")
         assert metric(fleet, 'holdfast_actions_total{action="DeletePod",outcome="failed"}') > failed
         assert worker(fleet, free)["state"] == "retiring"
         pod = fleet.pod(free)
@@ -75,7 +75,7 @@ def _a_deletion_that_is_refused_is_said(fleet: KubeFleet, flaky: FlakyApi) -> No
     eventually(lambda: worker(fleet, free)["state"] == "gone", 60, "once it may, it does")
 
 
-async def test_a_list_that_was_empty_by_mistake_is_not_believed_for_ever(
+async def test_a_list_that_was_empty_by_mistake_is_not_believed_forever(
     cluster: Cluster, stage: KubeStage, control_plane: Access, tmp_path: Path
 ) -> None:
     with FlakyApi(control_plane, control_plane.kubeconfig, tmp_path) as way:

@@ -39,10 +39,10 @@ class TestKubernetesClusterThatFollows(ClusterContract):
             return [each.terminating for each in (await cluster.read_cached(["w-1"])).values()] == [True]
 
         assert [each.uid for each in await cluster.pods()] == [pod.uid]
-        told = await other.protect("w-1", pod.uid, stamp())
+        written = await other.protect("w-1", pod.uid, stamp())
         await until(protected, "the protection is known")
-        assert told is not None
-        assert (await cluster.read_cached(["w-1"]))["w-1"].stamp == told.stamp
+        assert written is not None
+        assert (await cluster.read_cached(["w-1"]))["w-1"].stamp == written.stamp
         await other.delete("w-1", pod.uid, 5)
         await until(ending, "its end is known")
         await other.close()

@@ -101,7 +101,7 @@ def test_a_container_that_its_kubelet_cannot_find_is_no_proof_of_death_while_its
 
 
 @pytest.mark.parametrize("unknown", [MISSED, UNSEEN])
-def test_an_end_that_nobody_saw_has_no_exit_code(unknown: dict[str, Any]) -> None:
+def test_an_end_that_was_not_observed_has_no_exit_code(unknown: dict[str, Any]) -> None:
     found = pod(unknown, phase="Failed")
     assert (found.phase, found.exit_code, found.untouched) == ("ended", None, False)
 
@@ -115,7 +115,7 @@ def test_what_others_killed_is_no_result_though_containers_beside_it_still_end()
 
 
 @pytest.mark.parametrize("agent", [LEFT, ended(3, "Error"), UNSEEN])
-def test_a_kubelets_last_word_proves_that_nothing_began_where_its_runtime_remembers_the_agent(agent: dict[str, Any]) -> None:
+def test_a_kubelets_final_status_proves_that_nothing_began_where_its_runtime_remembers_the_agent(agent: dict[str, Any]) -> None:
     """Also if the agent's end is unknown, because the runtime would remember the worker's container, which comes later."""
     assert pod(WAITS, agent, phase="Failed").untouched
 
@@ -123,13 +123,13 @@ def test_a_kubelets_last_word_proves_that_nothing_began_where_its_runtime_rememb
 @pytest.mark.parametrize(
     "unsure",
     [
-        pytest.param({"phase": "Pending"}, id="not the last word"),
+        pytest.param({"phase": "Pending"}, id="not a final status"),
         pytest.param({"phase": "Pending", "deletionTimestamp": AT, "deletionGracePeriodSeconds": 0}, id="taken away by force"),
-        pytest.param({"disruption": "DeletionByPodGC"}, id="the garbage collector's word, not the kubelet's"),
+        pytest.param({"disruption": "DeletionByPodGC"}, id="the status is the garbage collector's, not the kubelet's"),
         pytest.param({"worker": MISSED}, id="never started, or forgotten by its runtime"),
-        pytest.param({"worker": None}, id="no word of it"),
+        pytest.param({"worker": None}, id="no status of the worker"),
         pytest.param({"agent": MISSED}, id="its runtime has forgotten the agent"),
-        pytest.param({"agent": RUNS}, id="an old word of the agent"),
+        pytest.param({"agent": RUNS}, id="an old status of the agent"),
         pytest.param({"restarts": (1, 0)}, id="the agent was begun again by a runtime that forgot it"),
         pytest.param({"restarts": (0, 1)}, id="begun again"),
         pytest.param({"last": MISSED}, id="it used to run"),

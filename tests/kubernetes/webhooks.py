@@ -22,8 +22,8 @@ NAME = "pods.policy.example.com"
 class Denies(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        said = {"uid": review["request"]["uid"], "allowed": False, "status": {"message": "no pods on Mondays"}}
-        body = json.dumps({"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": said}).encode()
+        response = {"uid": review["request"]["uid"], "allowed": False, "status": {"message": "no pods on Mondays"}}
+        body = json.dumps({"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": response}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))

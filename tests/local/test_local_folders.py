@@ -46,10 +46,10 @@ async def test_a_root_without_its_marker_proves_nothing_though_a_worker_of_ours_
             with pytest.raises(ClusterUnavailable, match="not the folder of this installation's workers"):
                 await call
     (stage.root / MARKER).touch()
-    assert await cluster.pods() == [pod], "and nobody was ended meanwhile"
+    assert await cluster.pods() == [pod], "and no pod was ended meanwhile"
 
 
-async def test_a_root_that_moves_away_during_a_look_hides_nobody(cluster: Cluster, stage: LocalStage) -> None:
+async def test_a_root_that_moves_away_during_a_read_hides_no_pod(cluster: Cluster, stage: LocalStage) -> None:
     for number in range(8):
         await running(cluster, stage.order(f"w-{number}"))
     away, stop = stage.home / "elsewhere", threading.Event()
@@ -114,7 +114,7 @@ async def test_a_program_that_is_not_there_is_refused_with_its_name(cluster: Clu
     assert "no-such-program" in refused.reason
 
 
-async def test_a_young_output_is_not_pruned_though_nobody_named_it(cluster: Cluster, stage: LocalStage) -> None:
+async def test_a_young_output_is_not_pruned_though_it_is_not_listed(cluster: Cluster, stage: LocalStage) -> None:
     (stage.output / "c-new").write_bytes(b"x")
     assert await cluster.prune_output(set()) == 0
     assert (stage.output / "c-new").exists()
@@ -144,7 +144,9 @@ async def test_what_a_dead_creator_left_half_made_is_swept_and_never_listed(clus
         (PoolSpec(worker=WorkerSpec(agent=False, run=["no-such-program"])), ["worker.run"]),
     ],
 )
-async def test_what_one_machine_cannot_do_is_said(cluster: Cluster, stage: LocalStage, spec: PoolSpec, fields: list[str]) -> None:
+async def test_settings_that_one_machine_cannot_serve_are_refused_by_field(
+    cluster: Cluster, stage: LocalStage, spec: PoolSpec, fields: list[str]
+) -> None:
     asked = Pool(id="p", name="p", spec=spec, revision="r", state="live", source="api", created_at=0.0)
     assert [problem.field for problem in await cluster.check(asked)] == fields
 

@@ -137,7 +137,7 @@ async def test_a_creator_that_died_before_the_shim_is_taken_over_once(
         await replica.close()
 
 
-async def test_a_pod_that_its_creator_left_unstarted_is_started_though_nobody_asks_for_it_again(
+async def test_a_pod_that_its_creator_left_unstarted_is_started_though_it_is_not_ordered_again(
     cluster: Cluster, stage: LocalStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as dying:
@@ -146,9 +146,9 @@ async def test_a_pod_that_its_creator_left_unstarted_is_started_though_nobody_as
     assert isinstance(left, Pod)
     monkeypatch.setattr("holdfast.local.launch.ABANDONED", -1.0)
     changed = aiter(cluster.changes())
-    told = asyncio.ensure_future(anext(changed))
+    reported = asyncio.ensure_future(anext(changed))
     assert (await reaches(cluster, "w-1", "running")).uid == left.uid
-    assert await told == {"w-1"}
+    assert await reported == {"w-1"}
 
 
 async def test_of_two_shims_one_takes_the_pod(cluster: Cluster, stage: LocalStage) -> None:
@@ -212,7 +212,7 @@ async def test_an_agents_stored_result_is_the_exit_code_and_its_own_crash_is_not
         if name == "w-1":
             (stage.root / name / "result.json").write_text('{"claim": "c-1", "fence": 8, "exit_code": 5}')
         await kill(agent_of(stage, name))
-    told, crashed = await reaches(cluster, "w-1", "ended"), await reaches(cluster, "w-2", "ended")
-    assert (told.exit_code, told.exit_fence, told.trouble) == (5, 8, None)
+    reported, crashed = await reaches(cluster, "w-1", "ended"), await reaches(cluster, "w-2", "ended")
+    assert (reported.exit_code, reported.exit_fence, reported.trouble) == (5, 8, None)
     assert (crashed.exit_code, crashed.exit_fence) == (None, None), "lost, not failed"
     assert crashed.trouble == "the agent exited with 137"

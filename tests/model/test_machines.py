@@ -60,7 +60,7 @@ def test_transitions_name_only_states_of_the_table_and_each_has_its_own_name(mac
 
 
 @MACHINES
-def test_sources_guard_and_allows_say_the_same(machine: Machine) -> None:
+def test_sources_guard_and_allows_agree(machine: Machine) -> None:
     for t in machine.transitions:
         assert machine.sources(t.name) == t.sources
         assert all(machine.allows(source, t.target) for source in t.sources)
@@ -116,7 +116,7 @@ def test_a_busy_worker_has_no_way_out_that_its_claim_does_not_take() -> None:
     assert not WORKER.allows("held", "gone")
 
 
-def test_a_worker_that_served_somebody_is_never_warm_again() -> None:
+def test_a_worker_that_served_a_tenant_is_never_warm_again() -> None:
     """P1: only a worker to which nothing was delivered goes back to warm."""
     assert {t.name for t in WORKER.transitions if t.target == "warm"} == {"warm", "return_warm"}
     assert not WORKER.allows("parked", "warm")
@@ -134,7 +134,7 @@ def test_live_claims_are_those_with_a_worker() -> None:
     assert set(claim.OUTCOMES) == set(CLAIM.sources("end"))
 
 
-@pytest.mark.parametrize("words", [(), ("a b",), ("x'; DROP TABLE claim; --",), ("",)])
-def test_only_plain_words_become_sql(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("values", [(), ("a b",), ("x'; DROP TABLE claim; --",), ("",)])
+def test_only_identifiers_become_sql(values: tuple[str, ...]) -> None:
     with pytest.raises(AssertionError):
-        sql_list(words)
+        sql_list(values)

@@ -47,7 +47,7 @@ def test_what_makes_no_sense_is_refused_with_its_field_and_a_reason(field: str, 
     assert all(problem.reason for problem in found)
 
 
-def test_several_mistakes_are_told_at_once() -> None:
+def test_several_mistakes_are_reported_at_once() -> None:
     found = problems(spec(mode="session", warm=5, max=2, worker={"run": ["x"], "agent": False}, park={"min": 2, "max": 1}))
     assert {problem.field for problem in found} == {"warm", "worker.run", "worker.agent", "park.min"}
 
@@ -106,7 +106,7 @@ def test_what_makes_sense_is_taken(written: dict[str, Any]) -> None:
     assert problems(spec(**written)) == []
 
 
-def test_a_short_job_needs_no_word_about_leases() -> None:
+def test_a_short_job_needs_no_lease_setting() -> None:
     """Jobs have no lease, so the default lease must not refuse a pool of jobs with a longest duration of 30 s."""
     pool = spec(mode="job", claim={"maxDuration": "30s"})
     assert pool.lease is None

@@ -74,7 +74,7 @@ def test_the_longest_and_shortest_tenant_names(name: str) -> None:
     assert msgspec.convert(name, TenantName) == name
 
 
-def test_a_pool_that_nobody_described_has_these_defaults() -> None:
+def test_a_pool_without_settings_has_these_defaults() -> None:
     assert msgspec.to_builtins(PoolSpec()) == {
         "mode": "job",
         "warm": 1,
@@ -94,13 +94,13 @@ def test_a_pool_that_nobody_described_has_these_defaults() -> None:
     }
 
 
-def test_a_tenant_that_nobody_described_has_these_defaults() -> None:
+def test_a_tenant_without_settings_has_these_defaults() -> None:
     assert msgspec.to_builtins(TenantSpec()) == {"weight": 1, "maxClaims": None, "maxPriority": 0, "parkTTL": None}
     tenant = Tenant(name="acme", spec=TenantSpec())
     assert (tenant.live, tenant.waiting) == (0, 0)
 
 
-def test_a_row_and_a_pod_that_say_nothing_more_claim_nothing_more() -> None:
+def test_a_row_and_a_pod_have_safe_defaults() -> None:
     """Defaults are safe: nothing is ready, protected, delivered, ended or spent unless it was reported."""
     worker = Worker(id="w", pool_id="p", pool="etl", state="warm", version=1, revision="r", created_at=0.0, state_since=0.0)
     assert (worker.ready, worker.terminating, worker.schedulable, worker.delivered) == (False, False, True, False)
@@ -125,7 +125,7 @@ def test_a_row_and_a_pod_that_say_nothing_more_claim_nothing_more() -> None:
         True,
     )
     heartbeat = Heartbeat(worker="w", age=0.0, doing="idle")
-    assert (heartbeat.claim_ended, heartbeat.spoke_since_recovery) == (False, False)
+    assert (heartbeat.claim_ended, heartbeat.reported_since_recovery) == (False, False)
     assert Stamp("acme", "c-1", 7).at == 0.0
     pool = Pool(id="p", name="etl", spec=PoolSpec(), revision="r", state="live", source="api", created_at=0.0)
     assert (pool.failures, pool.generation) == (0, 1)
@@ -157,7 +157,7 @@ def test_a_value_at_its_limit_makes_sense_and_one_beyond_does_not(fields: dict[s
     assert [problem.field for problem in problems(spec(**fields))] == ([field] if field else [])
 
 
-def test_a_contradiction_is_told_with_its_numbers() -> None:
+def test_a_contradiction_is_reported_with_its_numbers() -> None:
     assert problems(spec(warm=3, max=2)) == [FieldProblem("warm", "warm (3) must not exceed max (2)")]
     assert problems(spec(startTimeout="0s")) == [FieldProblem("startTimeout", "must be longer than 0s")]
     assert problems(spec(park={"ttl": "9000h"})) == [FieldProblem("park.ttl", "'9000h' is longer than a year")]
@@ -238,7 +238,7 @@ def test_a_duration_has_at_most_32_characters_and_a_leap_year() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "outcome"),
+    ("answer", "outcome"),
     [
         ("done", Done()),
         ("stale", Stale()),
@@ -247,11 +247,11 @@ def test_a_duration_has_at_most_32_characters_and_a_leap_year() -> None:
         ("recovering", Skipped("recovering")),
     ],
 )
-def test_a_statements_answer_is_an_outcome(word: str, outcome: Outcome) -> None:
-    assert outcome_of(word) == outcome
+def test_a_statements_answer_is_an_outcome(answer: str, outcome: Outcome) -> None:
+    assert outcome_of(answer) == outcome
 
 
-@pytest.mark.parametrize("word", ["unsure", "", "Done", "ended"])
-def test_another_answer_is_impossible(word: str) -> None:
+@pytest.mark.parametrize("answer", ["unsure", "", "Done", "ended"])
+def test_another_answer_is_impossible(answer: str) -> None:
     with pytest.raises(AssertionError):
-        outcome_of(word)
+        outcome_of(answer)

@@ -63,7 +63,7 @@ def test_comments_strings_and_assignments_are_left_alone() -> None:
     assert mutants("-- a AND b < 3\nSELECT 'a AND b < 3', '{worker,agent}'") == {}
 
 
-def test_an_id_depends_on_the_words_around_and_not_on_the_line() -> None:
+def test_an_id_depends_on_the_text_around_and_not_on_the_line() -> None:
     def keys(text: str) -> list[str]:
         return [one.key for one in mutations(Piece(Path("a.sql"), "f", 0, len(text), True), text)]
 

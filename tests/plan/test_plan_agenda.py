@@ -84,7 +84,7 @@ def test_an_entry_is_given_time_to_show_before_the_next_leap() -> None:
     on_virtual_time(scenario())
 
 
-def test_entries_come_in_order_and_one_that_is_cancelled_holds_nobody_up() -> None:
+def test_entries_come_in_order_and_a_cancelled_entry_delays_no_other() -> None:
     async def scenario() -> None:
         agenda = Agenda(lambda: asyncio.sleep(0, False), lambda by: None)
         async with running(agenda):

@@ -28,9 +28,9 @@ spec: {mode: job, warm: 3, max: 8, startTimeout: 1m}
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("--trace", "a.csv"), "say which settings to try with --warm"),
-        (("--warm", "2..4"), "say where the trace comes from"),
-        (("--warm", "2", "--trace", "a.csv", "--synthetic", "day"), "say where the trace comes from"),
+        (("--trace", "a.csv"), "name the settings to try with --warm"),
+        (("--warm", "2..4"), "name the source of the trace"),
+        (("--warm", "2", "--trace", "a.csv", "--synthetic", "day"), "name the source of the trace"),
         (("--warm", "4..2", "--trace", "a.csv"), "--warm: '4..2' ends before it begins"),
         (("--warm", "2", "--trace", "a.csv", "--target", "p90=1s"), "--target: 'p90=1s' is not a target such as p95=1s"),
         (("--warm", "2", "--trace", "a.csv", "--start-time", "soon"), "--start-time: 'soon' is not a duration"),
@@ -53,19 +53,19 @@ def test_what_cannot_be_planned_is_refused_in_one_line(cli: Cli, tmp_path: Path,
     (tmp_path / "bad.csv").write_text("at,seconds\n0,x\n")
     (tmp_path / "two.csv").write_text("at,seconds,pool\n0,5,linux\n1,5,macos\n")
     (tmp_path / "pools.yaml").write_text(POOLS)
-    said = cli("plan", *arguments)
-    assert said.code in (1, 2)
-    assert why in said.err
-    assert said.err.count("\n") == 1
-    assert not said.out
+    result = cli("plan", *arguments)
+    assert result.code in (1, 2)
+    assert why in result.err
+    assert result.err.count("\n") == 1
+    assert not result.out
 
 
 def test_a_synthetic_trace_is_written_and_can_be_read(cli: Cli, tmp_path: Path) -> None:
-    said = cli("plan", "--synthetic", "day", "--rate", "20/h", "--duration", "90s", "--export", "day.csv")
-    assert (said.code, said.out) == (0, "")
+    result = cli("plan", "--synthetic", "day", "--rate", "20/h", "--duration", "90s", "--export", "day.csv")
+    assert (result.code, result.out) == (0, "")
     with (tmp_path / "day.csv").open(newline="") as file:
         found = read(file, "day.csv")
-    assert f"{len(found.arrivals)} claims written to day.csv" in said.err
+    assert f"{len(found.arrivals)} claims written to day.csv" in result.err
     assert cli("plan", "--trace", "day.csv", "--export", "-").out == (tmp_path / "day.csv").read_text()
 
 
@@ -99,10 +99,10 @@ def test_a_running_fleets_claims_become_a_trace(
     assert read(file, "again") == got.trace
     assert held["tenant"] == "rival"
 
-    said = cli("--url", stage.url, "--token", "operator", "plan", "--fleet", "--pool", "direct", "--export", "-")
-    assert said.code == 0, said.err
-    assert len(said.out.splitlines()) == 7
-    assert "5 claims are still held" in said.err
+    result = cli("--url", stage.url, "--token", "operator", "plan", "--fleet", "--pool", "direct", "--export", "-")
+    assert result.code == 0, result.err
+    assert len(result.out.splitlines()) == 7
+    assert "5 claims are still held" in result.err
     monkeypatch.setattr(many, "server", lambda: contextlib.nullcontext(simulated))
     plan = ("--url", stage.url, "--token", "admin", "plan", "--fleet", "--pool", "direct", "--warm", "1", "-o", "json")
     unfit = cli(*plan)

@@ -17,17 +17,17 @@ def figures(warm: int, p95: float, hours: float, **more: Any) -> Figures:
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("result", "meant"),
     [("3", [3]), ("2..5", [2, 3, 4, 5]), ("2..9/3", [2, 5, 8]), ("8,2,4,2", [2, 4, 8]), ("0, 4..6", [0, 4, 5, 6]), ("7..7", [7])],
 )
-def test_settings_are_numbers_ranges_and_steps(said: str, meant: list[int]) -> None:
-    assert parse_warm(said) == meant
+def test_settings_are_numbers_ranges_and_steps(result: str, meant: list[int]) -> None:
+    assert parse_warm(result) == meant
 
 
-@pytest.mark.parametrize("said", ["", "x", "2..", "..4", "5..2", "2..9/0", "-1", "2...4", "1,,2", "0..500", "2..4/", "1.5"])
-def test_other_settings_are_refused_with_a_reason(said: str) -> None:
+@pytest.mark.parametrize("result", ["", "x", "2..", "..4", "5..2", "2..9/0", "-1", "2...4", "1,,2", "0..500", "2..4/", "1.5"])
+def test_other_settings_are_refused_with_a_reason(result: str) -> None:
     with pytest.raises(ValueError, match=r"neither|ends before|step|more than"):
-        parse_warm(said)
+        parse_warm(result)
 
 
 def test_targets_and_start_times() -> None:
@@ -35,10 +35,10 @@ def test_targets_and_start_times() -> None:
     assert (parse_start("5s"), parse_start("4s..9s")) == ((5.0, 5.0), (4.0, 9.0))
 
 
-@pytest.mark.parametrize("said", ["", "p95", "p90=1s", "p95=1", "p95=1s,p95=2s", "p95=-1s"])
-def test_other_targets_are_refused(said: str) -> None:
+@pytest.mark.parametrize("result", ["", "p95", "p90=1s", "p95=1", "p95=1s,p95=2s", "p95=-1s"])
+def test_other_targets_are_refused(result: str) -> None:
     with pytest.raises(ValueError, match=r"target such as|duration such as|twice"):
-        parse_target(said)
+        parse_target(result)
 
 
 def test_a_percentile_is_a_wait_that_really_happened() -> None:
@@ -90,7 +90,7 @@ def test_advice_is_a_setting_or_the_nearest() -> None:
 
 
 def test_json_says_what_was_run_what_came_of_it_and_what_is_recommended() -> None:
-    said = as_json({"name": "linux"}, Trace((Arrival(0.0, 5.0),)), [figures(2, 0.5, 1.0)], P95)
-    assert list(said) == ["trace", "pool", "target", "settings", "recommended", "approximated"]
-    assert said["trace"] == {"claims": 1, "tenants": 1, "seconds": 5.0, "held_seconds": 5.0, "peak": 1}
-    assert (said["target"], said["recommended"], said["settings"][0]["p95"]) == ({"p95": 1.0}, 2, 0.5)
+    result = as_json({"name": "linux"}, Trace((Arrival(0.0, 5.0),)), [figures(2, 0.5, 1.0)], P95)
+    assert list(result) == ["trace", "pool", "target", "settings", "recommended", "approximated"]
+    assert result["trace"] == {"claims": 1, "tenants": 1, "seconds": 5.0, "held_seconds": 5.0, "peak": 1}
+    assert (result["target"], result["recommended"], result["settings"][0]["p95"]) == ({"p95": 1.0}, 2, 0.5)

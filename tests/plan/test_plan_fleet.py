@@ -27,9 +27,9 @@ def test_more_warm_workers_wait_less_and_cost_more(
     monkeypatch.setattr(many, "server", lambda: contextlib.nullcontext(simulated))
     rows = "".join(f"{each.at},{each.seconds}\n" for each in BURSTS.arrivals)
     (tmp_path / "arrivals.csv").write_text(f"at,seconds\n{rows}")
-    said = cli("plan", "--trace", "arrivals.csv", "--warm", "1,3", "--jobs", "2", "-o", "json")
-    assert said.code == 0, said.err
-    found = json.loads(said.out)
+    printed = cli("plan", "--trace", "arrivals.csv", "--warm", "1,3", "--jobs", "2", "-o", "json")
+    assert printed.code == 0, printed.err
+    found = json.loads(printed.out)
     one, three = found["settings"]
     assert (one["warm"], three["warm"], found["recommended"]) == (1, 3, 3)
     assert one["p95"] > 5 > 1 > three["p95"] > 0
@@ -37,7 +37,7 @@ def test_more_warm_workers_wait_less_and_cost_more(
     assert one["utilisation"] > three["utilisation"] > 0
     assert one["claims"] == three["claims"] == 7
     assert found["pool"] == {"name": "plan", "mode": "job", "max": 6, "start_seconds": [5.0, 5.0]}
-    assert "2 of 2 settings, 100%" in said.err
+    assert "2 of 2 settings, 100%" in printed.err
 
 
 def test_what_is_left_out_changes_nothing_and_the_same_run_gives_the_same_figures(run: Run) -> None:

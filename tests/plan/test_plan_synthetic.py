@@ -8,13 +8,13 @@ HOUR = 3600.0
 
 
 def test_rates() -> None:
-    assert [parse_rate(said) for said in ("200/h", "6/m", "0.5/s", "86400/d")] == [200 / HOUR, 0.1, 0.5, 1.0]
+    assert [parse_rate(result) for result in ("200/h", "6/m", "0.5/s", "86400/d")] == [200 / HOUR, 0.1, 0.5, 1.0]
 
 
-@pytest.mark.parametrize("said", ["", "200", "0/h", "-1/h", "200/w", "x/h", "200/hour"])
-def test_other_rates_are_refused(said: str) -> None:
+@pytest.mark.parametrize("result", ["", "200", "0/h", "-1/h", "200/w", "x/h", "200/hour"])
+def test_other_rates_are_refused(result: str) -> None:
     with pytest.raises(ValueError, match="is not a rate such as"):
-        parse_rate(said)
+        parse_rate(result)
 
 
 @pytest.mark.parametrize("shape", ["day", "steady", "bursts"])
@@ -37,6 +37,6 @@ def test_a_day_has_a_night_and_bursts_come_together() -> None:
     assert 0.4 < inside / len(bursts.arrivals) < 0.6
 
 
-def test_a_trace_in_which_nobody_comes_is_refused() -> None:
+def test_a_trace_without_arrivals_is_refused() -> None:
     with pytest.raises(ValueError, match="would be empty"):
         synthesize("steady", 1e-9, 90.0, 60.0)

@@ -5,7 +5,7 @@ import io
 import pytest
 from plan_runs import trace as made
 
-from holdfast.plan.trace import Arrival, Trace, Wrong, read, write
+from holdfast.plan.trace import Arrival, Trace, WrongTrace, read, write
 
 HEADER = "at,tenant,seconds,pool,priority\n"
 
@@ -35,7 +35,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("text", "why"), REFUSED)
 def test_a_bad_trace_is_refused_with_line_field_and_reason(text: str, why: str) -> None:
-    with pytest.raises(Wrong) as refused:
+    with pytest.raises(WrongTrace) as refused:
         read(io.StringIO(text, newline=""), "t.csv")
     assert str(refused.value).startswith(why)
 

@@ -21,7 +21,7 @@ KEYS = {
     "claim": "id",
     "claim_secret": "claim_id",
     "worker": "id",
-    "pulse": "worker_id",
+    "heartbeat": "worker_id",
     "fair": "pool_id || ' ' || priority || ' ' || tenant",
     "ending": "kind || ' ' || id",
 }
@@ -41,7 +41,7 @@ class Changes:
     async def of(cls, store: PostgresStore) -> "Changes":
         listener = await asyncpg.connect(store.db.dsn, timeout=10)
         changes = cls(store, listener)
-        await listener.add_listener("holdfast", lambda *heard: changes._notices.append(heard[-1]))
+        await listener.add_listener("holdfast", lambda *received: changes._notices.append(received[-1]))
         await changes.seen()
         return changes
 

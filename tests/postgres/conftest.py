@@ -1,4 +1,4 @@
-"""Fixtures: a PgBouncer in front of the shared Postgres, and the shared Postgres with fsync on."""
+"""Fixtures: a private Postgres, a PgBouncer in front of the shared Postgres, and the shared Postgres with fsync on."""
 
 import asyncio
 import shutil
@@ -10,7 +10,9 @@ import asyncpg
 import pytest
 
 from bouncer import PgBouncer
-from holdfast.postgres.embedded import EmbeddedPostgres
+from holdfast.postgres import binaries
+from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
+from scratch import prepared_postgres
 from waiting import eventually
 
 
@@ -21,6 +23,30 @@ def place() -> Iterator[Path]:
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def reachable(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Returns a folder that every account can read, unlike pytest's own. All servers in it are ended."""
+    folder = Path(tempfile.mkdtemp(prefix="hf-")).resolve()
+    folder.chmod(0o755)
+    monkeypatch.setattr(binaries, "SHARED", folder / "shared")
+    yield folder
+    for lock in folder.rglob("postmaster.pid"):
+        EmbeddedPostgres(lock.parent.parent, find_binaries()).kill()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def pg(reachable: Path) -> EmbeddedPostgres:
+    """Returns a Postgres whose cluster exists. It was not started yet."""
+    return prepared_postgres(reachable / "postgres")
+
+
+@pytest.fixture
+def first(reachable: Path) -> EmbeddedPostgres:
+    """Returns a Postgres that has no cluster yet."""
+    return EmbeddedPostgres(reachable / "postgres", find_binaries())
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ async def test_a_second_connection_knows_the_types_that_the_first_one_asked_for(
     assert len(asked) == 1, asked
 
 
-async def test_types_of_somebody_else_are_asked_for_on_every_connection(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_types_that_are_not_built_in_are_read_on_every_connection(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers of these types differ between servers, and may change."""
     monkeypatch.setattr(database, "_KNOWN_TYPES", {})
 

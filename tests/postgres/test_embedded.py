@@ -2,67 +2,26 @@
 
 import asyncio
 import os
-import pwd
 import re
 import shutil
 import signal
 import stat
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import asyncpg
 import pytest
 
-from holdfast.postgres import binaries, embedded
+from holdfast.postgres import embedded
 from holdfast.postgres.embedded import EmbeddedPostgres, PostgresFailed, PostgresMissing, find_binaries
-from scratch import prepared_postgres
+from postgres.private_postgres import ask
 from waiting import eventually
 
 AS_ROOT = os.geteuid() == 0
 only_root = pytest.mark.skipif(not AS_ROOT, reason="only root must hand the server to another account")
 only_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-
-
-@pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Returns a folder that every account can read, unlike pytest's own. All servers in it are ended."""
-    folder = Path(tempfile.mkdtemp(prefix="hf-")).resolve()
-    folder.chmod(0o755)
-    monkeypatch.setattr(binaries, "SHARED", folder / "shared")
-    yield folder
-    for lock in folder.rglob("postmaster.pid"):
-        EmbeddedPostgres(lock.parent.parent, find_binaries()).kill()
-    shutil.rmtree(folder)
-
-
-@pytest.fixture
-def pg(place: Path) -> EmbeddedPostgres:
-    """Returns a Postgres whose cluster exists. It was not started yet."""
-    return prepared_postgres(place / "postgres")
-
-
-@pytest.fixture
-def first(place: Path) -> EmbeddedPostgres:
-    """Returns a Postgres that has no cluster yet."""
-    return EmbeddedPostgres(place / "postgres", find_binaries())
-
-
-def ask(dsn: str, *statements: str) -> object:
-    """Returns the first value of the last statement."""
-
-    async def talk() -> object:
-        connection = await asyncpg.connect(dsn, timeout=60)
-        try:
-            for statement in statements[:-1]:
-                await connection.execute(statement)
-            return await connection.fetchval(statements[-1])
-        finally:
-            await connection.close()
-
-    return asyncio.run(talk())
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -156,7 +115,7 @@ def test_the_password_is_needed_and_shown_nowhere(pg: EmbeddedPostgres) -> None:
 
 
 def test_no_tool_gets_the_password_on_its_command_line(
-    first: EmbeddedPostgres, place: Path, monkeypatch: pytest.MonkeyPatch
+    first: EmbeddedPostgres, reachable: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands: list[str] = []
     run = subprocess.run
@@ -167,7 +126,7 @@ def test_no_tool_gets_the_password_on_its_command_line(
 
     monkeypatch.setattr(subprocess, "run", listening)
     first.start()
-    first.base_backup(place / "backup")
+    first.base_backup(reachable / "backup")
     password = (first.cluster / embedded.PASSWORD).read_text()
     assert any("initdb" in command for command in commands)
     assert not [command for command in commands if password in command]
@@ -190,8 +149,8 @@ def test_no_variable_of_ours_steers_it_or_reaches_it(pg: EmbeddedPostgres, monke
 
 
 @pytest.mark.parametrize("name", ["it's a, folder ü", "deep" * 30])
-def test_any_name_of_the_folder_will_do(place: Path, name: str) -> None:
-    pg = EmbeddedPostgres(place / name / "postgres", find_binaries())
+def test_any_name_of_the_folder_will_do(reachable: Path, name: str) -> None:
+    pg = EmbeddedPostgres(reachable / name / "postgres", find_binaries())
     pg.start()
     assert ask(pg.dsn, "SELECT 1") == 1
     assert len(os.fsencode(pg.socket_dir / embedded.SOCKET_NAME)) <= embedded.SOCKET_PATH_MAX
@@ -199,8 +158,8 @@ def test_any_name_of_the_folder_will_do(place: Path, name: str) -> None:
     pg.socket_dir.rmdir()
 
 
-def test_a_socket_folder_that_another_made_is_refused(place: Path) -> None:
-    pg = EmbeddedPostgres(place / ("deep" * 30) / "postgres", find_binaries())
+def test_a_socket_folder_that_another_made_is_refused(reachable: Path) -> None:
+    pg = EmbeddedPostgres(reachable / ("deep" * 30) / "postgres", find_binaries())
     pg.start()
     pg.stop()
     pg.socket_dir.chmod(0o777)
@@ -214,8 +173,8 @@ def test_a_socket_folder_that_another_made_is_refused(place: Path) -> None:
 # Faults
 
 
-def test_a_first_start_that_was_cut_off_leaves_no_half_cluster(first: EmbeddedPostgres, place: Path) -> None:
-    dying = shutil.copytree(first.bin_dir, place / "dying", ignore=lambda *_: ["initdb"])
+def test_a_first_start_that_was_cut_off_leaves_no_half_cluster(first: EmbeddedPostgres, reachable: Path) -> None:
+    dying = shutil.copytree(first.bin_dir, reachable / "dying", ignore=lambda *_: ["initdb"])
     (dying / "initdb").write_text(
         '#!/bin/sh\n[ $1 = --version ] && exit\nmkdir "$2"; date >"$2/PG_VERSION"; echo full >&2; exit 1\n'
     )
@@ -239,7 +198,7 @@ def test_a_folder_with_something_else_in_it_is_left_alone(first: EmbeddedPostgre
     assert [path.name for path in first.data_dir.iterdir()] == ["diary"]
 
 
-def test_a_server_that_does_not_start_tells_why(pg: EmbeddedPostgres) -> None:
+def test_a_server_that_does_not_start_shows_why(pg: EmbeddedPostgres) -> None:
     pg.start()
     pg.stop()
     with (pg.cluster / "postgresql.auto.conf").open("a") as conf:
@@ -328,117 +287,3 @@ def test_it_does_not_start_beside_a_backend_of_a_dead_server(pg: EmbeddedPostgre
     until(lambda: not Path(f"/proc/{backend}").exists())
     pg.start()
     assert ask(pg.dsn, "SELECT 1") == 1
-
-
-# Backups
-
-
-def test_a_backup_takes_the_place_of_the_cluster(pg: EmbeddedPostgres, place: Path) -> None:
-    pg.start()
-    ask(pg.dsn, "CREATE TABLE kept AS SELECT 7 AS n", "SELECT 1")
-    pg.base_backup(place / "backup")
-    ask(pg.dsn, "UPDATE kept SET n = 8", "SELECT 1")
-    with pytest.raises(PostgresFailed, match="stop it"):
-        pg.restore(place / "backup")
-    pg.stop()
-    pg.restore(place / "backup")
-    pg.start()
-    assert ask(pg.dsn, "SELECT n FROM kept") == 7
-    elsewhere = EmbeddedPostgres(place / "elsewhere", pg.bin_dir)
-    elsewhere.restore(place / "backup")
-    elsewhere.start()
-    assert ask(elsewhere.dsn, "SELECT n FROM kept") == 7
-    assert elsewhere.pid != pg.pid
-
-
-def test_a_restore_that_was_cut_off_is_not_taken_for_a_new_cluster(pg: EmbeddedPostgres, place: Path) -> None:
-    pg.start()
-    pg.base_backup(place / "backup")
-    pg.stop()
-    pg.cluster.rename(pg.cluster.with_name("cluster.old"))
-    with pytest.raises(PostgresFailed, match="is not empty"):
-        pg.start()
-    pg.restore(place / "backup")
-    pg.start()
-    assert ask(pg.dsn, "SELECT 1") == 1
-    assert not pg.cluster.with_name("cluster.old").exists()
-
-
-# Accounts
-
-
-@only_root
-def test_root_hands_it_to_an_account_that_may_do_nothing_else(first: EmbeddedPostgres) -> None:
-    first.start()
-    status = Path(f"/proc/{first.pid}/status").read_text()
-    uids, groups = (re.search(rf"^{name}:[ \t]*(.*)$", status, re.M) for name in ("Uid", "Groups"))
-    assert uids is not None
-    assert "0" not in uids[1].split()
-    assert groups is not None
-    assert groups[1].split() in ([], [str(first.cluster.stat().st_gid)])
-
-
-@only_root
-def test_behind_roots_private_folder_the_cluster_lives_in_a_shared_place(place: Path) -> None:
-    (place / "private").mkdir(mode=0o700)
-    pg = EmbeddedPostgres(place / "private" / "postgres", find_binaries())
-    pg.start()
-    assert ask(pg.dsn, "SELECT 1") == 1
-    assert pg.data_dir.readlink().parent == place / "shared"
-    pg.stop()
-    pg.data_dir.unlink()
-    pg.start()  # the pointer is gone, so a new cluster is made and the old one is never used
-    assert len(list((place / "shared").glob("postgres-*"))) == 2
-
-
-@only_root
-def test_binaries_in_roots_private_folder_are_copied_once(place: Path) -> None:
-    wheel, hidden = find_binaries().parent, place / "hidden"
-    hidden.mkdir(mode=0o700)
-    shutil.copytree(wheel, hidden / "package" / wheel.name, ignore=shutil.ignore_patterns("include"))
-    libs = wheel.parent.with_name(wheel.parent.name + ".libs")
-    shutil.copytree(libs, hidden / libs.name)
-    (hidden / "package").rename(hidden / wheel.parent.name)
-    pg = EmbeddedPostgres(place / "postgres", find_binaries(str(hidden / wheel.parent.name / wheel.name / "bin")))
-    pg.start()
-    assert ask(pg.dsn, "SELECT 1") == 1
-    pg.stop()
-    pg.start()
-    assert len(list((place / "shared").iterdir())) == 1
-
-
-@only_root
-def test_a_plain_user_runs_it_as_himself(place: Path) -> None:
-    nobody = pwd.getpwnam("nobody")
-    source = Path(embedded.__file__).parents[2]
-    check = f"import sys; sys.path.insert(0, {str(source)!r}); import holdfast.postgres.embedded"
-
-    def as_nobody(*command: str) -> subprocess.CompletedProcess[str]:
-        ids = nobody.pw_uid, nobody.pw_gid
-        return subprocess.run(command, capture_output=True, text=True, cwd="/", user=ids[0], group=ids[1], extra_groups=[])
-
-    def can(python: str) -> bool:
-        try:
-            return as_nobody(python, "-c", check).returncode == 0
-        except OSError:
-            return False
-
-    python = next(filter(can, (sys.executable, "/usr/bin/python3")), None)
-    if python is None:
-        pytest.skip(f"nobody can run neither {sys.executable} nor a system python that reads {source}")
-    home = place / "home"
-    home.mkdir(mode=0o700)
-    shutil.chown(home, nobody.pw_uid, nobody.pw_gid)
-    story = (
-        f"{check}; from pathlib import Path\n"
-        "pg = holdfast.postgres.embedded.EmbeddedPostgres(Path(sys.argv[1]), Path(sys.argv[2]))\n"
-        "pg.start(); pg.stop(); pg.start(); print(pg.dsn)"
-    )
-    told = as_nobody(python, "-c", story, str(home / "postgres"), str(find_binaries()))
-    assert told.returncode == 0, told.stderr
-    pg = EmbeddedPostgres(home / "postgres", find_binaries())
-    assert Path(f"/proc/{pg.pid}").stat().st_uid == nobody.pw_uid
-    assert ask(told.stdout.strip(), "SELECT 1") == 1
-    pg.stop()  # and later root continues as the account that owns it
-    pg.start()
-    assert Path(f"/proc/{pg.pid}").stat().st_uid == nobody.pw_uid

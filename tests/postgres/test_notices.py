@@ -21,12 +21,12 @@ async def test_a_refused_connection_is_tried_again(dsn: str, refusal: Exception,
         return await connect(*args, **options)
 
     monkeypatch.setattr(notices.asyncpg, "connect", refused_once)
-    heard = notices.PostgresNotices(dsn)
+    received = notices.PostgresNotices(dsn)
     try:
-        assert await asyncio.wait_for(anext(heard), 60) == ("reset", [])
+        assert await asyncio.wait_for(anext(received), 60) == ("reset", [])
         connection = await connect(dsn, timeout=10)
         await connection.execute("SELECT pg_notify('holdfast', 'c c-1 c-2')")
         await connection.close()
-        assert await asyncio.wait_for(anext(heard), 60) == ("c", ["c-1", "c-2"])
+        assert await asyncio.wait_for(anext(received), 60) == ("c", ["c-1", "c-2"])
     finally:
-        await heard.close()
+        await received.close()

@@ -131,13 +131,13 @@ async def test_four_of_an_ordinary_role_migrate_at_once_and_then_beat(
 @pytest.mark.usefixtures("durable")
 async def test_settings_that_operations_md_gives_the_role_arrive_and_doctor_sees_them(bouncer: PgBouncer, dsn: str) -> None:
     name = dsn.partition("@/")[2].partition("?")[0]
-    told = re.findall(r"ALTER ROLE \w+ IN DATABASE \w+ SET (\w+) = '?(\w+)'?;", OPERATIONS.read_text())
-    assert dict(told) == SETTINGS
+    documented = re.findall(r"ALTER ROLE \w+ IN DATABASE \w+ SET (\w+) = '?(\w+)'?;", OPERATIONS.read_text())
+    assert dict(documented) == SETTINGS
 
     async with store_on(bouncer.through(dsn)) as store:
         assert "every statement has a time limit" in [c["name"] for c in await store.check() if not c["ok"]]
     async with direct(dsn) as operator:
-        for setting, value in told:
+        for setting, value in documented:
             await operator.execute(f"ALTER ROLE holdfast IN DATABASE {name} SET {setting} = '{value}'")
     bouncer.kill()  # because existing server connections do not use the new setting
     bouncer.start()
@@ -147,7 +147,7 @@ async def test_settings_that_operations_md_gives_the_role_arrive_and_doctor_sees
         assert {row["name"] for row in found if row["reset_val"] not in ("0", "on")} == set(SETTINGS)
 
 
-async def test_nothing_stays_set_on_a_connection_for_whoever_comes_next(bouncer: PgBouncer, dsn: str) -> None:
+async def test_nothing_stays_set_on_a_connection_for_its_next_user(bouncer: PgBouncer, dsn: str) -> None:
     name = dsn.partition("@/")[2].partition("?")[0]
     async with direct(dsn) as operator:
         await operator.execute(f"ALTER DATABASE {name} SET jit = on")  # asyncpg would turn it off
@@ -168,55 +168,55 @@ async def test_what_other_replicas_do_is_noticed_without_listening(bouncer: PgBo
     async with store_on(bouncer.through(dsn)) as store, store_on(bouncer.through(dsn)) as other:
         pool = await make_pool(store, JOB)
         [worker] = await make_warm(store, pool)
-        heard = await other.listen()
-        assert await anext(heard) == ("reset", [])
+        received = await other.listen()
+        assert await anext(received) == ("reset", [])
         pair = await assigned(store, pool)
-        assert await hears(heard, "c", pair.claim)
-        await quiet(heard)
+        assert await receives(received, "c", pair.claim)
+        await quiet(received)
         await store.claims.offer([(pair.claim, pair.fence, True)])
-        assert await hears(heard, "w", worker), "the agent, who waits elsewhere, is told at once"
+        assert await receives(received, "w", worker), "the agent, which waits at another replica, gets it at once"
         assert pair.uid is not None
         await store.claims.deliver(worker, pair.uid)
-        await quiet(heard)
+        await quiet(received)
         await acknowledge(store, worker, pair.fence, None)
-        assert await hears(heard, "c", pair.claim), "so is the holder"
+        assert await receives(received, "c", pair.claim), "so is the holder"
         await end(store, pair.claim)
-        assert await hears(heard, "w", worker)
+        assert await receives(received, "w", worker)
         assert await store.pools.freeze("linux", "for the test")
-        assert await hears(heard, "p", pool.id)
+        assert await receives(received, "p", pool.id)
 
 
 async def test_a_change_that_commits_late_is_noticed_and_only_once(bouncer: PgBouncer, dsn: str) -> None:
     """While the transaction is open, polls continue and newer changes are seen."""
 
     async with store_on(bouncer.through(dsn)) as store, direct(dsn) as slow:
-        heard = await store.listen()
-        await anext(heard)
+        received = await store.listen()
+        await anext(received)
         transaction = slow.transaction()
         await transaction.start()
         note = "INSERT INTO holdfast.event (at, kind, claim_id) VALUES (now(), 'test', $1)"
         await slow.execute(note, "c-slow")
         for young in ("c-1", "c-2", "c-3"):
             await store.db.rows(note, young)
-            assert await anext(heard) == ("c", [young])
+            assert await anext(received) == ("c", [young])
         await transaction.commit()
-        assert await anext(heard) == ("c", ["c-slow"])
-        await quiet(heard)
+        assert await anext(received) == ("c", ["c-slow"])
+        await quiet(received)
 
 
-async def hears(heard: Any, kind: str, id_: str) -> bool:
+async def receives(received: Any, kind: str, id_: str) -> bool:
     async with asyncio.timeout(4 * notices.LOOK_SECONDS + 5):
         while True:
-            what, ids = await anext(heard)
+            what, ids = await anext(received)
             if what == kind and id_ in ids:
                 return True
 
 
-async def quiet(heard: PolledNotices) -> None:
+async def quiet(received: PolledNotices) -> None:
     """Waits for three polls without a notification, after all pending ones have arrived."""
     with contextlib.suppress(TimeoutError):
         for _ in range(20):
-            await asyncio.wait_for(anext(heard), 3 * notices.LOOK_SECONDS)
+            await asyncio.wait_for(anext(received), 3 * notices.LOOK_SECONDS)
         pytest.fail("the same things are noticed again and again")
 
 
@@ -228,24 +228,24 @@ async def test_a_statement_that_stands_still_is_cut_off_by_the_client_also_witho
     async with store_on(bouncer.through(dsn)) as store, direct(dsn) as watcher:
         running = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)' AND state = 'active'"
         standing = [asyncio.create_task(store.db.rows("SELECT pg_sleep(600)")) for _ in range(3)]
-        said = await asyncio.gather(*standing, return_exceptions=True)
-        assert all(isinstance(one, StoreUnavailable) for one in said), said
+        answers = await asyncio.gather(*standing, return_exceptions=True)
+        assert all(isinstance(one, StoreUnavailable) for one in answers), answers
         await becomes(lambda: none_left(watcher, running), 10, "no statement runs on")
         await store.now()  # all three connections were blocked, and are free again
 
 
 async def test_killed_and_started_again_it_is_unavailable_and_then_heals(bouncer: PgBouncer, dsn: str) -> None:
     async with store_on(bouncer.through(dsn)) as store, direct(dsn) as watcher:
-        heard = await store.listen()
-        await anext(heard)
+        received = await store.listen()
+        await anext(received)
         pool = await make_pool(store)
         running = "SELECT count(*) = 3 FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(60)' AND state = 'active'"
         busy = [asyncio.create_task(store.db.rows("SELECT pg_sleep(60)")) for _ in range(6)]
         await becomes(lambda: watcher.fetchval(running), 10, "three run, so that the other three wait for a connection")
         bouncer.kill()
-        said = await asyncio.gather(*busy, return_exceptions=True)
-        assert all(isinstance(one, StoreUnavailable) for one in said), said
-        for call in (store.now(), store.claims.match(pool.id, [ask()], 10), anext(heard)):
+        answers = await asyncio.gather(*busy, return_exceptions=True)
+        assert all(isinstance(one, StoreUnavailable) for one in answers), answers
+        for call in (store.now(), store.claims.match(pool.id, [ask()], 10), anext(received)):
             with pytest.raises(StoreUnavailable):
                 await call
         with pytest.raises(StoreUnavailable):
@@ -267,9 +267,9 @@ async def test_one_that_hangs_is_unavailable_in_time_and_replaced_it_heals(
         await store.now()
         bouncer.signal(signal.SIGSTOP)
         deadline = Deadline(10)
-        said = await asyncio.gather(*(store.now() for _ in range(6)), return_exceptions=True)
+        answers = await asyncio.gather(*(store.now() for _ in range(6)), return_exceptions=True)
         assert not deadline.over()
-        assert all(isinstance(one, StoreUnavailable) for one in said), said
+        assert all(isinstance(one, StoreUnavailable) for one in answers), answers
         bouncer.kill()  # killed, because it may crash anyway: 1.18 crashes on a cancel request whose sender has left
         bouncer.start()
         await heals(store)
@@ -299,9 +299,11 @@ async def test_postgres_behind_it_may_come_and_go(place: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("more", ["", "ignore_startup_parameters = " + ",".join(SETTINGS)])
-async def test_who_forgets_to_say_pooled_is_told(shared_postgres: EmbeddedPostgres, dsn: str, place: Path, more: str) -> None:
-    told = pytest.raises(StoreUnavailable, match="start with --pooled")
-    with PgBouncer(shared_postgres, place / "own", more=more) as bouncer, told:
+async def test_a_missing_pooled_option_is_named_in_the_error(
+    shared_postgres: EmbeddedPostgres, dsn: str, place: Path, more: str
+) -> None:
+    refused = pytest.raises(StoreUnavailable, match="start with --pooled")
+    with PgBouncer(shared_postgres, place / "own", more=more) as bouncer, refused:
         await twenty_bursts(bouncer.through(dsn))
 
 

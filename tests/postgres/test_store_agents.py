@@ -1,4 +1,4 @@
-"""The orders for agents: an unknown worker is never told to end, and no tenant gets a worker that served another (P1, P7)."""
+"""The orders for agents: an unknown worker is never directed to end, and no tenant gets a worker that served another (P1, P7)."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from postgres.store_steps import DIRECT, JOB, SESSION, active, agent_report, ask
 from postgres.store_tables import state_of
 
 
-async def test_an_agent_that_knows_more_than_the_database_says_so(store: PostgresStore) -> None:
+async def test_a_fence_that_the_database_never_gave_is_answered_with_ahead(store: PostgresStore) -> None:
     pool = await make_pool(store, SESSION)
     [worker] = await make_warm(store, pool)
     last = (await active(store, pool)).fence
@@ -31,8 +31,8 @@ async def test_an_agent_with_a_claim_that_has_no_row_is_left_alone(store: Postgr
         for recovering in (False, True):
             if recovering:
                 await store.recovery.begin("restored", 0)
-            told = await store.workers.report(agent_report(worker, doing="running", claim="c-lost", fence=1, tenant="acme"))
-            assert told.do in ("nothing", "unknown"), await state_of(store, "worker", worker)
+            directive = await store.workers.report(agent_report(worker, doing="running", claim="c-lost", fence=1, tenant="acme"))
+            assert directive.do in ("nothing", "unknown"), await state_of(store, "worker", worker)
             await store.recovery.end()
 
 
@@ -50,7 +50,7 @@ async def test_an_agent_that_turns_out_to_be_spent_gives_its_claim_back(store: P
     assert (await store.workers.report(spent)).do == "exit"
 
 
-async def test_while_recovering_no_agent_is_told_to_end_or_exit(store: PostgresStore) -> None:
+async def test_while_recovering_no_agent_is_directed_to_end_or_exit(store: PostgresStore) -> None:
     pool = await make_pool(store, JOB)
     await make_warm(store, pool, 2)
     pair = await active(store, pool)
@@ -71,8 +71,8 @@ async def test_another_pod_under_the_name_is_not_this_worker(store: PostgresStor
     assert await store.claims.deliver(pair.worker, "another") is None
 
 
-@pytest.mark.parametrize("obstacle", ["none", "the next word is late", "the brake is tripped", "the pool is frozen"])
-async def test_a_worker_whose_past_tenant_the_database_forgot_serves_nobody_else(store: PostgresStore, obstacle: str) -> None:
+@pytest.mark.parametrize("obstacle", ["none", "the next report is late", "the brake is tripped", "the pool is frozen"])
+async def test_a_worker_whose_past_tenant_the_database_forgot_serves_no_other_tenant(store: PostgresStore, obstacle: str) -> None:
     clock = await Clock.of(store)
     pool = await make_pool(store, SESSION)
     [worker] = await make_warm(store, pool)
@@ -89,7 +89,7 @@ async def test_a_worker_whose_past_tenant_the_database_forgot_serves_nobody_else
     await store.workers.beat([forgotten])
     await clock.live(1)
     assert await store.recovery.end() == Done()
-    if obstacle != "the next word is late":
+    if obstacle != "the next report is late":
         await store.workers.report(forgotten)
     given = await match(store, pool, ask("b", lease=60.0))
     assert [pair.worker for pair in given] == [], "tenant b would sit where tenant a was"
@@ -138,12 +138,12 @@ async def test_a_restore_to_before_an_earlier_recovery_gives_no_fence_twice(stor
         await store.db.rows("SELECT setval('holdfast.fence', $1, false)", backup["last_value"])
         await store.db.rows("DELETE FROM holdfast.claim")
         await store.db.rows("UPDATE holdfast.worker SET state = 'warm', claim_id = NULL, tenant = NULL, fence = NULL")
-        assert await match(one, pool, ask()) == [], "who knows a later mark gives nothing out"
+        assert await match(one, pool, ask()) == [], "a replica that knows a later mark gives nothing out"
         after = replica_on(two, cluster)
-        assert await match(two, pool) == [], "nor does who has not compared yet"
+        assert await match(two, pool) == [], "nor does a replica that has not compared yet"
         await after.beat()
         assert (await store.recovery.state()).recovering, "the mark outside is higher"
     await store.recovery.end()
     await make_warm(store, pool)
     [pair] = await match(store, pool)
-    assert pair.fence > given, "two assignments with one fence cannot be told apart"
+    assert pair.fence > given, "two assignments with one fence cannot be distinguished"

@@ -31,12 +31,12 @@ async def test_racing_endings_stop_at_the_limit(store: PostgresStore) -> None:
     await store.fleet.set_brake(5, 0.0)
     claims = await overdue(store, clock, await make_pool(store), 14)
     async with replicas(store, 2) as others:
-        doors = [store, *others]
-        answers = await asyncio.gather(*(end(doors[n % 3], claim, "lease") for n, claim in enumerate(claims)))
+        peers = [store, *others]
+        answers = await asyncio.gather(*(end(peers[n % 3], claim, "lease") for n, claim in enumerate(claims)))
         assert answers.count(Done()) == 5
         assert answers.count(BRAKED) == 9
         assert await store.db.value("SELECT count(*) FROM holdfast.claim WHERE state = 'active'") == 9
-        assert await brake_events(store) == ["brake.tripped"], "said once"
+        assert await brake_events(store) == ["brake.tripped"], "one event"
         brake = await store.fleet.brake()
         assert (brake["tripped"], brake["claims_ended"]) == (True, 5)
 
@@ -50,7 +50,7 @@ async def test_racing_endings_stop_at_the_limit(store: PostgresStore) -> None:
         assert await store.fleet.release_brake("looked at it")
         assert not await store.fleet.release_brake("again")
         await clock.live(1)
-        answers = await asyncio.gather(*(end(doors[n % 3], claim, "lease") for n, claim in enumerate(left)))
+        answers = await asyncio.gather(*(end(peers[n % 3], claim, "lease") for n, claim in enumerate(left)))
         assert answers.count(Done()) == 5
     assert await brake_events(store) == ["brake.tripped", "brake.released", "brake.tripped"]
 
@@ -83,9 +83,9 @@ async def test_condemning_in_a_race_stops_at_the_limit(store: PostgresStore) -> 
     pool = await make_pool(store, JOB)
     workers = await make_warm(store, pool, 10)
     async with replicas(store, 2) as others:
-        doors = [store, *others]
+        peers = [store, *others]
         answers = await asyncio.gather(
-            *(doors[n % 3].workers.condemn(w, None, "too many", counted=True) for n, w in enumerate(workers))
+            *(peers[n % 3].workers.condemn(w, None, "too many", counted=True) for n, w in enumerate(workers))
         )
     assert answers.count(Done()) == 3
     assert answers.count(BRAKED) == 7

@@ -11,7 +11,7 @@ from postgres.store_steps import JOB, SESSION, acknowledge, active, agent_report
 TROUBLE = "UPDATE holdfast.pool SET failures = 3, trouble = 'no room', backoff_until = holdfast.now()"
 
 
-def said(directive: Any) -> tuple[Any, ...]:
+def fields(directive: Any) -> tuple[Any, ...]:
     return (directive.do, directive.fence, directive.reason, directive.park, directive.freed)
 
 
@@ -26,16 +26,16 @@ async def spawning(store: PostgresStore, spec: Any = JOB) -> None:
     await store.workers.spawned("w-1", "uid-w-1")
 
 
-async def test_the_first_idle_word_makes_a_worker_warm_and_ends_its_pools_trouble(store: PostgresStore) -> None:
+async def test_the_first_idle_report_makes_a_worker_warm_and_ends_its_pools_trouble(store: PostgresStore) -> None:
     clock = await apart(store)
     await spawning(store)
     await store.db.rows(TROUBLE)
     await clock.live(3)
     async with await Changes.of(store) as changes:
-        assert said(await store.workers.report(agent_report("w-1", doing="starting"))) == NOTHING
-        assert said(await store.workers.report(agent_report("w-1"), fresh=False)) == NOTHING
+        assert fields(await store.workers.report(agent_report("w-1", doing="starting"))) == NOTHING
+        assert fields(await store.workers.report(agent_report("w-1"), fresh=False)) == NOTHING
         assert await changes.seen() == {}
-        assert said(await store.workers.report(agent_report("w-1", endpoint="1.2.3.4:80"))) == LOOK
+        assert fields(await store.workers.report(agent_report("w-1", endpoint="1.2.3.4:80"))) == LOOK
         assert await changes.seen() == {
             "pool p-1": {"trouble": None, "failures": 0, "backoff_until": None},
             "worker w-1": {
@@ -49,14 +49,14 @@ async def test_the_first_idle_word_makes_a_worker_warm_and_ends_its_pools_troubl
             "events": ["103 worker.warm p-1 w-1"],
             "notices": ["p p-1"],
         }
-        assert said(await store.workers.report(agent_report("w-1", endpoint="1.2.3.4:80"))) == NOTHING
-        assert await changes.seen() == {}, "a quiet word changes nothing"
-        assert said(await store.workers.report(agent_report("w-1", endpoint="1.2.3.4:81"))) == LOOK
+        assert fields(await store.workers.report(agent_report("w-1", endpoint="1.2.3.4:80"))) == NOTHING
+        assert await changes.seen() == {}, "a report without news changes nothing"
+        assert fields(await store.workers.report(agent_report("w-1", endpoint="1.2.3.4:81"))) == LOOK
         assert await changes.seen() == {"worker w-1": {"version": 4, "endpoint": "1.2.3.4:81"}, "notices": ["p p-1"]}
 
 
 @pytest.mark.parametrize("state", ["warm", "parked"])
-async def test_a_suspect_worker_that_speaks_is_free_again_and_not_silent(store: PostgresStore, state: str) -> None:
+async def test_a_suspect_worker_that_reports_is_free_again_and_not_silent(store: PostgresStore, state: str) -> None:
     clock = await apart(store)
     pool = await pool_with_worker(store)
     reset = None
@@ -68,13 +68,13 @@ async def test_a_suspect_worker_that_speaks_is_free_again_and_not_silent(store: 
     await clock.live(3)
     await store.db.rows("UPDATE holdfast.worker SET suspect_since = holdfast.now()")
     async with await Changes.of(store) as changes:
-        assert said(await store.workers.report(agent_report("w-1", reset_fence=reset))) == LOOK
+        assert fields(await store.workers.report(agent_report("w-1", reset_fence=reset))) == LOOK
         found = await changes.seen()
         assert found.pop("worker w-1") == {"suspect_since": None, "version": {"warm": 4, "parked": 9}[state]}
-        pulse = found.pop("pulse w-1")
-        assert pulse.pop("fence", None) is None
-        assert pulse.pop("reset_fence", None) == reset
-        assert pulse == {"doing": "idle", "claim_id": None, "tenant": None, "beat_heard": 3.0}
+        heartbeat = found.pop("heartbeat w-1")
+        assert heartbeat.pop("fence", None) is None
+        assert heartbeat.pop("reset_fence", None) == reset
+        assert heartbeat == {"doing": "idle", "claim_id": None, "tenant": None, "beat_heard": 3.0}
         assert found == {"notices": ["p p-1"]}
 
 
@@ -84,10 +84,10 @@ async def test_a_worker_that_was_reset_is_ready_for_its_own_fence_only(store: Po
     pair = await active(store, pool, ask(id="c-1"))
     await end(store, "c-1")
     async with await Changes.of(store) as changes:
-        assert said(await store.workers.report(agent_report("w-1", reset_fence=pair.fence - 1))) == NOTHING
-        assert said(await store.workers.report(agent_report("w-1"))) == NOTHING
+        assert fields(await store.workers.report(agent_report("w-1", reset_fence=pair.fence - 1))) == NOTHING
+        assert fields(await store.workers.report(agent_report("w-1"))) == NOTHING
         assert await changes.seen() == {}
-        assert said(await store.workers.report(agent_report("w-1", reset_fence=pair.fence))) == LOOK
+        assert fields(await store.workers.report(agent_report("w-1", reset_fence=pair.fence))) == LOOK
         assert await changes.seen() == {"worker w-1": {"ready": True, "version": 8}, "notices": ["p p-1"]}
         await store.db.rows("UPDATE holdfast.worker SET ready = false, endpoint = 'old'")
         await store.workers.report(agent_report("w-1", reset_fence=pair.fence - 1, endpoint="new"))
@@ -98,11 +98,11 @@ async def test_a_draining_agent_takes_its_free_worker_out_of_the_pool(store: Pos
     await apart(store)
     pool = await pool_with_worker(store)
     async with await Changes.of(store) as changes:
-        assert said(await store.workers.report(agent_report("w-1", doing="draining"), fresh=False)) == NOTHING
+        assert fields(await store.workers.report(agent_report("w-1", doing="draining"), fresh=False)) == NOTHING
         assert await changes.seen() == {}
-        assert said(await store.workers.report(agent_report("w-1", doing="draining"))) == NOTHING
+        assert fields(await store.workers.report(agent_report("w-1", doing="draining"))) == NOTHING
         assert await changes.seen() == {"worker w-1": {"terminating": True, "version": 4}}
-        assert said(await store.workers.report(agent_report("w-1", doing="draining"))) == NOTHING
+        assert fields(await store.workers.report(agent_report("w-1", doing="draining"))) == NOTHING
         assert await changes.seen() == {}
         await add_worker(store, pool, "w-2")
         await active(store, pool, ask(id="c-1"))
@@ -116,7 +116,7 @@ async def test_what_an_agent_with_a_claim_is_answered(store: PostgresStore) -> N
     pair = await active(store, pool, ask(id="c-1"))
 
     async def report(claim: str, fence: int) -> tuple[Any, ...]:
-        return said(await store.workers.report(agent_report("w-1", doing="running", claim=claim, fence=fence)))
+        return fields(await store.workers.report(agent_report("w-1", doing="running", claim=claim, fence=fence)))
 
     async with await Changes.of(store) as changes:
         assert await report("c-1", pair.fence) == NOTHING
@@ -126,7 +126,7 @@ async def test_what_an_agent_with_a_claim_is_answered(store: PostgresStore) -> N
             "ahead", pair.fence + 1, "an agent holds a fence that this database never gave", False, None,
         )  # fmt: skip
         await store.db.rows("UPDATE holdfast.worker SET fence = fence - 1")
-        assert await report("c-1", pair.fence) == NOTHING, "the claim itself says that it is this one's"
+        assert await report("c-1", pair.fence) == NOTHING, "the claim's own row shows that it is this worker's"
         await store.db.rows("UPDATE holdfast.worker SET fence = fence + 1")
         await end(store, "c-1")
         await changes.seen()
@@ -134,32 +134,32 @@ async def test_what_an_agent_with_a_claim_is_answered(store: PostgresStore) -> N
         assert await report("c-1", pair.fence - 1) == ("end", pair.fence - 1, "release", False, None)
         await store.db.rows("UPDATE holdfast.worker SET state = 'retiring', reason = 'old'")
         assert await report("c-1", pair.fence) == ("end", pair.fence, "release", False, None)
-        assert said(await store.workers.report(agent_report("w-1"))) == ("exit", None, "old", False, None)
+        assert fields(await store.workers.report(agent_report("w-1"))) == ("exit", None, "old", False, None)
         await store.pools.freeze("linux", "hands off")
-        assert said(await store.workers.report(agent_report("w-1"))) == ("nothing", None, "old", False, None)
+        assert fields(await store.workers.report(agent_report("w-1"))) == ("nothing", None, "old", False, None)
         unknown = ("unknown", None, "no such worker", False, None)
-        assert said(await store.workers.report(agent_report("w-1", uid="another"))) == unknown
+        assert fields(await store.workers.report(agent_report("w-1", uid="another"))) == unknown
         await store.db.rows("UPDATE holdfast.worker SET state = 'gone'")
-        assert said(await store.workers.report(agent_report("w-1"))) == unknown
+        assert fields(await store.workers.report(agent_report("w-1"))) == unknown
 
 
-async def test_an_idle_agent_is_told_of_its_claim_once_that_is_offered(store: PostgresStore) -> None:
+async def test_an_idle_agent_gets_its_claim_once_that_is_offered(store: PostgresStore) -> None:
     await apart(store)
     pool = await pool_with_worker(store, JOB)
     pair = await assigned(store, pool, ask(id="c-1"))
     async with await Changes.of(store) as changes:
-        assert said(await store.workers.report(agent_report("w-1"))) == NOTHING
+        assert fields(await store.workers.report(agent_report("w-1"))) == NOTHING
         await store.claims.offer([("c-1", pair.fence, True)])
         await changes.seen()
-        assert said(await store.workers.report(agent_report("w-1", doing="starting"))) == NOTHING
+        assert fields(await store.workers.report(agent_report("w-1", doing="starting"))) == NOTHING
         hold = ("hold", pair.fence, "", False, None)
-        assert said(await store.workers.report(agent_report("w-1"))) == hold
-        assert said(await store.workers.report(agent_report("w-1"), fresh=False)) == hold
+        assert fields(await store.workers.report(agent_report("w-1"))) == hold
+        assert fields(await store.workers.report(agent_report("w-1"), fresh=False)) == hold
         assert await changes.seen() == {}
         store.db.mark.saw(2**40, float("inf"))
-        assert said(await store.workers.report(agent_report("w-1"))) == NOTHING, "not on a database that lost commits"
+        assert fields(await store.workers.report(agent_report("w-1"))) == NOTHING, "not on a database that lost commits"
         store.db.mark.saw(0, float("inf"))
-        assert said(await store.workers.report(agent_report("w-1", reset_fence=1))) == NOTHING
+        assert fields(await store.workers.report(agent_report("w-1", reset_fence=1))) == NOTHING
         assert await changes.seen() == {
             "claim c-1": {
                 "state": "waiting",
@@ -188,8 +188,8 @@ async def test_an_idle_agent_is_told_of_its_claim_once_that_is_offered(store: Po
         await deliver(store, pair)
         await acknowledge(store, pair.worker, pair.fence, None)
         await changes.seen()
-        assert said(await store.workers.report(agent_report("w-2"))) == NOTHING, "an active claim is not handed over again"
-        assert said(await store.workers.report(agent_report("w-2", reset_fence=1))) == NOTHING
+        assert fields(await store.workers.report(agent_report("w-2"))) == NOTHING, "an active claim is not handed over again"
+        assert fields(await store.workers.report(agent_report("w-2", reset_fence=1))) == NOTHING
         assert await changes.seen() == {}
 
 
@@ -206,7 +206,7 @@ async def test_a_worker_that_has_served_an_unknown_claim_is_retired_unless_it_is
         )
     await clock.live(3)
     async with await Changes.of(store) as changes:
-        assert said(await store.workers.report(agent_report("w-1", reset_fence=1))) == NOTHING
+        assert fields(await store.workers.report(agent_report("w-1", reset_fence=1))) == NOTHING
         reason = "its agent has served a claim that the database does not know"
         retired = {
             "worker w-1": {

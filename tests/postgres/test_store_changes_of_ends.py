@@ -335,7 +335,7 @@ async def test_a_condemned_worker_forgets_that_it_was_parked(store: PostgresStor
 
 
 @pytest.mark.parametrize("kind", ["worker", "claim"])
-async def test_a_brake_that_trips_says_what_it_counted(store: PostgresStore, kind: str) -> None:
+async def test_a_brake_that_trips_stores_what_it_counted(store: PostgresStore, kind: str) -> None:
     clock = await apart(store)
     pool = await pool_with_worker(store, BARE)
     for worker in ("w-2", "w-3", "w-4"):
@@ -364,4 +364,4 @@ async def test_a_brake_that_trips_says_what_it_counted(store: PostgresStore, kin
             "events": [f'103 brake.tripped "{sentence}"'],
         }
         assert await ending(2) == Skipped("braked")
-        assert await changes.seen() == {}, "it is said once"
+        assert await changes.seen() == {}, "one event"

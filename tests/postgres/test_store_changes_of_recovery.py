@@ -61,7 +61,7 @@ async def test_a_recovery_starts_leases_again_and_takes_every_assignment_for_del
         }
 
 
-async def test_the_end_of_a_recovery_suspects_who_has_not_spoken(store: PostgresStore) -> None:
+async def test_the_end_of_a_recovery_marks_workers_that_have_not_reported(store: PostgresStore) -> None:
     clock = await apart(store)
     pool = await pool_with_worker(store)
     for worker in ("w-2", "w-3", "w-4", "w-5", "w-6"):
@@ -188,7 +188,7 @@ async def test_a_claim_of_which_only_its_worker_knows_gets_rows_of_its_own(store
         assert (await changes.seen())["worker w-5"]["pool_id"] == "p-2", "its own pool, though that drains"
 
 
-async def test_a_known_claim_is_found_on_another_worker_than_its_rows_say(store: PostgresStore) -> None:
+async def test_a_known_claim_is_found_on_another_worker_than_in_its_rows(store: PostgresStore) -> None:
     clock = await apart(store)
     pool = await pool_with_worker(store, SESSION)
     for worker in ("w-2", "w-3", "w-4"):

@@ -18,7 +18,7 @@ def report(number: int, **other: Any) -> DutyReport:
     return DutyReport(**(usual | other))
 
 
-async def test_a_beat_renews_its_own_terms_and_says_what_their_duties_did(store: PostgresStore) -> None:
+async def test_a_beat_renews_its_own_terms_and_stores_what_their_duties_did(store: PostgresStore) -> None:
     clock = await apart(store)
     for replica in ("r-1", "r-2"):
         await store.fleet.join(replica, 7, "host", "http://x", "1")
@@ -94,13 +94,13 @@ async def test_a_term_is_taken_when_it_ran_out_or_stands_still(store: PostgresSt
         assert (found != {}) == taken
 
 
-async def test_taking_a_term_counts_who_took_it_from_whom(store: PostgresStore) -> None:
+async def test_taking_a_term_counts_the_take_over_and_stores_both_replicas(store: PostgresStore) -> None:
     clock = await apart(store)
     async with await Changes.of(store) as changes:
         assert await store.fleet.take_term("scale", "r-1", 10.0, 5.0) == 1
         assert await changes.seen() == {
             "term scale": {"until": 110.0, "holder": "r-1", "number": 1, "renewed_at": 100.0, "progress_at": 100.0},
-            "events": ['100 term.taken "duty scale: r-1 takes over from nobody" {"duty": "scale", "replica": "r-1"}'],
+            "events": ['100 term.taken "duty scale: r-1 takes over from no holder" {"duty": "scale", "replica": "r-1"}'],
         }
         await store.db.rows("UPDATE holdfast.term SET failure = 'why' WHERE duty = 'scale'")
         await clock.jump(11)

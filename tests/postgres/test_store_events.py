@@ -54,9 +54,9 @@ async def test_a_follower_of_racing_writers_sees_each_event_once(store: Postgres
     follower = Follower(store)
     written: list[str] = []
 
-    async def write(door: PostgresStore, who: int) -> None:
+    async def write(peer: PostgresStore, who: int) -> None:
         for n in range(25):
-            await door.history.note("test", f"{who}.{n}")
+            await peer.history.note("test", f"{who}.{n}")
             written.append(f"{who}.{n}")
 
     async def dawdle(who: int) -> None:
@@ -69,8 +69,8 @@ async def test_a_follower_of_racing_writers_sees_each_event_once(store: Postgres
                     await connection.execute(INSERT, f"slower {who}.{n}")
                 written.extend((f"slow {who}.{n}", f"slower {who}.{n}"))
 
-    async with replicas(store, 3) as doors:
-        writers = asyncio.gather(*(write(door, n) for n, door in enumerate(doors)), *(dawdle(n) for n in range(3)))
+    async with replicas(store, 3) as peers:
+        writers = asyncio.gather(*(write(peer, n) for n, peer in enumerate(peers)), *(dawdle(n) for n in range(3)))
         while not writers.done():
             await follower.read()
         await writers
@@ -99,17 +99,17 @@ async def test_events_are_found_by_what_they_are_about(store: PostgresStore) -> 
     mine, theirs = await active(store, pool, ask("a")), await active(store, pool, ask("b"))
     await end(store, mine.claim)
 
-    async def told(**about: str) -> list[str]:
+    async def kinds(**about: str) -> list[str]:
         events, _ = await store.history.events(after=None, limit=100, **about)
         return [event.kind for event in events]
 
     journey = ["claim.created", "claim.assigned", "claim.active", "claim.ended"]
-    assert await told(claim=mine.claim) == journey
-    assert await told(tenant="a") == journey
-    assert await told(claim=theirs.claim) == journey[:3]
-    assert await told(worker=mine.worker) == ["worker.spawning", "worker.warm", *journey[1:]]
-    assert len(await told(pool="linux")) == len(await told())
-    assert await told(pool="mac") == []
+    assert await kinds(claim=mine.claim) == journey
+    assert await kinds(tenant="a") == journey
+    assert await kinds(claim=theirs.claim) == journey[:3]
+    assert await kinds(worker=mine.worker) == ["worker.spawning", "worker.warm", *journey[1:]]
+    assert len(await kinds(pool="linux")) == len(await kinds())
+    assert await kinds(pool="mac") == []
 
 
 async def test_old_days_are_dropped_and_young_ones_kept(store: PostgresStore) -> None:
@@ -129,7 +129,7 @@ async def test_pruning_goes_on_after_the_clock_jumped_forward_and_back(store: Po
     clock = await Clock.of(store)
     await store.history.prune(30)
     await clock.jump(5 * DAY)
-    await store.history.note("test", "written in a future that was none")
+    await store.history.note("test", "written while the clock was wrong")
     await clock.jump(-5 * DAY)
     for _ in range(7):
         await store.history.prune(30)  # if the duty fails here, it fails until that day has come

@@ -34,7 +34,7 @@ async def write(store: PostgresStore, change: str) -> None:
         ("pool: spec = jsonb_set(spec, '{park,max}', '0')", "released"),
     ],
 )  # fmt: skip
-async def test_a_session_is_parked_unless_one_thing_speaks_against_it(store: PostgresStore, obstacle: str, outcome: str) -> None:
+async def test_a_session_is_parked_unless_one_condition_forbids_it(store: PostgresStore, obstacle: str, outcome: str) -> None:
     pool = await pool_with_worker(store)
     await active(store, pool, ask(id="c-1", lease=30.0))
     if obstacle:
@@ -43,7 +43,7 @@ async def test_a_session_is_parked_unless_one_thing_speaks_against_it(store: Pos
     assert await state_of(store, "worker", "w-1") == ("retiring" if obstacle else "parked")
 
 
-async def test_a_pool_parks_as_many_as_it_says_and_counts_its_own(store: PostgresStore) -> None:
+async def test_a_pool_parks_as_many_as_its_limit_and_counts_its_own(store: PostgresStore) -> None:
     spec = msgspec.structs.replace(SESSION, park=ParkSpec(max=2))
     pool = await pool_with_worker(store, spec)
     other, _ = await store.pools.put("p-2", "other", spec, "api")
@@ -174,7 +174,7 @@ async def test_a_worker_whose_agent_works_for_a_claim_that_has_not_ended_is_not_
 
 
 @pytest.mark.parametrize("above", ["dead", "an operator"])
-async def test_proof_of_death_and_an_operator_go_above_what_an_agent_says(store: PostgresStore, above: str) -> None:
+async def test_proof_of_death_and_an_operator_go_above_an_agents_report(store: PostgresStore, above: str) -> None:
     await pool_with_worker(store, JOB)
     await store.workers.beat([agent_report("w-1", doing="running", claim="c-unknown", fence=7)])
     version = await store.db.value("SELECT version FROM holdfast.worker")

@@ -28,7 +28,7 @@ async def parked(store: PostgresStore, worker: str, tenant: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["match", "spawn", "condemn one too many", "put", "begin recovery", "prune"])
-async def test_a_change_waits_for_whoever_makes_such_a_change(store: PostgresStore, change: str) -> None:
+async def test_a_change_waits_for_another_change_under_the_same_lock(store: PostgresStore, change: str) -> None:
     await pool_with_worker(store, JOB)
     call, name = {
         "match": (lambda: store.claims.match("p-1", [], 9), "pool.p-1"),

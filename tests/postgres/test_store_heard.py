@@ -127,7 +127,7 @@ async def test_two_replicas_beats_do_not_count_twice(store: PostgresStore) -> No
     assert await clock.heard() - before == pytest.approx(20)
 
 
-async def test_silence_while_nobody_listened_is_no_silence(store: PostgresStore) -> None:
+async def test_silence_while_no_replica_listened_does_not_count(store: PostgresStore) -> None:
     clock = await Clock.of(store)
     pool = await make_pool(store, JOB)
     [worker] = await make_warm(store, pool)
@@ -148,7 +148,7 @@ async def test_silence_while_nobody_listened_is_no_silence(store: PostgresStore)
     await clock.beat(1.0)
     assert 10 <= await age() <= 17
     await clock.live(50)
-    assert await age() > 60, "who is truly silent is found out"
+    assert await age() > 60, "a worker that is really silent is found"
     await store.workers.beat([agent_report(worker)])
     assert await age() == pytest.approx(0)
 
@@ -182,7 +182,7 @@ async def test_every_deadline_stands_still_in_an_outage(store: PostgresStore) ->
 
 
 @pytest.mark.parametrize("deaf", [0.0, 2 * HOUR, -2 * HOUR], ids=["in calm", "after an outage", "after a clock that went back"])
-async def test_a_retried_claim_gets_its_waiting_time_anew(store: PostgresStore, deaf: float) -> None:
+async def test_a_retried_claim_gets_its_waiting_time_again(store: PostgresStore, deaf: float) -> None:
     clock = await Clock.of(store)
     await clock.outage(deaf)
     pair = await lone_active(store, JOB, ask(retry="lost", deadline=30.0))

@@ -15,7 +15,7 @@ from postgres.store_steps import JOB, active, agent_report, make_pool, make_warm
 SUSPECTS = "SELECT count(*) FROM holdfast.worker WHERE suspect_since IS NOT NULL"
 
 
-async def test_a_worker_that_has_just_spoken_again_is_not_taken_for_silent(store: PostgresStore) -> None:
+async def test_a_worker_that_has_just_reported_again_does_not_count_as_silent(store: PostgresStore) -> None:
     clock = await Clock.of(store)
     pool = await make_pool(store, JOB)
     [worker] = await make_warm(store, pool)
@@ -26,7 +26,7 @@ async def test_a_worker_that_has_just_spoken_again_is_not_taken_for_silent(store
     assert (type(suspect), outcome) == (Suspect, Done())
     await store.workers.report(agent_report(worker), fresh=True)  # as a poll does; the heartbeat is stored within a second
     assert await store.db.value(SUSPECTS) == 0
-    assert await planned(Converge(), store, cluster) == [], "it has just spoken"
+    assert await planned(Converge(), store, cluster) == [], "it has just reported"
 
 
 async def test_a_job_whose_agent_has_left_is_not_suspect_after_recovery(store: PostgresStore) -> None:

@@ -90,7 +90,7 @@ async def warm(store: PostgresStore, pool: Pool, worker: str) -> bool:
     return await done(store.workers.warm(worker, 1, None))
 
 
-async def hear(store: PostgresStore, pool: Pool, worker: str) -> bool:
+async def report_idle(store: PostgresStore, pool: Pool, worker: str) -> bool:
     before = await store.db.value("SELECT state FROM holdfast.worker WHERE id = $1", worker)
     await store.workers.report(agent_report(worker))
     return await store.db.value("SELECT state FROM holdfast.worker WHERE id = $1", worker) != before
@@ -139,7 +139,7 @@ async def rehold(store: PostgresStore, pool: Pool, worker: str) -> bool:
 
 WORKER_CALLS: list[tuple[str, Call]] = [
     ("warm", warm),
-    ("warm", hear),
+    ("warm", report_idle),
     ("hold", hold),
     ("condemn", condemn),
     ("disown", disown),
@@ -151,7 +151,7 @@ WORKER_CALLS: list[tuple[str, Call]] = [
 
 
 @pytest.mark.parametrize(("transition", "call"), WORKER_CALLS, ids=[f"{t} by {c.__name__}" for t, c in WORKER_CALLS])
-async def test_a_worker_changes_only_as_its_table_says(store: PostgresStore, transition: str, call: Call) -> None:
+async def test_a_worker_changes_only_as_its_table_allows(store: PostgresStore, transition: str, call: Call) -> None:
     table = WORKER[transition]
     wrong = []
     for state in WORKER.states:
@@ -160,23 +160,23 @@ async def test_a_worker_changes_only_as_its_table_says(store: PostgresStore, tra
         before = await picture(store)
         changed = await call(store, pool, worker)
         now = (await store.db.row("SELECT state FROM holdfast.worker WHERE id = $1", worker))["state"]
-        said = await events(store, worker)
+        kinds = await events(store, worker)
         if state in table.sources:
-            right = changed and now == table.target and said == [table.event]
+            right = changed and now == table.target and kinds == [table.event]
         else:
             after = await picture(store)
-            right = not changed and said == [] and all(after[id_] == row for id_, row in before.items() if id_ == worker)
+            right = not changed and kinds == [] and all(after[id_] == row for id_, row in before.items() if id_ == worker)
         if not right:
-            wrong.append((state, now, said))
+            wrong.append((state, now, kinds))
     assert wrong == [], f"{transition}: from {table.sources} to {table.target} only, with {table.event} once"
 
 
 async def activate(store: PostgresStore, pool: Pool, claim: str) -> bool:
     worker = await store.db.value("SELECT worker_id FROM holdfast.claim WHERE id = $1", claim)
     before = await store.db.value("SELECT state FROM holdfast.claim WHERE id = $1", claim)
-    told = await acknowledge(store, worker or "w-none", FENCE, None)
-    assert (told == claim) == (before in ("assigned", "active")), "repeated, it is accepted again"
-    return before != "active" and told is not None
+    acknowledged = await acknowledge(store, worker or "w-none", FENCE, None)
+    assert (acknowledged == claim) == (before in ("assigned", "active")), "repeated, it is accepted again"
+    return before != "active" and acknowledged is not None
 
 
 async def offer(store: PostgresStore, pool: Pool, claim: str) -> bool:
@@ -208,7 +208,7 @@ CLAIM_CALLS: list[tuple[str, Call]] = [
 
 
 @pytest.mark.parametrize(("transition", "call"), CLAIM_CALLS, ids=[f"{t} by {c.__name__}" for t, c in CLAIM_CALLS])
-async def test_a_claim_changes_only_as_its_table_says(store: PostgresStore, transition: str, call: Call) -> None:
+async def test_a_claim_changes_only_as_its_table_allows(store: PostgresStore, transition: str, call: Call) -> None:
     table = CLAIM[transition]
     for state in CLAIM.states:
         pool = await make_pool(store, BARE if call is offer else JOB, f"pool-{state}")
@@ -216,8 +216,8 @@ async def test_a_claim_changes_only_as_its_table_says(store: PostgresStore, tran
         before = await picture(store)
         changed = await call(store, pool, claim)
         assert changed == (state in table.sources), state
-        said = await events(store, claim)
-        assert said == ([table.event] if changed else []), state
+        kinds = await events(store, claim)
+        assert kinds == ([table.event] if changed else []), state
         after = await picture(store)
         if changed:
             assert await store.db.value("SELECT state FROM holdfast.claim WHERE id = $1", claim) == table.target

@@ -1,6 +1,7 @@
 """Schema changes: concurrent, repeated, with two releases at the same time, and on the oldest supported Postgres."""
 
 import asyncio
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -72,16 +73,69 @@ async def test_two_releases_work_side_by_side(store: PostgresStore, monkeypatch:
         for _ in range(5):
             await make_warm(store, pool, 2)
             asked = [ask() for _ in range(4)]
-            await asyncio.gather(*(door.claims.match(pool.id, asked[n::2], 9) for n, door in enumerate((store, other))))
+            await asyncio.gather(*(peer.claims.match(pool.id, asked[n::2], 9) for n, peer in enumerate((store, other))))
             assert await broken(store) == []
         await clear_away(store)
         await make_warm(other, pool)
         pair = await active(other, pool)
         assert await end(store, pair.claim, "cancel") == Done(), "one release ends what the other began"
-        for door in (store, other):
-            await door.fleet.beat("r-1", 1.0, 10.0, [])
+        for peer in (store, other):
+            await peer.fleet.beat("r-1", 1.0, 10.0, [])
     finally:
         await other.close()
+
+
+async def test_the_previous_release_goes_on_with_heartbeats_while_their_table_gets_its_new_name(
+    empty: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_before(sql: str) -> str:
+        return re.sub(r"\bheartbeat\b", "pulse", sql)
+
+    previous = as_before(rendering.functions_text())
+
+    # Given a replica of the previous release, with its own tables, functions and prepared statements
+    shutil.copytree(rendering.HERE / "migrations", tmp_path / "migrations", ignore=shutil.ignore_patterns("0004_*"))
+    with monkeypatch.context() as release:
+        for module in (rendering, migrate):
+            release.setattr(module, "functions_text", lambda: previous)
+        release.setattr(migrate, "HERE", tmp_path)
+        await migrate.migrate(empty, "i-1")
+        older = PostgresStore(await database.Database.connect(empty))
+    monkeypatch.setattr(older.db, "sql", lambda text, render=older.db.sql: render(as_before(text)))
+    newer = None
+    try:
+        await older.recovery.state()
+        pool = await make_pool(older, SESSION)
+        [first, second] = await make_warm(older, pool, 2)
+        await older.workers.beat([agent_report(first, doing="running", claim="c-1")])
+
+        # When the next release renames the table, and both releases go on
+        applied = await migrate.migrate(empty, "i-1")
+        assert "0004_heartbeat" in applied
+        newer = PostgresStore(await database.Database.connect(empty))
+        await newer.recovery.state()
+        await newer.workers.beat([agent_report(second)])
+        await older.workers.beat([agent_report(first), agent_report(second, doing="draining")])
+        [version] = [row.worker.version for row in await older.workers.rows([first])]
+        assert await older.workers.suspect(first, version, "silent") == Done()
+        await older.workers.report(agent_report(first))  # stores the heartbeat inside a function of the older release
+
+        # Then both read what either has written, and a worker's end removes its heartbeat
+        for store in (older, newer):
+            assert {each.worker: each.doing for each in await store.workers.heartbeats([first, second])} == {
+                first: "idle",
+                second: "draining",
+            }
+        assert await older.workers.condemn(first, None, "old", counted=False) == Done()
+        assert await older.workers.bury(first, "its pod is gone") == Done()
+        assert [each.worker for each in await newer.workers.heartbeats([first, second])] == [second]
+        await older.workers.due(no_pod=60, retiring=60, silent=60)
+        await older.workers.rows(None)
+        await older.history.prune(7)
+    finally:
+        await older.close()
+        if newer is not None:
+            await newer.close()
 
 
 @pytest.fixture(scope="module")

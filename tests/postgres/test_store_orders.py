@@ -111,9 +111,9 @@ async def test_deliver_and_cancel(store: PostgresStore, first: bool) -> None:
     assert pair.uid is not None
     deliver, cancel = store.claims.deliver(pair.worker, pair.uid), end(store, pair.claim, "cancel")
     answers = await in_order(store, pair.claim, first, deliver, cancel)
-    told, ended = answers if first else reversed(answers)
+    accepted, ended = answers if first else reversed(answers)
     assert ended == Done()
-    assert (told is not None) == first
+    assert (accepted is not None) == first
     assert await state_of(store, "worker", pair.worker) == ("retiring" if first else "warm")
 
 
@@ -122,13 +122,13 @@ async def test_an_acknowledgement_sent_twice_at_once_is_accepted_twice(store: Po
     await deliver(store, pair)
     async with replicas(store, 1) as (other,):
         # The agent's first call timed out and still runs when the agent repeats it at another replica.
-        calls = [acknowledge(door, pair.worker, pair.fence, None) for door in (store, other)]
+        calls = [acknowledge(peer, pair.worker, pair.fence, None) for peer in (store, other)]
         answers = await queued(store, row_lock("claim", pair.claim), *calls)
-    assert answers == [pair.claim, pair.claim], "told that it is stale, the agent would drop a claim that is active"
+    assert answers == [pair.claim, pair.claim], "with the answer stale, the agent would drop a claim that is active"
     assert (await kinds(store, claim=pair.claim)).count("claim.active") == 1
 
 
-async def test_a_late_offer_takes_nothing_back_from_a_worker_that_was_told(store: PostgresStore) -> None:
+async def test_a_late_offer_takes_nothing_back_from_a_worker_that_got_the_claim(store: PostgresStore) -> None:
     pair = await lone_assigned(store, JOB)
     # Another replica took over a slow hand-over, offered and delivered. Then the slow replica offers as well.
     await deliver(store, pair)
@@ -145,11 +145,11 @@ async def test_offers_in_one_batch_answer_what_a_look_shows_and_leave_out_the_st
     await make_warm(store, pool, 3)
     pairs = [await assigned(store, pool) for _ in range(3)]
     offers = [(pair.claim, pair.fence - (n == 1), n == 0) for n, pair in enumerate(pairs)]
-    told = {claim.id: claim for claim in await store.claims.offer(list(reversed(offers)))}
-    assert sorted(told) == sorted([pairs[0].claim, pairs[2].claim])
+    accepted = {claim.id: claim for claim in await store.claims.offer(list(reversed(offers)))}
+    assert sorted(accepted) == sorted([pairs[0].claim, pairs[2].claim])
     for pair, protected in ((pairs[0], True), (pairs[2], False)):
-        assert [told[pair.claim]] == await store.claims.get([pair.claim])
-        assert (told[pair.claim].state, told[pair.claim].protected) == (state, protected)
+        assert [accepted[pair.claim]] == await store.claims.get([pair.claim])
+        assert (accepted[pair.claim].state, accepted[pair.claim].protected) == (state, protected)
     assert await state_of(store, "claim", pairs[1].claim) == "assigned"
     assert await store.claims.offer(offers[:1]) == []  # once only
     assert await broken(store) == []

@@ -143,7 +143,7 @@ async def test_a_pool_that_requires_protection_refuses_a_claim_without_it(store:
     assert [again.worker for again in await match(store, pool, ask("b"))] == [worker]
 
 
-async def test_a_pool_that_does_not_require_it_says_that_protection_is_missing(store: PostgresStore) -> None:
+async def test_a_pool_that_does_not_require_protection_shows_that_it_is_missing(store: PostgresStore) -> None:
     pool = await make_pool(store, BARE)
     [worker] = await make_warm(store, pool)
     cluster = RecordedCluster(pool, [worker])
@@ -162,7 +162,7 @@ async def test_what_a_webhook_takes_off_again_is_not_called_protected(store: Pos
     await claim_path(store, cluster).hand_over(pool, pair)
     [claim] = await store.claims.get([pair.claim])
     assert (claim.state, claim.protected) == ("active", False)
-    assert not await noted(store, worker), "so that somebody sees to it soon"
+    assert not await noted(store, worker), "so that converge looks at it soon"
 
 
 class Stripping(RecordedCluster):
@@ -226,7 +226,7 @@ async def test_no_claim_is_active_before_its_pod_was_looked_at(store: PostgresSt
     assert await state_of(store, "claim", new.id) == "active"
 
 
-async def test_a_worker_older_than_the_mode_always_is_protected_before_its_holder_hears_of_it(store: PostgresStore) -> None:
+async def test_a_worker_older_than_the_mode_always_is_protected_before_its_holder_learns_of_it(store: PostgresStore) -> None:
     pool = await make_pool(store, with_mode("always"))
     [worker] = await make_warm(store, pool)
     cluster = RecordedCluster(pool, [worker])
@@ -237,14 +237,14 @@ async def test_a_worker_older_than_the_mode_always_is_protected_before_its_holde
     assert (claim.state, claim.protected) == ("active", True)
 
 
-async def test_a_pool_without_protection_does_not_speak_of_it(store: PostgresStore) -> None:
+async def test_a_pool_without_protection_does_not_mention_it(store: PostgresStore) -> None:
     pool = await make_pool(store, with_mode("off"))
     [worker] = await make_warm(store, pool)
     [pair] = (await store.claims.match(pool.id, [ask()], 1)).pairs
     await claim_path(store, RecordedCluster(pool, [worker])).hand_over(pool, pair)
-    said = await store.db.rows("SELECT kind, reason FROM holdfast.event WHERE claim_id = $1", pair.claim)
-    assert [row["reason"] for row in said if row["kind"] == "claim.active"] == [""]
-    assert "claim.unprotected" not in {row["kind"] for row in said}
+    events = await store.db.rows("SELECT kind, reason FROM holdfast.event WHERE claim_id = $1", pair.claim)
+    assert [row["reason"] for row in events if row["kind"] == "claim.active"] == [""]
+    assert "claim.unprotected" not in {row["kind"] for row in events}
 
 
 @pytest.mark.parametrize("moment", ["cancelled while it is protected", "refused after an answer that was lost"])

@@ -46,7 +46,7 @@ async def test_a_claim_is_lost_and_retried_twice_at_most(store: PostgresStore) -
 
 
 @pytest.mark.parametrize("how", ["acknowledge", "cancel", "release", "deadline", "death"])
-async def test_secrets_are_erased_as_soon_as_nobody_needs_them(store: PostgresStore, how: str) -> None:
+async def test_secrets_are_erased_as_soon_as_they_are_not_needed(store: PostgresStore, how: str) -> None:
     clock = await Clock.of(store)
     pool = await make_pool(store, JOB)
     new = ask(secrets={"token": "hunter2"}, deadline=5.0)
@@ -58,10 +58,10 @@ async def test_secrets_are_erased_as_soon_as_nobody_needs_them(store: PostgresSt
     elif how != "cancel":
         await make_warm(store, pool)
         [pair] = await match(store, pool)
-        told = await deliver(store, pair)
+        delivered = await deliver(store, pair)
         again = await store.claims.deliver(pair.worker, f"uid-{pair.worker}")  # the answer may be lost, so it is delivered again
-        assert again == told
-        assert told.secrets == {"token": "hunter2"}
+        assert again == delivered
+        assert delivered.secrets == {"token": "hunter2"}
     assert await store.db.value(kept) == 1
     if how == "acknowledge":
         assert await acknowledge(store, pair.worker, pair.fence, None) == new.id
@@ -114,11 +114,11 @@ async def test_pruning_takes_only_what_is_old_and_over(store: PostgresStore) -> 
     await store.history.prune(7)
     assert sorted(await column(store, "SELECT id FROM holdfast.claim")) == sorted([live.claim, waiting.id])
     assert await column(store, "SELECT id FROM holdfast.worker") == [live.worker]
-    assert await column(store, "SELECT worker_id FROM holdfast.pulse") == [live.worker]
+    assert await column(store, "SELECT worker_id FROM holdfast.heartbeat") == [live.worker]
     assert await broken(store) == []
 
 
-async def test_pruning_forgets_no_agent_that_speaks_without_a_row(store: PostgresStore) -> None:
+async def test_pruning_keeps_the_heartbeats_of_agents_without_a_row(store: PostgresStore) -> None:
     clock = await Clock.of(store)
     stranger = agent_report("w-stranger", doing="running", claim="c-9", fence=1 << 40, tenant="acme")
     await store.workers.beat([stranger])
@@ -158,7 +158,7 @@ async def test_priorities_reach_as_far_as_the_tenant_may(store: PostgresStore) -
     assert [pair.claim for pair in await match(store, pool)] == [asked[3].id]
 
 
-async def test_two_thousand_claims_of_a_capped_tenant_block_nobody(store: PostgresStore) -> None:
+async def test_two_thousand_claims_of_a_capped_tenant_block_no_other_tenant(store: PostgresStore) -> None:
     pool = await make_pool(store, DIRECT)
     await make_tenant(store, "greedy", max_claims=2, max_priority=9)
     await make_warm(store, pool, 8)
@@ -168,7 +168,7 @@ async def test_two_thousand_claims_of_a_capped_tenant_block_nobody(store: Postgr
     served = await match(store, pool, *(ask(tenant) for tenant in ("b", "c", "b")))
     assert [pair.tenant for pair in served].count("b") == 2
     assert len(served) == 3
-    assert await match(store, pool) == [], "three workers are free, and nobody may have them"
+    assert await match(store, pool) == [], "three workers are free, and no claim may have them"
     [load] = await store.pools.loads()
     assert (load.waiting, load.servable, load.free_ready) == (1998, 0, 3)
     assert await end(store, pairs[0].claim) == Done()
@@ -191,12 +191,12 @@ async def test_a_tenant_at_its_cap_keeps_its_parked_workers_and_gets_no_more(sto
     assert pairs[0].worker in {pair.worker for pair in held}
 
 
-async def test_nobody_is_given_a_worker_that_was_not_reset(store: PostgresStore) -> None:
+async def test_a_worker_that_was_not_reset_is_not_given_out(store: PostgresStore) -> None:
     pool = await make_pool(store, SESSION)
     await make_warm(store, pool)
     first = await active(store, pool, ask("a", lease=60.0))
     assert await end(store, first.claim) == Done()
-    assert await match(store, pool, ask("a", lease=60.0)) == [], "its agent has not said that it was reset"
+    assert await match(store, pool, ask("a", lease=60.0)) == [], "its agent has not reported that it was reset"
     await store.workers.report(agent_report(first.worker, reset_fence=first.fence - 1))
     await store.workers.report(agent_report(first.worker))
     assert await match(store, pool) == [], "an old reset is not this one"

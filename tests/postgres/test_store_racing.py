@@ -36,11 +36,11 @@ def encode(value: object) -> str:
 async def test_of_eight_clients_at_three_replicas_one_gets_the_worker(store: PostgresStore, spec: PoolSpec) -> None:
     pool = await make_pool(store, spec)
     async with replicas(store, 2) as others:
-        doors = [store, *others]
+        peers = [store, *others]
         for _ in range(6):
             [worker] = await make_warm(store, pool)
             asked = [ask(f"t{n}") for n in range(8)]
-            batches = await asyncio.gather(*(doors[n % 3].claims.match(pool.id, [new], 9) for n, new in enumerate(asked)))
+            batches = await asyncio.gather(*(peers[n % 3].claims.match(pool.id, [new], 9) for n, new in enumerate(asked)))
             pairs = [pair for batch in batches for pair in batch.pairs]
             assert [pair.worker for pair in pairs] == [worker]
             live = await column(store, "SELECT id FROM holdfast.claim WHERE state IN ('assigned', 'active')")
@@ -57,7 +57,7 @@ async def test_matches_of_one_pool_at_once_pair_each_claim_and_worker_once(store
             await store.claims.match(pool.id, asked, 100)
             workers = await make_warm(store, pool, 10)
             # With a limit, no single batch can take them all.
-            batches = await asyncio.gather(*(door.claims.match(pool.id, (), 4) for door in [store, *others]))
+            batches = await asyncio.gather(*(peer.claims.match(pool.id, (), 4) for peer in [store, *others]))
             pairs = [pair for batch in batches for pair in batch.pairs]
             assert sorted(pair.claim for pair in pairs) == sorted(new.id for new in asked)
             assert sorted(pair.worker for pair in pairs) == sorted(workers)
@@ -66,13 +66,13 @@ async def test_matches_of_one_pool_at_once_pair_each_claim_and_worker_once(store
             await clear_away(store)
 
 
-async def test_a_key_names_one_claim_whoever_asks_first(store: PostgresStore) -> None:
+async def test_a_key_names_one_claim_whichever_request_comes_first(store: PostgresStore) -> None:
     pools = [await make_pool(store, DIRECT, "linux"), await make_pool(store, DIRECT, "mac")]
     async with replicas(store, 2) as others:
-        doors = [store, *others]
+        peers = [store, *others]
         for turn in range(12):
             asked = [ask(key=f"k{turn}", hash="other" if n == turn % 8 else "same") for n in range(8)]
-            batches = await asyncio.gather(*(doors[n % 3].claims.match(pools[n % 2].id, [new], 9) for n, new in enumerate(asked)))
+            batches = await asyncio.gather(*(peers[n % 3].claims.match(pools[n % 2].id, [new], 9) for n, new in enumerate(asked)))
             answers = {id_: answer for batch in batches for id_, answer in batch.answers.items()}
             assert len(answers) == 8, "everyone was answered"
             [first] = [new for new in asked if answers[new.id][0] == "new"]
@@ -101,11 +101,11 @@ async def test_a_cap_is_never_passed_across_two_pools(store: PostgresStore) -> N
     await make_tenant(store, "acme", max_claims=3)
     pools = [await make_pool(store, DIRECT, "linux"), await make_pool(store, JOB, "mac")]
     count = "SELECT count(*) FROM holdfast.claim WHERE tenant = 'acme' AND state IN ('assigned', 'active')"
-    async with replicas(store, 3) as doors, another(store) as watcher:
+    async with replicas(store, 3) as peers, another(store) as watcher:
         for _ in range(20):
             for pool in pools:
                 await make_warm(store, pool, 4)
-            racing = asyncio.gather(*(doors[n % 3].claims.match(pools[n % 2].id, [ask()], 9) for n in range(10)))
+            racing = asyncio.gather(*(peers[n % 3].claims.match(pools[n % 2].id, [ask()], 9) for n in range(10)))
             most = 0
             while not racing.done():
                 most = max(most, await watcher.fetchval(count))
@@ -119,16 +119,18 @@ async def test_a_cap_is_never_passed_across_two_pools(store: PostgresStore) -> N
 async def test_a_parked_worker_serves_its_own_tenant_only(store: PostgresStore) -> None:
     pool = await make_pool(store, SESSION)
     async with replicas(store, 2) as others:
-        doors = [store, *others]
+        peers = [store, *others]
         for _ in range(6):
             await make_warm(store, pool, 3)
             for pair in [await active(store, pool, ask("a", lease=60.0)) for _ in range(3)]:
                 assert await end(store, pair.claim) == Done()
-                told = await store.workers.report(agent_report(pair.worker, claim=pair.claim, fence=pair.fence, doing="running"))
-                assert (told.do, told.park) == ("end", True)
+                directive = await store.workers.report(
+                    agent_report(pair.worker, claim=pair.claim, fence=pair.fence, doing="running")
+                )
+                assert (directive.do, directive.park) == ("end", True)
                 await store.workers.report(agent_report(pair.worker, reset_fence=pair.fence))
             asked = [ask("ab"[n % 2], lease=60.0) for n in range(10)]
-            batches = await asyncio.gather(*(doors[n % 3].claims.match(pool.id, [new], 9) for n, new in enumerate(asked)))
+            batches = await asyncio.gather(*(peers[n % 3].claims.match(pool.id, [new], 9) for n, new in enumerate(asked)))
             assert [pair.tenant for batch in batches for pair in batch.pairs] == ["a"] * 3
             assert await broken(store) == []
             await clear_away(store)
@@ -185,20 +187,20 @@ async def test_a_held_worker_is_never_condemned(store: PostgresStore, spec: Pool
 async def test_scale_passes_at_once_never_overspawn(store: PostgresStore) -> None:
     pool = await make_pool(store, PoolSpec(max=23))
     async with replicas(store, 2) as others:
-        doors = [store, *others] * 2
+        peers = [store, *others] * 2
         for turn, (target, expected) in enumerate(((3, 3), (3, 3), (10, 10), (11, 11), (40, 23), (40, 23))):
-            ids = [[f"w-{turn}-{n}-{k}" for k in range(12)] for n in range(len(doors))]
-            made = await asyncio.gather(*(door.workers.spawn(pool.id, ids[n], target, 100) for n, door in enumerate(doors)))
+            ids = [[f"w-{turn}-{n}-{k}" for k in range(12)] for n in range(len(peers))]
+            made = await asyncio.gather(*(peer.workers.spawn(pool.id, ids[n], target, 100) for n, peer in enumerate(peers)))
             present = await column(store, "SELECT id FROM holdfast.worker WHERE state <> 'gone'")
             assert len(present) == expected, "neither the target nor max is passed, and the target is reached"
             assert {worker for batch in made for worker, _ in batch} <= set(present)
 
 
-async def test_starting_workers_are_bounded_whoever_spawns(store: PostgresStore) -> None:
+async def test_starting_workers_are_bounded_whichever_replica_spawns(store: PostgresStore) -> None:
     pool = await make_pool(store, JOB)
     async with replicas(store, 2) as others:
         made = await asyncio.gather(
-            *(door.workers.spawn(pool.id, [f"w-{n}-{k}" for k in range(5)], 50, 4) for n, door in enumerate([store, *others]))
+            *(peer.workers.spawn(pool.id, [f"w-{n}-{k}" for k in range(5)], 50, 4) for n, peer in enumerate([store, *others]))
         )
         assert sum(len(batch) for batch in made) == 4
 

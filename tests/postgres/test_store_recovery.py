@@ -32,8 +32,8 @@ RECOVERING = Skipped("recovering")
 
 def held_by(pool: Pool, worker: str, fence: int, **other: Any) -> Adoption:
     """Returns an adoption with what a pod and its agent report."""
-    said = {"claim": name("c"), "tenant": "acme", "uid": f"uid-{worker}"} | other
-    return Adoption(worker=worker, fence=fence, pool=pool.name, pool_id=pool.id, revision=pool.revision, **said)
+    adopted = {"claim": name("c"), "tenant": "acme", "uid": f"uid-{worker}"} | other
+    return Adoption(worker=worker, fence=fence, pool=pool.name, pool_id=pool.id, revision=pool.revision, **adopted)
 
 
 async def test_fences_of_a_new_epoch_are_greater_than_all_before(store: PostgresStore) -> None:
@@ -85,15 +85,15 @@ async def test_while_recovering_nothing_is_given_out_ended_or_made(store: Postgr
     assert await store.workers.spawn(pool.id, [name("w")], 10, 10) == []
     assert (await store.workers.report(agent_report(free))).do == "nothing"
     [claim] = await store.claims.get([new.id])
-    assert "lost commits" in claim.reason, "a waiting claim says why"
+    assert "lost commits" in claim.reason, "a waiting claim shows why"
     assert await end(store, leased.claim, "release") == Done(), "its holder may always"
     assert await store.recovery.end() == Done()
-    assert await match(store, pool) == [], "a worker that has not spoken since gets nothing"
+    assert await match(store, pool) == [], "a worker that has not reported since gets nothing"
     await store.workers.report(agent_report(free))
     assert [pair.worker for pair in await match(store, pool)] == [free]
 
 
-async def test_nobody_knows_what_was_delivered_before_commits_were_lost(store: PostgresStore) -> None:
+async def test_every_assignment_from_before_lost_commits_counts_as_delivered(store: PostgresStore) -> None:
     """So a worker that may know this tenant is not given to others, and one that does know it may continue."""
 
     pool = await make_pool(store, JOB)
@@ -108,12 +108,12 @@ async def test_nobody_knows_what_was_delivered_before_commits_were_lost(store: P
     assert [row["yes"] for row in rows] == [True, True]
     assert await acknowledge(store, going.worker, going.fence, None) == going.claim
     [claim] = await store.claims.get([going.claim])
-    assert claim.protected is False, "nobody knows, and it is said so rather than nothing (P3)"
+    assert claim.protected is False, "it is not known, and false is shown rather than nothing (P3)"
     assert await store.claims.requeue(silent.claim, silent.fence, reason="no progress") == Done()
     assert await state_of(store, "worker", silent.worker) == "retiring"
 
 
-async def test_leases_start_anew_with_recovery(store: PostgresStore) -> None:
+async def test_leases_start_again_with_recovery(store: PostgresStore) -> None:
     clock = await Clock.of(store)
     pair = await lone_active(store, DIRECT, ask(lease=10.0))
     await clock.live(12)
@@ -147,7 +147,7 @@ async def test_recovery_begins_beside_an_ending_lease(store: PostgresStore) -> N
         store.recovery.begin("restored", 0),
         end(store, pair.claim, "lease"),
     )
-    assert begun is True, "a deadlock must not swallow the word that commits were lost"
+    assert begun is True, "a deadlock must not hide that commits were lost"
     assert ended in (Stale(), RECOVERING)
 
 
@@ -159,7 +159,7 @@ async def test_a_claim_that_only_its_pod_knows_is_adopted(store: PostgresStore) 
     assert await store.recovery.adopt(adoption) == Stale(), "known now"
     [claim] = await store.claims.get([adoption.claim])
     assert (claim.state, claim.worker, claim.fence, claim.tenant) == ("active", "w-lost", adoption.fence, "acme")
-    assert claim.protected is False, "what its holder was told is lost"
+    assert claim.protected is False, "what its holder was sent is lost"
     assert claim.lease_until is not None
     assert claim.max_until is not None
     assert await kinds(store, claim=adoption.claim) == ["claim.adopted", "worker.adopted"]
@@ -169,7 +169,7 @@ async def test_a_claim_that_only_its_pod_knows_is_adopted(store: PostgresStore) 
     assert await store.workers.condemn("w-lost", None, "not wanted", counted=False) == Stale()
 
 
-async def test_a_pods_newer_word_replaces_what_the_row_believes(store: PostgresStore) -> None:
+async def test_a_pods_newer_claim_replaces_the_claim_of_its_row(store: PostgresStore) -> None:
     pool = await make_pool(store, JOB)
     await make_warm(store, pool, 2)
     handed, running = await assigned(store, pool), await active(store, pool)
@@ -197,14 +197,14 @@ async def test_a_known_claim_found_running_is_active_and_its_secrets_are_erased(
     # In the lost commits the claim was requeued, given to the other worker and acknowledged there.
     assert await store.recovery.adopt(held_by(pool, other, pair.fence + 1, claim=new.id)) == Done()
     [found] = await store.claims.get([new.id])
-    assert (found.state, found.protected) == ("active", False), "P3: its holder is told what is sure"
-    assert await state_of(store, "worker", pair.worker) == "retiring", "it may have been told"
+    assert (found.state, found.protected) == ("active", False), "P3: its holder gets what is certain"
+    assert await state_of(store, "worker", pair.worker) == "retiring", "it may have got the claim"
     assert await broken(store) == []
     assert await store.db.value("SELECT count(*) FROM holdfast.claim_secret") == 0, "erased at acknowledge"
     assert (await kinds(store, worker=pair.worker))[-1] == "worker.retiring", "every change of state is in the history"
 
 
-async def test_an_older_word_than_the_rows_is_stale(store: PostgresStore) -> None:
+async def test_an_older_report_than_the_rows_is_stale(store: PostgresStore) -> None:
     pool = await make_pool(store, SESSION)
     await make_warm(store, pool, 2)
     held = await active(store, pool, ask("a", lease=60.0))

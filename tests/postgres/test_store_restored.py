@@ -51,14 +51,14 @@ async def test_of_an_agentless_pool_the_stamped_are_adopted_and_the_unstamped_ar
         [claim] = await store.claims.get([f"c-lost-{n}"])
         assert (claim.state, claim.worker, claim.fence, claim.tenant) == ("active", worker, last + n, "acme")
     given = await match(store, pool, *(ask("b") for _ in range(4)))
-    assert [pair.worker for pair in given] == [free], "it carries no stamp: nobody was told of it"
+    assert [pair.worker for pair in given] == [free], "it carries no stamp, so no holder learned of it"
     later = await passed(Converge(), store, cluster)
-    assert [action.name for action, _ in later if isinstance(action, Quarantine)] == ["w-free"], "no row, and no word"
+    assert [action.name for action, _ in later if isinstance(action, Quarantine)] == ["w-free"], "no row, and no report"
     assert not any(isinstance(action, ENDINGS) for action, _ in later)
 
 
 @pytest.mark.parametrize("mode", ["off", "always"])
-async def test_agentless_workers_that_no_stamp_speaks_for_are_not_given_out_before_an_operator_looks(
+async def test_agentless_workers_without_a_stamp_are_not_given_out_before_an_operator_decides(
     store: PostgresStore, mode: str
 ) -> None:
     clock = await Clock.of(store)
@@ -88,7 +88,7 @@ async def test_a_worker_that_died_is_condemned_right_after_recovery_with_proof_a
     await store.recovery.begin("restored", 0)
     await clock.live(int(LISTEN) + 1)
     assert outcomes(EndRecovery, await passed(converge, store, cluster)) == [Done()]
-    assert await match(store, pool, ask()) == [], "neither has spoken since"
+    assert await match(store, pool, ask()) == [], "neither has reported since"
     seen = await version_of(store, dead)
     assert await store.workers.condemn(dead, seen, "its pod is gone", counted=False) == Stale()
 
@@ -103,34 +103,34 @@ async def test_a_worker_that_died_is_condemned_right_after_recovery_with_proof_a
     assert await state_of(store, "worker", silent) == "warm", "its pod lives, and silence proves nothing"
 
 
-@pytest.mark.parametrize("spoke", ["in recovery", "after it", "without a row"])
-async def test_an_agent_that_was_resetting_when_commits_were_lost_is_retired_and_serves_nobody_else(
-    store: PostgresStore, spoke: str
+@pytest.mark.parametrize("reporting", ["in recovery", "after it", "without a row"])
+async def test_an_agent_that_was_resetting_when_commits_were_lost_is_retired_and_serves_no_other_tenant(
+    store: PostgresStore, reporting: str
 ) -> None:
     clock = await Clock.of(store)
     pool = await make_pool(store, SESSION)
-    worker = "w-lost" if spoke == "without a row" else (await make_warm(store, pool))[0]
+    worker = "w-lost" if reporting == "without a row" else (await make_warm(store, pool))[0]
     cluster = RecordedCluster(pool, [worker])
     # The backup shows the worker as warm, or not at all. In the lost commits it served tenant a, whose claim has ended.
     fence = (await store.recovery.state()).last_fence + 7
     resetting = agent_report(worker, doing="resetting", reset_fence=fence)
     await store.recovery.begin("restored", 0)
     await clock.live(1)
-    if spoke != "after it":
+    if reporting != "after it":
         await store.workers.report(resetting)
         await store.workers.beat([resetting])
     await clock.live(int(LISTEN))
     for _ in range(2):
         await passed(Converge(), store, cluster)
-        if spoke == "without a row":
+        if reporting == "without a row":
             assert await state_of(store, "worker", worker) == "retiring", "also while recovery goes on"
     assert not (await store.recovery.state()).recovering
-    assert await match(store, pool, ask("b", lease=60.0)) == [], "tenant b would sit where tenant a was"
-    if spoke == "after it":
+    assert await match(store, pool, ask("b", lease=60.0)) == [], "tenant b would get the worker of tenant a"
+    if reporting == "after it":
         await store.workers.report(resetting)
     assert await state_of(store, "worker", worker) == "retiring"
-    told = await store.workers.report(agent_report(worker, reset_fence=fence))
-    assert told.do == "exit", "reset by now, it is told to go"
+    directive = await store.workers.report(agent_report(worker, reset_fence=fence))
+    assert directive.do == "exit", "it is reset by now, and directed to exit"
     assert await match(store, pool) == []
     assert (await kinds(store, worker=worker))[-1] in ("worker.retiring", "worker.adopted")
 
@@ -147,11 +147,13 @@ async def test_pruning_takes_nothing_that_lost_commits_may_have_known_of(store: 
     await store.recovery.begin("restored", 0)
     await store.workers.beat([agent_report("w-lost", doing="running", claim="c-lost", fence=pair.fence + 1, tenant="acme")])
 
-    assert await applier(store, cluster)(before) == Skipped("recovering"), "planned before anybody noticed"
+    assert await applier(store, cluster)(before) == Skipped("recovering"), "planned before any replica noticed"
     for _ in range(2):
         assert [type(action) for action, _ in await passed(prune, store, cluster)] == [PruneHistory]
         assert cluster.outputs == {pair.claim, "c-lost"}
-    assert [heartbeat.claim for heartbeat in await store.workers.heartbeats(["w-lost"])] == ["c-lost"], "its agent's word is kept"
+    assert [heartbeat.claim for heartbeat in await store.workers.heartbeats(["w-lost"])] == ["c-lost"], (
+        "its agent's report is kept"
+    )
     assert (await kinds(store, claim=pair.claim))[-2:] == ["claim.ended", "worker.retiring"]
     left_over = Adoption(
         worker=pair.worker,
@@ -163,7 +165,7 @@ async def test_pruning_takes_nothing_that_lost_commits_may_have_known_of(store: 
         tenant="acme",
         fence=pair.fence,
     )
-    assert await store.recovery.adopt(left_over) == Stale(), "a claim that ended is known as such, and does not rise again"
+    assert await store.recovery.adopt(left_over) == Stale(), "a claim that ended is known as such, and is not adopted"
 
     assert await store.recovery.end() == Done()
     await clock.jump(DAY - 60)

@@ -43,7 +43,7 @@ def counted(store: PostgresStore, monkeypatch: pytest.MonkeyPatch, fail: int = 0
     return calls
 
 
-async def test_a_rush_shares_its_offers_and_each_caller_hears_of_its_own_claim(
+async def test_a_rush_shares_its_offers_and_each_caller_gets_its_own_claim(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = await make_pool(store, BARE)
@@ -56,7 +56,7 @@ async def test_a_rush_shares_its_offers_and_each_caller_hears_of_its_own_claim(
     assert len({claim.worker for claim in claims}) == RUSH, "each has a worker of its own (P1)"
     assert all(claim.state == "active" and claim.protected for claim in claims)
     assert calls["offer"] < RUSH / 2
-    assert (calls["get"], calls["state"]) == (0, 0), "told, not looked for"
+    assert (calls["get"], calls["state"]) == (0, 0), "the answer carries the claim, so no read is needed"
     assert await broken(store) == []
 
 
@@ -76,7 +76,7 @@ async def test_an_offer_that_failed_fails_for_all_that_shared_it_and_the_next_is
     assert {await store.claims.state(pair.claim) for pair in pairs} == {"active"}
 
 
-async def test_an_offer_of_an_old_fence_in_the_same_batch_is_nobodys_answer(
+async def test_an_offer_of_an_old_fence_in_the_same_batch_answers_no_other_offer(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = await make_pool(store, BARE)
@@ -104,7 +104,7 @@ async def test_offers_and_what_is_seen_of_their_workers_never_wait_for_each_othe
         for pair in pairs
     ]
     offers = [(pair.claim, pair.fence, True) for pair in pairs]
-    shown, told = await queued(store, row_lock("worker", workers[0]), store.workers.facts(seen), store.claims.offer(offers))
-    assert not [each for each in (shown, told) if isinstance(each, Exception)]
-    assert (shown, len(told)) == (RUSH, RUSH)
+    shown, offered = await queued(store, row_lock("worker", workers[0]), store.workers.facts(seen), store.claims.offer(offers))
+    assert not [each for each in (shown, offered) if isinstance(each, Exception)]
+    assert (shown, len(offered)) == (RUSH, RUSH)
     assert await broken(store) == []

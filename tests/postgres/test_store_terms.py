@@ -20,10 +20,10 @@ def report(duty: str, number: int, *, progressed: bool = True) -> DutyReport:
 
 async def test_of_many_who_take_a_term_one_has_it(store: PostgresStore) -> None:
     async with replicas(store, 2) as others:
-        doors = [store, *others] * 3
+        peers = [store, *others] * 3
         for turn in range(1, 16):
             await store.db.rows("UPDATE holdfast.term SET until = 'epoch', renewed_at = 'epoch', progress_at = NULL")
-            taken = await asyncio.gather(*(door.fleet.take_term("scale", f"r-{n}", 10.0, 10.0) for n, door in enumerate(doors)))
+            taken = await asyncio.gather(*(peer.fleet.take_term("scale", f"r-{n}", 10.0, 10.0) for n, peer in enumerate(peers)))
             assert [number for number in taken if number is not None] == [turn]
             holder = await store.db.value("SELECT holder FROM holdfast.term WHERE duty = 'scale'")
             assert holder == f"r-{taken.index(turn)}"

@@ -38,13 +38,13 @@ class Slow(RecordedCluster):
         return await super().protect(*about)  # type: ignore[arg-type]
 
 
-async def test_a_burst_takes_turns_and_nobody_is_given_up_for_waiting(store: PostgresStore) -> None:
+async def test_a_burst_takes_turns_and_no_hand_over_is_given_up_for_waiting(store: PostgresStore) -> None:
     cluster, metrics, _ = await handed(store, Slow)
     assert isinstance(cluster, Slow)
     assert cluster.most == TURNS
     assert metrics.registry.get_sample_value(ERRORS) == 0
-    told = await store.db.rows("SELECT protected FROM holdfast.claim WHERE state = 'active'")
-    assert [row["protected"] for row in told] == [True] * BURST
+    shown = await store.db.rows("SELECT protected FROM holdfast.claim WHERE state = 'active'")
+    assert [row["protected"] for row in shown] == [True] * BURST
 
 
 class Hanging(RecordedCluster):
@@ -53,14 +53,14 @@ class Hanging(RecordedCluster):
         raise AssertionError("unreachable")
 
 
-async def test_in_a_burst_nobody_waits_longer_for_a_cluster_that_hangs_than_alone(store: PostgresStore) -> None:
+async def test_in_a_burst_no_claim_waits_longer_for_a_cluster_that_hangs_than_alone(store: PostgresStore) -> None:
     _, _, took = await handed(store, Hanging)
     assert took < 3 * TRIES * TRY_SECONDS, "three tries, and not three for each turn before"
-    told = await store.db.rows("SELECT protected FROM holdfast.claim WHERE state = 'active'")
-    assert [row["protected"] for row in told] == [False] * BURST
+    shown = await store.db.rows("SELECT protected FROM holdfast.claim WHERE state = 'active'")
+    assert [row["protected"] for row in shown] == [False] * BURST
 
 
-async def test_who_can_wait_lets_hand_overs_go_first_but_not_for_ever(store: PostgresStore) -> None:
+async def test_callers_that_can_wait_yield_to_hand_overs_but_not_forever(store: PostgresStore) -> None:
     pool = await make_pool(store, BARE)
     cluster = Hanging(pool, await make_warm(store, pool))
     [pair] = await match(store, pool, ask())

@@ -69,7 +69,7 @@ async def test_protection_may_stay_on_a_free_worker_where_it_is_always_there(sto
     assert await due_workers(store) == []
 
 
-async def test_a_worker_that_spoke_lately_is_not_silent_however_old_it_is(store: PostgresStore) -> None:
+async def test_a_worker_that_reported_lately_is_not_silent_however_old_it_is(store: PostgresStore) -> None:
     await apart(store)
     await pool_with_worker(store, JOB)
     await store.db.rows(f"UPDATE holdfast.worker SET state_heard = {SINCE} '1 h'")

@@ -15,7 +15,7 @@ from holdfast.recovery.actions import Adopt, AdoptFree, EndRecovery
 from holdfast.recovery.compare import LISTEN, adopt_free, compare, finish
 
 LOST = state(recovering=True, age=6.0)
-SPOKE = {"spoke_since_recovery": True}
+REPORTED = {"reported_since_recovery": True}
 BUSY_POD = pod(stamp=STAMP, protected=True)
 
 
@@ -35,13 +35,13 @@ def test_a_claim_that_only_its_pod_knows_is_adopted(one: Row | None) -> None:
     assert adopted(compare(one, BUSY_POD, None)) == ("c-1", "acme", FENCE)
 
 
-def test_an_agents_word_counts_more_than_a_stamp() -> None:
+def test_an_agents_report_counts_more_than_a_stamp() -> None:
     other = {"claim": "c-2", "fence": FENCE + 1, "tenant": "acme"}
-    assert adopted(compare(None, BUSY_POD, heartbeat(doing="running", **other, **SPOKE))) == ("c-2", "acme", FENCE + 1)
-    assert compare(row(), BUSY_POD, heartbeat(**SPOKE)) == [], "idle by its own word: the stamp is left over"
+    assert adopted(compare(None, BUSY_POD, heartbeat(doing="running", **other, **REPORTED))) == ("c-2", "acme", FENCE + 1)
+    assert compare(row(), BUSY_POD, heartbeat(**REPORTED)) == [], "idle by its own report: the stamp is left over"
 
 
-def test_a_word_from_before_the_loss_does_not_count() -> None:
+def test_a_report_from_before_the_loss_does_not_count() -> None:
     other = {"claim": "c-2", "fence": FENCE + 1, "tenant": "acme"}
     assert adopted(compare(None, BUSY_POD, heartbeat(doing="running", **other))) == ("c-1", "acme", FENCE)
 
@@ -60,50 +60,52 @@ def test_a_hold_whose_end_the_row_knows_is_not_adopted_again() -> None:
         assert compare(one, BUSY_POD, None) == []
 
 
-def test_a_free_pod_without_a_row_is_adopted_by_its_agents_word_only() -> None:
-    (free,) = compare(None, pod(), heartbeat(**SPOKE))
+def test_a_free_pod_without_a_row_is_adopted_by_its_agents_report_only() -> None:
+    (free,) = compare(None, pod(), heartbeat(**REPORTED))
     assert free == AdoptFree(NAME, UID, "p-1", "etl", "r1")
-    (spent,) = compare(None, pod(), heartbeat(reset_fence=FENCE, **SPOKE))
-    assert spent == AdoptFree(NAME, UID, "p-1", "etl", "r1", spent=True), "it served somebody: it can only go"
+    (spent,) = compare(None, pod(), heartbeat(reset_fence=FENCE, **REPORTED))
+    assert spent == AdoptFree(NAME, UID, "p-1", "etl", "r1", spent=True), "it served a tenant, so it can only retire"
     assert compare(None, pod(), None) == []
-    assert compare(None, pod(terminating=True), heartbeat(**SPOKE)) == []
-    (stamped,) = compare(None, BUSY_POD, heartbeat(**SPOKE))
+    assert compare(None, pod(terminating=True), heartbeat(**REPORTED)) == []
+    (stamped,) = compare(None, BUSY_POD, heartbeat(**REPORTED))
     assert isinstance(stamped, AdoptFree)
-    assert stamped.spent, "stamped: it may have served somebody, so it can only go"
+    assert stamped.spent, "stamped: it may have served a tenant, so it can only retire"
 
 
 def test_a_pod_that_ended_or_is_gone_is_judged_later() -> None:
     assert compare(row("held"), pod(phase="ended"), None) == []
     assert classify(row("held"), None, seen(row("held"), None, state=LOST)).actions == []
-    assert compare(None, pod(phase="ended"), heartbeat(**SPOKE)) == []
+    assert compare(None, pod(phase="ended"), heartbeat(**REPORTED)) == []
 
 
 def test_a_claim_whose_pod_ended_is_adopted_so_that_its_exit_code_ends_it() -> None:
     ended = pod(phase="ended", stamp=STAMP, exit_code=0, exit_fence=FENCE)
     assert adopted(compare(None, ended, None)) == ("c-1", "acme", FENCE)
     assert compare(row("held"), ended, None) == []
-    assert adopted(compare(None, ended, heartbeat(**SPOKE))) == ("c-1", "acme", FENCE), "its last word is older than its end"
+    assert adopted(compare(None, ended, heartbeat(**REPORTED))) == ("c-1", "acme", FENCE), "its last report is older than its end"
 
 
-def test_a_lost_acknowledgement_is_made_up_by_the_agents_word_that_it_runs() -> None:
+def test_a_lost_acknowledgement_is_replaced_by_the_agents_report_that_it_runs() -> None:
     assigned = row("held", claim_state="assigned")
     busy = {"claim": "c-1", "fence": FENCE, "tenant": "acme"}
-    assert adopted(compare(assigned, BUSY_POD, heartbeat(doing="running", **busy, **SPOKE))) == ("c-1", "acme", FENCE)
-    assert compare(assigned, BUSY_POD, heartbeat(doing="activating", **busy, **SPOKE)) == [], "it will acknowledge by itself"
+    assert adopted(compare(assigned, BUSY_POD, heartbeat(doing="running", **busy, **REPORTED))) == ("c-1", "acme", FENCE)
+    assert compare(assigned, BUSY_POD, heartbeat(doing="activating", **busy, **REPORTED)) == [], "it will acknowledge by itself"
     assert compare(assigned, BUSY_POD, None) == []
 
 
-def test_the_last_word_of_an_agent_that_has_left_counts_more_than_one_that_was_stored_late() -> None:
+def test_the_last_report_of_an_agent_that_has_exited_counts_more_than_one_that_was_stored_late() -> None:
     """The agent reported idle just before its claim. That report was stored just after the database had lost the claim."""
-    late = heartbeat(doing="idle", **SPOKE)
+    late = heartbeat(doing="idle", **REPORTED)
     assert adopted(compare(row(), pod(stamp=STAMP, protected=True, left_to=FENCE), late)) == ("c-1", "acme", FENCE)
     assert adopted(compare(None, pod(stamp=STAMP, protected=True, left_to=FENCE), late)) == ("c-1", "acme", FENCE)
-    assert compare(None, pod(left_to=FENCE), late) == [], "whose it is nobody can say, and free it is not"
+    assert compare(None, pod(left_to=FENCE), late) == [], "its claim is not known, and it is not free"
 
 
 @pytest.mark.parametrize("phase", ["running", "ended"])
 @pytest.mark.parametrize("stamp", [STAMP, None])
-def test_a_lost_acknowledgement_is_made_up_by_the_last_word_of_an_agent_that_has_left(phase: Phase, stamp: Stamp | None) -> None:
+def test_a_lost_acknowledgement_is_replaced_by_the_last_report_of_an_agent_that_has_exited(
+    phase: Phase, stamp: Stamp | None
+) -> None:
     """Its command runs or has run. If it were given to another worker, it would run twice (P8)."""
     assigned, left = row("held", claim_state="assigned"), pod(phase=phase, stamp=stamp, left_to=FENCE)
     assert adopted(compare(assigned, left, None)) == ("c-1", "acme", FENCE)
@@ -123,17 +125,17 @@ def ends(*, age: float, its_pod: Pod | None = None, one: Row | None = None, adop
     return finish(pods, rows, more.get("heartbeats", {}), state(recovering=True, age=age), found) == [EndRecovery()]
 
 
-def test_recovery_waits_for_every_living_agent_but_not_for_ever() -> None:
-    silent, spoke = row(heartbeat=heartbeat()), row(heartbeat=heartbeat(**SPOKE))
+def test_recovery_waits_for_every_living_agent_but_not_forever() -> None:
+    silent, reported = row(heartbeat=heartbeat()), row(heartbeat=heartbeat(**REPORTED))
     assert not ends(age=LISTEN - 1, its_pod=pod(), one=silent)
     assert ends(age=LISTEN, its_pod=pod(), one=silent)
-    assert ends(age=6, its_pod=pod(), one=spoke)
-    assert not ends(age=4, its_pod=pod(), one=spoke), "a pass may have been planned from before the epoch grew"
+    assert ends(age=6, its_pod=pod(), one=reported)
+    assert not ends(age=4, its_pod=pod(), one=reported), "a pass may have been planned from before the epoch grew"
     assert not ends(age=6, its_pod=pod(), heartbeats={})
-    assert ends(age=6, its_pod=pod(), heartbeats={NAME: heartbeat(**SPOKE)})
+    assert ends(age=6, its_pod=pod(), heartbeats={NAME: heartbeat(**REPORTED)})
 
 
-def test_recovery_waits_for_no_agent_that_cannot_speak() -> None:
+def test_recovery_waits_for_no_agent_that_cannot_report() -> None:
     assert ends(age=6)
     assert ends(age=6, its_pod=pod(phase="ended"), one=row(heartbeat=None))
     assert ends(age=6, its_pod=pod(terminating=True), one=row(heartbeat=None))
@@ -143,14 +145,14 @@ def test_recovery_waits_for_no_agent_that_cannot_speak() -> None:
 
 
 def test_recovery_looks_once_more_after_an_adoption() -> None:
-    assert not ends(age=6, its_pod=pod(), one=row(heartbeat=heartbeat(**SPOKE)), adopting=True)
+    assert not ends(age=6, its_pod=pod(), one=row(heartbeat=heartbeat(**REPORTED)), adopting=True)
     plan = Converge().plan(seen(row(), BUSY_POD, state=LOST))
     assert [type(action) for action in plan if not isinstance(action, EndRecovery | ShowFacts)][-1] is Adopt
     assert EndRecovery() not in plan
 
 
 def test_a_look_at_some_workers_never_ends_recovery() -> None:
-    view = seen(row(heartbeat=heartbeat(**SPOKE)), pod(), state=state(recovering=True, age=1e6), whole=False)
+    view = seen(row(heartbeat=heartbeat(**REPORTED)), pod(), state=state(recovering=True, age=1e6), whole=False)
     assert EndRecovery() not in Converge().plan(view)
 
 
@@ -160,6 +162,6 @@ def test_recovery_does_not_end_before_a_pod_that_is_ahead_was_compared(age: floa
     ahead. If recovery ended now, it would leave rows that show a busy worker as free, until a pass begins another recovery.
     """
     ahead = pod(stamp=Stamp("acme", "c-9", fence_of(EPOCH, 5000)), protected=True)
-    word = heartbeat(doing="running", claim="c-9", fence=fence_of(EPOCH, 5000), tenant="acme", **SPOKE)
-    plan = Converge().plan(seen(row(heartbeat=word), ahead, state=state(recovering=True, age=age)))
+    report = heartbeat(doing="running", claim="c-9", fence=fence_of(EPOCH, 5000), tenant="acme", **REPORTED)
+    plan = Converge().plan(seen(row(heartbeat=report), ahead, state=state(recovering=True, age=age)))
     assert EndRecovery() not in plan or any(isinstance(action, Adopt) for action in plan)

@@ -49,12 +49,12 @@ async def interrupt(replica: Replica) -> None:
 
 @pytest.mark.parametrize("first", [0, 1, 2])
 @pytest.mark.parametrize("lost", [1, 2, 3])
-async def test_whoever_beats_first_notices_that_even_one_mark_was_lost(store: PostgresStore, lost: int, first: int) -> None:
+async def test_the_first_beat_notices_that_even_one_mark_was_lost(store: PostgresStore, lost: int, first: int) -> None:
     """Each of three replicas has seen another mark. The others may be dead, so only their marks outside are left."""
 
     outside = RecordedCluster()
-    async with replicas(store, 3) as doors:
-        beating = [replica_on(door, outside) for door in doors]
+    async with replicas(store, 3) as peers:
+        beating = [replica_on(peer, outside) for peer in peers]
         for replica in beating:
             await replica.beat()
         assert await store.db.value(MARK) == 3
@@ -69,8 +69,8 @@ async def test_whoever_beats_first_notices_that_even_one_mark_was_lost(store: Po
 @pytest.mark.parametrize("server", ["the same server", "another server"])
 async def test_a_loss_that_all_replicas_see_is_one_recovery(store: PostgresStore, server: str) -> None:
     outside = RecordedCluster()
-    async with replicas(store, 3) as doors:
-        beating = [replica_on(door, outside) for door in doors]
+    async with replicas(store, 3) as peers:
+        beating = [replica_on(peer, outside) for peer in peers]
         for replica in beating:
             await replica.beat()
         outside.down = True  # so that each replica knows only its own mark
@@ -98,15 +98,15 @@ async def test_a_replica_that_slept_does_nothing_before_it_has_compared(
 
     pool = await make_pool(store, DIRECT)
     await make_warm(store, pool, 2)
-    async with replicas(store, 1) as (door,):
-        replica = replica_on(door, RecordedCluster())
+    async with replicas(store, 1) as (peer,):
+        replica = replica_on(peer, RecordedCluster())
         await replica.beat()
-        assert len(await match(door, pool, ask())) == 1
+        assert len(await match(peer, pool, ask())) == 1
         time.sleep(0.3)  # blocks the whole process, as SIGSTOP does
         await asyncio.sleep(0)
-        assert await match(door, pool, ask()) == []
+        assert await match(peer, pool, ask()) == []
         await replica.beat()
-        assert len(await match(door, pool)) == 1
+        assert len(await match(peer, pool)) == 1
 
 
 async def test_a_replica_that_lost_its_store_does_nothing_before_it_has_compared(store: PostgresStore) -> None:
@@ -114,31 +114,31 @@ async def test_a_replica_that_lost_its_store_does_nothing_before_it_has_compared
     [spare, *_] = await make_warm(store, pool, 3)
     assert await store.workers.condemn(spare, None, "not wanted", counted=False) == Done()
     outside = RecordedCluster(pool, [spare])
-    async with replicas(store, 1) as (door,):
-        replica = replica_on(door, outside)
+    async with replicas(store, 1) as (peer,):
+        replica = replica_on(peer, outside)
         assert replica.waits_for is not None
         await replica.beat()
         assert replica.waits_for is None
-        assert len(await match(door, pool, ask())) == 1
+        assert len(await match(peer, pool, ask())) == 1
 
         await interrupt(replica)
         assert replica.waits_for == "the store is not available (ConnectionRefusedError)"
-        assert await match(door, pool, ask()) == [], "what answers now may be another database"
-        assert (await door.recovery.state()).uncertain, "and what it does not know may exist"
-        assert await applier(door, outside)(DeletePod(spare, f"uid-{spare}", 30.0)) == Skipped("recovering")
+        assert await match(peer, pool, ask()) == [], "what answers now may be another database"
+        assert (await peer.recovery.state()).uncertain, "and what it does not know may exist"
+        assert await applier(peer, outside)(DeletePod(spare, f"uid-{spare}", 30.0)) == Skipped("recovering")
 
         outside.down = True
         for _ in range(2):
             with pytest.raises(ClusterUnavailable):
                 await replica.beat()
         assert replica.waits_for == "marks not yet compared: the API server is down"
-        assert await match(door, pool) == []
+        assert await match(peer, pool) == []
 
         outside.down = False
         await replica.beat()
         assert replica.waits_for is None
-        assert not (await door.recovery.state()).uncertain
-        assert len(await match(door, pool)) == 1
+        assert not (await peer.recovery.state()).uncertain
+        assert len(await match(peer, pool)) == 1
 
 
 @pytest.mark.parametrize("back", ["all of it", "all but the sequence", "all, and the worker was new"])
@@ -257,7 +257,7 @@ async def test_a_replica_that_the_restored_database_does_not_know_joins_it_again
     assert (known["id"], known["pid"]) == (replica.id, os.getpid())
 
 
-async def test_another_installations_mark_says_nothing_and_its_database_is_left_alone(store: PostgresStore) -> None:
+async def test_another_installations_mark_is_ignored_and_its_database_is_left_alone(store: PostgresStore) -> None:
     outside = RecordedCluster()
     outside.mark = Remembered("i-other", 99, 9)
     replica = replica_on(store, outside)

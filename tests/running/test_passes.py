@@ -18,7 +18,7 @@ from holdfast.ports.store import Beat, StoreUnavailable, TermState
 from holdfast.running.passes import Passes
 from holdfast.running.terms import Terms
 
-NOBODY = cast(Any, None)
+UNUSED = cast(Any, None)
 
 
 def holding() -> Terms:
@@ -49,13 +49,13 @@ class Sweep:
 
 
 async def swept(terms: Terms, error: Exception | None, beats: int) -> list[Action]:
-    passes = Passes(Ports(NOBODY, NOBODY), NOBODY, terms, Metrics(), Signals())
+    passes = Passes(Ports(UNUSED, UNUSED), UNUSED, terms, Metrics(), Signals())
     return await passes.run_once(Sweep(terms, error, beats))
 
 
 @pytest.mark.parametrize("beats", [0, 1, 3])
 @pytest.mark.parametrize("error", [ClusterUnavailable("the cluster is away"), StoreUnavailable("the store is away")], ids=repr)
-async def test_a_pass_that_could_not_read_is_told_as_a_skip_with_its_reason_also_if_it_took_long(
+async def test_a_pass_that_could_not_read_is_reported_as_a_skip_with_its_reason_also_if_it_took_long(
     error: Exception, beats: int
 ) -> None:
     terms = holding()
@@ -65,7 +65,7 @@ async def test_a_pass_that_could_not_read_is_told_as_a_skip_with_its_reason_also
 
 
 @pytest.mark.parametrize("beats", [0, 1, 3])
-async def test_a_pass_that_could_read_is_told_as_a_success_also_if_it_took_long(beats: int) -> None:
+async def test_a_pass_that_could_read_is_reported_as_a_success_also_if_it_took_long(beats: int) -> None:
     terms = holding()
     terms.tally("sweep").failure = "before"
     await swept(terms, None, beats)
@@ -95,7 +95,7 @@ async def test_a_pass_that_runs_out_of_time_in_an_action_that_swallows_the_cance
             return [cast(Action, Never()), cast(Action, Never())]
 
     terms = holding()
-    passes = Passes(Ports(NOBODY, NOBODY), cast(Any, stubborn), terms, Metrics(), Signals())
+    passes = Passes(Ports(UNUSED, UNUSED), cast(Any, stubborn), terms, Metrics(), Signals())
     assert await passes.run_once(Busy(terms, None, 0)) == []
     (report,) = terms.reports()
     assert (report.skips, report.succeeded, report.failure) == (1, False, "the pass made no progress and was stopped")

@@ -9,7 +9,7 @@ from holdfast.postgres.store import PostgresStore
 from holdfast.wiring import Layout, local_cluster, wire
 
 
-async def test_a_pod_that_only_a_stale_list_shows_calls_nobody(dsn: str, home: Path) -> None:
+async def test_a_pod_that_only_a_stale_list_shows_is_not_reported(dsn: str, home: Path) -> None:
     layout = Layout(home)
     layout.ensure()
     store = PostgresStore(await Database.connect(dsn, size=2))

@@ -47,11 +47,11 @@ async def test_a_duty_that_stands_still_is_taken_over_by_one_that_can_read(dsn: 
         await wired.cluster.close()
 
 
-async def test_with_the_cluster_away_nobody_steals_from_anybody(dsn: str, home: Path) -> None:
+async def test_with_the_cluster_away_no_replica_takes_a_term_from_another(dsn: str, home: Path) -> None:
     replicas = [await replica(dsn, home, Unreachable) for _ in range(2)]
     for wired in replicas:
         wired.replica.start()
-    await until(lambda: any(w.replica.terms.trusted("converge", now()) for w in replicas), "somebody holds converge")
+    await until(lambda: any(w.replica.terms.trusted("converge", now()) for w in replicas), "a replica holds converge")
     store = replicas[0].store
     first = await _term(store)
 

@@ -67,7 +67,7 @@ def test_a_term_that_another_took_is_lost_at_the_next_beat() -> None:
         assert terms.reports() == []
 
 
-def test_what_a_duty_did_is_told_again_until_it_arrived() -> None:
+def test_what_a_duty_did_is_reported_again_until_it_is_stored() -> None:
     terms = holding()
     tally = terms.tally("scale")
     tally.actions, tally.skips, tally.succeeded, tally.progressed = 3, 2, True, True

@@ -115,7 +115,7 @@ def test_waiting_for_nothing_is_an_error() -> None:
         play(scenario)
 
 
-def test_an_error_that_nobody_caught_ends_the_run() -> None:
+def test_an_uncaught_error_ends_the_run() -> None:
     async def scenario() -> None:
         def fail() -> None:
             raise ValueError("lost")

@@ -84,7 +84,7 @@ def test_a_failure_that_is_another_one_is_not_taken_for_the_same() -> None:
     assert shrink(_outcome(faults, "P1"), lambda some: _outcome(some, "P5")).faults == faults
 
 
-def test_the_report_says_what_a_person_needs() -> None:
+def test_the_report_shows_what_a_person_needs() -> None:
     outcome = _outcome([Fault(31.5, "pod.kill", 0.0, 0.1, 0.1)], "P2")
     said = describe(outcome)
     for word in ("seed 9", "P2", "something", "31.500  pod.kill", "an event", "make sim SEED=9"):

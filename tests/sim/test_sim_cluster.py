@@ -39,7 +39,7 @@ async def test_a_stale_list_shows_the_past_and_a_read_does_not(stage: SimStage, 
 
 
 @on_virtual_time
-async def test_an_empty_list_is_a_lie(stage: SimStage, cluster: SimCluster) -> None:
+async def test_an_empty_list_is_not_believed(stage: SimStage, cluster: SimCluster) -> None:
     await running(stage, cluster, stage.order("w-1"))
     stage.weather.empty = 1.0
     assert await cluster.pods() == []
@@ -188,7 +188,7 @@ async def test_hints_come_once_or_twice_or_never(
 
 
 @on_virtual_time
-async def test_a_replica_that_was_cut_off_is_told_of_all_pods_when_it_is_back(stage: SimStage, cluster: SimCluster) -> None:
+async def test_a_replica_that_was_cut_off_gets_all_pods_when_it_is_back(stage: SimStage, cluster: SimCluster) -> None:
     pod = await running(stage, cluster, stage.order("w-1"))
     listening = asyncio.create_task(hints(cluster, 60))
     await asyncio.sleep(1)
@@ -199,7 +199,7 @@ async def test_a_replica_that_was_cut_off_is_told_of_all_pods_when_it_is_back(st
     assert await listening == [{"w-1"}], "also what is gone"
 
 
-def test_the_same_seed_tells_the_same_story() -> None:
+def test_the_same_seed_gives_the_same_run() -> None:
     async def scenario(stage: SimStage, cluster: SimCluster) -> None:
         weather = stage.weather
         weather.failing, weather.lost, weather.late, weather.crashes, weather.image_errors = 0.2, 0.2, 0.2, 0.2, 0.2

@@ -18,13 +18,13 @@ FREE = "SELECT id FROM holdfast.worker WHERE state IN ('warm', 'parked') ORDER B
 
 
 class Faults:
-    """Injects one fault after the other from its own thread. `told` lists them for the reader of a failed test."""
+    """Injects one fault after the other from its own thread. `injected` lists them for the reader of a failed test."""
 
     def __init__(self, fleet: Fleet, chance: random.Random) -> None:
         self._fleet, self._chance = fleet, chance
         self._begun = time.monotonic()
         self._stop = threading.Event()
-        self.told: list[str] = []
+        self.injected: list[str] = []
         self.killed_workers: set[str] = set()
 
     def run(self, seconds: float) -> None:
@@ -89,4 +89,4 @@ class Faults:
             send(process, signal.SIGKILL)
 
     def _tell(self, what: str) -> None:
-        self.told.append(f"{time.monotonic() - self._begun:6.1f} s  {what}")
+        self.injected.append(f"{time.monotonic() - self._begun:6.1f} s  {what}")

@@ -45,10 +45,11 @@ def test_everything_adds_up_after_random_faults(make_fleet: Callable[..., Fleet]
         eventually(lambda: nothing_leaks(fleet), SETTLE, "nothing leaks")
         fleet.check_promises()
     except BaseException:
-        tell(fleet, faults, seed)
+        print_faults(fleet, faults, seed)
         raise
     print(
-        f"{len(work.jobs)} jobs, {work.sessions} sessions, {len(faults.told)} faults, {len(faults.killed_workers)} workers killed"
+        f"{len(work.jobs)} jobs, {work.sessions} sessions, {len(faults.injected)} faults, "
+        f"{len(faults.killed_workers)} workers killed"
     )
 
 
@@ -71,7 +72,7 @@ def check_jobs(fleet: Fleet, work: Work, faults: Faults) -> None:
     """Every job must have run exactly once. A job with `retry: lost` must have run at least once and at most three times."""
     begun, done = work.begun(), work.done()
     hit = claims_on(fleet, faults.killed_workers)
-    wrong = [f"{job.key}: {said}" for job in work.jobs if (said := complaint(job, begun, done, hit))]
+    wrong = [f"{job.key}: {problem}" for job in work.jobs if (problem := complaint(job, begun, done, hit))]
     assert not wrong, "\n".join(wrong)
     unknown = begun.keys() - {job.claim.id for job in work.jobs if job.claim}
     assert not unknown, f"ran without having been asked for: {unknown}"
@@ -147,8 +148,8 @@ def claims_on(fleet: Fleet, workers: set[str]) -> set[str]:
     return {row["claim_id"] for row in fleet.sql(events, list(workers))}
 
 
-def tell(fleet: Fleet, faults: Faults, seed: int) -> None:
-    print(f"\nseed {seed} failed. What was done:", *faults.told, sep="\n  ")
+def print_faults(fleet: Fleet, faults: Faults, seed: int) -> None:
+    print(f"\nseed {seed} failed. What was done:", *faults.injected, sep="\n  ")
     try:
         print("what leaks:", *leaks(fleet), sep="\n  ")
         events = fleet.sql("SELECT at, kind, claim_id, worker_id, reason, also FROM holdfast.event ORDER BY id DESC LIMIT 80")

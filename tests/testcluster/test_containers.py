@@ -12,7 +12,7 @@ from holdfast_testcluster.status import Object
 from waiting import eventually
 
 
-def test_what_cannot_start_says_why(pods: Pods) -> None:
+def test_what_cannot_start_shows_why(pods: Pods) -> None:
     pods.create("typo", container("main") | {"command": ["/no/such/program"]})
     pods.create("place", container("main", "true", volumeMounts=[{"name": "shared", "mountPath": "/not-here"}]), **VOLUME)
     for name, why in (("typo", "No such file"), ("place", "/not-here does not exist on this machine")):
@@ -66,8 +66,8 @@ def test_a_token_is_bound_to_its_pod(pods: Pods) -> None:
     def review(token: str) -> Object:
         body = {"spec": {"token": token, "audiences": ["holdfast"]}}
         answer: Object = pods.access.ask("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body)
-        told: Object = answer["status"]
-        return told
+        reported: Object = answer["status"]
+        return reported
 
     status = review(token)
     assert status["authenticated"]
@@ -85,7 +85,7 @@ def test_the_usual_service_account_folder_is_there(pods: Pods) -> None:
     assert "Read-only file system" in log
 
 
-def test_an_image_that_cannot_be_pulled_says_so_until_it_can(pods: Pods, nodes: KubeletProcess) -> None:
+def test_an_image_that_cannot_be_pulled_is_shown_until_it_can(pods: Pods, nodes: KubeletProcess) -> None:
     pods.create("never", container("main", "true") | {"image": "any:missing"})
     pods.create("later", container("main") | {"image": "later:test"})
     for name in ("never", "later"):

@@ -25,7 +25,7 @@ with shared_control_plane(pathlib.Path(sys.argv[1])) as access:
 """
 
 
-def test_what_happens_while_the_api_server_is_down_is_told_after(
+def test_what_happens_while_the_api_server_is_down_is_reported_after(
     own_control_plane: ControlPlane, make_namespace: Callable[[Access], str], make_nodes: Callable[..., KubeletProcess]
 ) -> None:
     plane = own_control_plane

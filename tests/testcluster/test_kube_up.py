@@ -27,17 +27,17 @@ def folder() -> Iterator[Path]:
         yield path
 
 
-def test_what_kube_up_tells_people_to_type_works_and_ctrl_c_ends_everything(folder: Path) -> None:
+def test_the_commands_that_kube_up_prints_work_and_ctrl_c_ends_everything(folder: Path) -> None:
     want_binaries()
     cluster = start("holdfast_testcluster", folder, "up", "--nodes", "1", cwd=TESTS.parent / "testcluster")
     assert cluster.stdout is not None
-    said = ""
+    printed = ""
     for line in cluster.stdout:
-        said += line
+        printed += line
         if "Ctrl-C" in line:
             break
-    assert UP.search(said), said
-    export, path, nodes, run, logs = (line.strip() for line in said.splitlines() if line.startswith("  "))
+    assert UP.search(printed), printed
+    export, path, nodes, run, logs = (line.strip() for line in printed.splitlines() if line.startswith("  "))
     assert "Ready" in _typed(export, path, nodes)
     assert "created" in _typed(export, path, run)
     eventually(lambda: "hello from" in _typed(export, path, logs), 60, "the pod runs, and its output can be read")
@@ -63,13 +63,13 @@ def _tests_without_binaries(folder: Path, *arguments: str, **env: str) -> subpro
 @pytest.mark.parametrize("together", [(), ("-n", "2")])
 def test_without_binaries_one_loud_line_names_make_kube(folder: Path, together: tuple[str, ...]) -> None:
     run = _tests_without_binaries(folder, *together)
-    said = run.stdout + run.stderr
-    loud = [line for line in said.splitlines() if line.startswith("!!!")]
-    assert len(loud) == 1, said
+    printed = run.stdout + run.stderr
+    loud = [line for line in printed.splitlines() if line.startswith("!!!")]
+    assert len(loud) == 1, printed
     assert re.fullmatch(r"!!! \d+ KUBERNETES TESTS DO NOT RUN: no .* run `make kube` .*", loud[0])
     assert run.returncode == 0
-    assert re.search(r"\d+ skipped", said), "and each says so"
-    assert "passed" not in said
+    assert re.search(r"\d+ skipped", printed), "and each shows it"
+    assert "passed" not in printed
 
 
 def test_where_they_are_required_a_run_without_them_fails(folder: Path) -> None:

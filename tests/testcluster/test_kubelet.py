@@ -25,7 +25,7 @@ from waiting import always, eventually
 # Jobs
 
 
-def test_a_job_runs_its_init_containers_first_and_tells_its_exit_code_and_last_words(pods: Pods) -> None:
+def test_a_job_runs_its_init_containers_first_and_shows_its_exit_code_and_termination_message(pods: Pods) -> None:
     first = container("first", "sleep 0.2; echo one >> /run/shared/order", **SHARED)
     second = container("second", "echo two >> /run/shared/order", **SHARED)
     script = "cat /run/shared/order; echo -n sorry > /run/last-words; exit 7"
@@ -112,7 +112,7 @@ def test_a_pod_is_ready_when_its_port_answers(pods: Pods, nodes: KubeletProcess)
 # Ends
 
 
-def test_a_deleted_pod_is_told_and_may_finish(pods: Pods, nodes: KubeletProcess) -> None:
+def test_a_deleted_pod_gets_sigterm_and_may_finish(pods: Pods, nodes: KubeletProcess) -> None:
     finish = "trap 'until [ -e /run/shared/go ]; do sleep 0.05; done; exit 0' TERM; while true; do sleep 0.05; done"
     serves = [container("side", STAY, **SIDECAR)]
     uid = pods.create(
@@ -163,7 +163,9 @@ def test_a_deletion_by_force_kills_everything_that_the_container_started(pods: P
     eventually(lambda: not lives(pid) and not lives(child), within=5, what="end of both")
 
 
-def test_no_container_outlives_its_kubelet_and_a_rebooted_node_says_that_it_lost_them(pods: Pods, nodes: KubeletProcess) -> None:
+def test_no_container_outlives_its_kubelet_and_a_rebooted_node_reports_that_it_lost_them(
+    pods: Pods, nodes: KubeletProcess
+) -> None:
     uid = pods.create("deaf", container("main", DEAF), initContainers=[container("side", DEAF, **SIDECAR)])
     pids = [running(pods, nodes, "deaf", uid, which) for which in ("main", "side")]
     nodes.kill()
@@ -173,11 +175,11 @@ def test_no_container_outlives_its_kubelet_and_a_rebooted_node_says_that_it_lost
     pod = pods.until_phase("deaf", "Failed")
     ended = state(pod, "main")["terminated"]
     assert (ended["exitCode"], ended["reason"]) == (255, "Unknown"), (
-        "what containerd says of a container whose end it did not see"
+        "what containerd reports about a container whose end it did not see"
     )
 
 
-def test_a_rebooted_node_still_knows_what_had_begun_and_ended_though_nobody_was_told(pods: Pods, nodes: KubeletProcess) -> None:
+def test_a_rebooted_node_still_knows_what_had_begun_and_ended_before_it_was_reported(pods: Pods, nodes: KubeletProcess) -> None:
     waits = "until [ -e /run/shared/go ]; do sleep 0.05; done; echo -n went > /dev/termination-log"
     uid = pods.create("job", container("main", STAY), initContainers=[container("waits", waits, **SHARED)], **VOLUME)
     pid = running(pods, nodes, "job", uid, "waits")
@@ -192,7 +194,7 @@ def test_a_rebooted_node_still_knows_what_had_begun_and_ended_though_nobody_was_
     assert state(pod, "main") == {"waiting": {"reason": "PodInitializing"}}
 
 
-def test_a_container_that_never_started_is_told_of_in_one_of_two_ways(pods: Pods, nodes: KubeletProcess) -> None:
+def test_a_container_that_never_started_shows_in_one_of_two_ways(pods: Pods, nodes: KubeletProcess) -> None:
     """It depends on what the API server knew when the pod was deleted, as in TerminatePod of a real kubelet."""
     late = "trap 'exit 0' TERM; touch /run/shared/hears; while true; do sleep 0.05; done"  # it succeeds after the deletion
     kept = {"finalizers": ["kube.test/look"]}  # so that its last status can be read

@@ -28,12 +28,12 @@ class ForgetfulApi:
         yield {}
 
 
-async def test_a_list_after_an_expired_watch_tells_what_is_gone() -> None:
-    told: list[str] = []
+async def test_a_list_after_an_expired_watch_reports_what_is_gone() -> None:
+    events: list[str] = []
 
     api = ForgetfulApi([pod("a"), pod("b")], [pod("b"), pod("c")])
-    seen, gone = (lambda it, word=word: told.append(f"{word} {it['metadata']['uid']}") for word in ("seen", "gone"))
+    seen, gone = (lambda it, kind=kind: events.append(f"{kind} {it['metadata']['uid']}") for kind in ("seen", "gone"))
     running = asyncio.create_task(PodReflector(api, None, seen, gone).run())  # type: ignore[arg-type]
-    await sooner(lambda: len(told) >= 5 or running.done())
+    await sooner(lambda: len(events) >= 5 or running.done())
     running.cancel()
-    assert told == ["seen a", "seen b", "gone a", "seen b", "seen c"]
+    assert events == ["seen a", "seen b", "gone a", "seen b", "seen c"]

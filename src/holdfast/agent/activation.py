@@ -35,7 +35,7 @@ async def activate(
     hook: "asyncio.Task[None]", control: Control, fence: int, ended: "asyncio.Future[Directive]"
 ) -> Literal["done", "stale", "ended"]:
     """Waits for the hook. Raises HookFailed. If the result is not "done", the hook was killed."""
-    going = asyncio.create_task(_say_that_it_goes_on(control, fence))
+    going = asyncio.create_task(_report_progress(control, fence))
     try:
         await first_of(hook, going, ended)
         if ended.done():
@@ -49,7 +49,7 @@ async def activate(
         await settle(going, hook)
 
 
-async def _say_that_it_goes_on(control: Control, fence: int) -> None:
+async def _report_progress(control: Control, fence: int) -> None:
     """Reports progress until the server answers that the claim is no longer this worker's."""
     while await control.progress(fence):  # noqa: ASYNC110 - a periodic report, there is no event
         await asyncio.sleep(PROGRESS_SECONDS)

@@ -37,7 +37,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         try:
             lines = self.servers_file.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise BadConfig(f"HOLDFAST_SERVERS_FILE: {_why(error)}") from None
+            raise BadConfig(f"HOLDFAST_SERVERS_FILE: {_error_text(error)}") from None
         return _urls(lines, f"HOLDFAST_SERVERS_FILE: {self.servers_file}")
 
     def read_token(self) -> str:
@@ -45,7 +45,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         try:
             token = self.token_file.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise BadConfig(f"HOLDFAST_TOKEN_FILE: {_why(error)}") from None
+            raise BadConfig(f"HOLDFAST_TOKEN_FILE: {_error_text(error)}") from None
         if not token or not token.isascii() or not token.isprintable():
             raise BadConfig(f"HOLDFAST_TOKEN_FILE: {self.token_file} holds no token")
         return token
@@ -93,7 +93,7 @@ def from_environment(env: Mapping[str, str]) -> Config:
         try:
             needs.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise BadConfig(f"{name}: {_why(error)}") from None
+            raise BadConfig(f"{name}: {_error_text(error)}") from None
         if not os.access(needs, os.W_OK | os.X_OK):
             raise BadConfig(f"{name}: cannot write to {needs}")
     return config
@@ -130,7 +130,7 @@ def _number(env: Mapping[str, str], name: str, default: float, most: float) -> f
     return value
 
 
-def _why(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}"
     return str(error)

@@ -23,7 +23,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 CALL_SECONDS = 10.0
 POLL_SLACK = 10.0  # seconds that an answer may come later than the wait that was requested
 RENEW_AT = 0.8  # of a token's lifetime; the rest is enough time for a short outage
-NOT_HEARD = (401, 403, 502, 504)  # answers that do not count as contact: the call was rejected, or came from a gateway
+NO_CONTACT = (401, 403, 502, 504)  # answers that do not count as contact: the call was rejected, or came from a gateway
 
 T = TypeVar("T")
 
@@ -41,18 +41,18 @@ def pauses() -> Callable[[], float]:
 
 
 class Control:
-    """Calls `silent` at each failure with the seconds since no replica has answered. `silent` may raise to give up."""
+    """Calls `on_silence` at each failure with the seconds since no replica has answered. `on_silence` may raise to give up."""
 
-    def __init__(self, config: Config, silent: Callable[[float], None]) -> None:
+    def __init__(self, config: Config, on_silence: Callable[[float], None]) -> None:
         self._config = config
-        self._silent = silent
+        self._on_silence = on_silence
         self._caller = Caller()
         self._servers = config.read_servers()
         self._turn = random.randrange(len(self._servers))  # noqa: S311 - spreads the agents over the replicas
         self._signing = asyncio.Lock()
         self._registration: Registration | None = None
         self._renew_at = self._expires_at = 0.0
-        self._unheard_since: float | None = None
+        self._no_contact_since: float | None = None
         self._cut_off = False
 
     def close(self) -> None:
@@ -74,51 +74,51 @@ class Control:
     async def poll(self, report: AgentReport, wait: float) -> Directive:
         body = {**msgspec.to_builtins(report), "wait": wait}
         while True:
-            answer = await self._answered("poll", body, wait + POLL_SLACK)
-            if directive := _understood(answer, Directive):
+            answer = await self._call_until_answered("poll", body, wait + POLL_SLACK)
+            if directive := _decoded(answer, Directive):
                 return directive
             await asyncio.sleep(LONGEST_PAUSE)
 
     async def progress(self, fence: int) -> bool:
         """Reports progress, without a retry because the next report follows 3 s later. Returns False if the claim is no longer
         this worker's."""
-        answer = await self._try("progress", {"fence": fence}, 3.0)
+        answer = await self._call_once("progress", {"fence": fence}, 3.0)
         return not (answer is not None and _stale(answer))
 
     async def acknowledge(self, fence: int, endpoint: str | None) -> bool:
         """Returns whether the server accepted the acknowledgement. If not, nothing may start."""
-        return not _stale(await self._answered("ack", {"fence": fence, "endpoint": endpoint}))
+        return not _stale(await self._call_until_answered("ack", {"fence": fence, "endpoint": endpoint}))
 
     async def result(self, fence: int, exit_code: int, reason: str) -> bool:
         """Reports the result, and retries forever. Returns False if the claim had already ended in another way."""
         body = {"fence": fence, "exit_code": exit_code, "reason": reason}
-        return not _stale(await self._answered("result", body))
+        return not _stale(await self._call_until_answered("result", body))
 
     async def refuse(self, fence: int, reason: str, patience: float) -> None:
-        await self._if_possible("refuse", {"fence": fence, "reason": reason}, patience)
+        await self._call_for("refuse", {"fence": fence, "reason": reason}, patience)
 
     async def failed(self, reason: str, patience: float) -> None:
-        await self._if_possible("failed", {"reason": reason}, patience)
+        await self._call_for("failed", {"reason": reason}, patience)
 
-    async def tell(self, report: AgentReport, patience: float) -> None:
+    async def send_report(self, report: AgentReport, patience: float) -> None:
         """Sends a report without waiting for a directive."""
-        await self._if_possible("poll", {**msgspec.to_builtins(report), "wait": 0}, patience)
+        await self._call_for("poll", {**msgspec.to_builtins(report), "wait": 0}, patience)
 
     # How calls are sent
 
-    async def _if_possible(self, door: str, body: dict[str, object], patience: float) -> None:
-        """Calls for at most `patience` seconds. Used before an exit, which tells the server the same a little later."""
+    async def _call_for(self, call: str, body: dict[str, object], patience: float) -> None:
+        """Calls for at most `patience` seconds. Used before an exit, from which the server learns the same a little later."""
         try:
             async with asyncio.timeout(patience):
-                await self._answered(door, body)
+                await self._call_until_answered(call, body)
         except TimeoutError:
-            log("gave up", door=door, patience=patience)
+            log("gave up", call=call, patience=patience)
 
-    async def _answered(self, door: str, body: dict[str, object], timeout: float = CALL_SECONDS) -> HttpResponse:
+    async def _call_until_answered(self, call: str, body: dict[str, object], timeout: float = CALL_SECONDS) -> HttpResponse:
         """Repeats the call until the answer is a success or `stale`."""
         pause, failures, refused = pauses(), 0, 0
         while True:
-            answer = await self._try(door, body, timeout)
+            answer = await self._call_once(call, body, timeout)
             if answer is not None and (answer.status < 300 or _stale(answer)):
                 return answer
             self._report_silence()
@@ -128,17 +128,17 @@ class Control:
             failures += 1
             if answer is not None and answer.status < 500:
                 if failures == 1:
-                    log("refused", door=door, status=answer.status, code=answer.code)
+                    log("refused", call=call, status=answer.status, code=answer.code)
             elif failures % len(self._servers):
                 continue  # try the next replica at once
             await asyncio.sleep(max(pause(), min(answer.retry_after, LONGEST_PAUSE) if answer else 0))
 
-    async def _try(self, door: str, body: dict[str, object], timeout: float) -> HttpResponse | None:
+    async def _call_once(self, call: str, body: dict[str, object], timeout: float) -> HttpResponse | None:
         if not await self._signed_in():
             return None
         registration = self._registration
         assert registration
-        answer = await self._send(door, body, registration.token, timeout)
+        answer = await self._send(call, body, registration.token, timeout)
         if answer is not None and answer.status == 401 and self._registration is registration:
             self._renew_at = self._expires_at = 0.0
         return answer
@@ -163,9 +163,9 @@ class Control:
         if answer is None:
             return False
         if answer.status != 200:
-            log("refused", door="register", status=answer.status, code=answer.code)
+            log("refused", call="register", status=answer.status, code=answer.code)
             return False
-        got = _understood(answer, Registration)
+        got = _decoded(answer, Registration)
         if got is None:
             return False
         self._registration = got
@@ -173,15 +173,15 @@ class Control:
         self._renew_at, self._expires_at = now + got.expires_in * RENEW_AT, now + got.expires_in
         return True
 
-    async def _send(self, door: str, body: dict[str, object], token: str, timeout: float) -> HttpResponse | None:
+    async def _send(self, call: str, body: dict[str, object], token: str, timeout: float) -> HttpResponse | None:
         """Calls the current replica once. Returns None if there was no answer; the next call then goes to the next replica."""
         server = self._servers[self._turn % len(self._servers)]
         try:
-            answer = await self._caller.post(server, f"/v1/worker/{door}", token, msgspec.json.encode(body), timeout)
+            answer = await self._caller.post(server, f"/v1/worker/{call}", token, msgspec.json.encode(body), timeout)
         except Unreachable as error:
             self._next_server()
             if not self._cut_off:
-                log("cut off", server=server, door=door, why=error)
+                log("cut off", server=server, call=call, why=error)
             self._cut_off = True
             return None
         if self._cut_off:
@@ -189,16 +189,16 @@ class Control:
         self._cut_off = False
         if answer.status >= 500:
             self._next_server()
-        if answer.status not in NOT_HEARD:
-            self._unheard_since = None
+        if answer.status not in NO_CONTACT:
+            self._no_contact_since = None
         return answer
 
     def _report_silence(self) -> None:
         """Counts from the first failure, not from the last success, because there may have been nothing to send in between."""
         now = time.monotonic()
-        if self._unheard_since is None:
-            self._unheard_since = now
-        self._silent(now - self._unheard_since)
+        if self._no_contact_since is None:
+            self._no_contact_since = now
+        self._on_silence(now - self._no_contact_since)
 
     def _next_server(self) -> None:
         self._turn += 1
@@ -212,7 +212,7 @@ def _stale(answer: HttpResponse) -> bool:
     return answer.status == 409 and answer.code == "stale"
 
 
-def _understood(answer: HttpResponse, kind: type[T]) -> T | None:
+def _decoded(answer: HttpResponse, kind: type[T]) -> T | None:
     try:
         return msgspec.json.decode(answer.body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -6,7 +6,7 @@ import time
 _worker = "-"
 
 
-def speak_for(worker: str) -> None:
+def set_worker(worker: str) -> None:
     """Sets the worker that all lines name."""
     global _worker
     _worker = worker

@@ -5,19 +5,19 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 from .activation import HookFailed, activate, run_hook
 from .config import BadConfig, Config, from_environment
 from .control import Control, pauses
-from .hold import GRACE, NOT_OURS, Hold, Leave
-from .job import environment, file_name, forget_payload, run, store_result, write_payload
-from .log import log, speak_for
+from .hold import GRACE, Hold, Leave
+from .job import environment, forget_payload, write_payload
+from .jobs import serve_job
+from .log import log, set_worker
 from .memory import Memory
 from .messages import AgentReport, Assignment, Directive, Registration
 from .process import Sink
-from .staging import NOT_STAGED, sign, stage, unstage
+from .staging import NOT_STAGED
 from .tasks import first_of, settle
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 SHORT_ACTIVATION = 0.1  # seconds; a hand-over that finishes within this time needs no separate report of "activating"
 SOON = 1.0  # seconds; after a faster answer that changes nothing the agent pauses, otherwise it would poll in a tight loop
-LAST_WORDS = 15.0  # seconds to report "refused" or "failed"; later the server learns it from the end of the process
-GOODBYE = 0.5  # seconds for a free agent to report "draining", because it has to exit at once
+FINAL_REPORT_SECONDS = 15.0  # seconds to report "refused" or "failed"; later the server learns it from the end of the process
+DRAIN_REPORT_SECONDS = 0.5  # seconds for a free agent to report "draining", because it has to exit at once
 
 
 class Agent:
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.control = Control(config, self._silent)
+        self.control = Control(config, self._leave_if_silent)
         self.registration: Registration | None = None
         self.hold: Hold | None = None
         self.greatest_fence = 0  # the greatest fence that this agent ever held
@@ -43,15 +43,15 @@ class Agent:
         self.proxy: Proxy | None = None
         self.served: Served | None = None
         self.memory: Memory | None = None  # only set where the agent can be restarted without its worker
-        self._staged = False
+        self.staged = False
         self._doing = "idle"
         self._report = AgentReport(doing="idle")
         self._changed = asyncio.Event()
         self._offers: asyncio.Queue[Hold] = asyncio.Queue()
         self._leaving: asyncio.Future[Leave] = asyncio.get_running_loop().create_future()
-        self._beating: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
 
-    async def live(self) -> int:
+    async def run(self) -> int:
         """Runs the agent until it ends and returns the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -67,7 +67,7 @@ class Agent:
                 leave = error if isinstance(error, Leave) else Leave(1, f"{type(error).__name__}: {error}")
             await self._tidy_up()
             code = leave.code
-            if self.config.stage is not None and not self._staged:
+            if self.config.stage is not None and not self.staged:
                 code = code or NOT_STAGED  # an exit code of 0 would start the worker's container
             log("exit", code=code, why=leave.reason)
             return code
@@ -79,15 +79,15 @@ class Agent:
         """Stops serving. A free agent reports that it drains, so that no claim is assigned to it."""
         if self.proxy is not None:
             self.proxy.stop()
-        if self._beating is not None:
-            self._beating.cancel()
-        goodbye = None
+        if self._polling is not None:
+            self._polling.cancel()
+        draining_report = None
         if self.draining and self.hold is None and self.registration is not None:
-            goodbye = asyncio.create_task(self.control.tell(self._report, GOODBYE))
+            draining_report = asyncio.create_task(self.control.send_report(self._report, DRAIN_REPORT_SECONDS))
         if self.served is not None:
             await self.served.stop()
-        if goodbye is not None:
-            await asyncio.wait({goodbye})
+        if draining_report is not None:
+            await asyncio.wait({draining_report})
         forget_payload(self.config.folder)
         self.control.close()
 
@@ -96,7 +96,7 @@ class Agent:
         self.registration = await self.control.register()
         log("registered", mode=self.registration.mode)
         if self.registration.mode == "job":
-            await self._one_job(self.registration)
+            await serve_job(self, self.registration)
         elif self.registration.mode == "session":
             from .sessions import serve_sessions  # a job never needs the proxy
 
@@ -104,60 +104,24 @@ class Agent:
         else:
             await self.fail(f"this agent knows no mode {self.registration.mode!r}")
 
-    async def _one_job(self, registration: Registration) -> None:
-        hooks, folder = registration.worker, self.config.folder
-        hold = await self.next_hold()
-        assignment = hold.assignment
-        sink = Sink(self.config.outputs / file_name(assignment.claim), registration.output_limit)
-        if self.config.stage is not None:
-            await self._stage(self.config.stage, hold, hooks.run or assignment.command)
-        outcome = await self.hand_over(hold, {}, sink)
-        if outcome != "accepted":
-            if self.config.stage is not None:
-                unstage(self.config.stage)
-            sink.close()
-            if outcome == "ended" and not hooks.activate:
-                raise Leave(0, "the claim ended before its command started")
-            await self.fail(NOT_OURS)
-        if self.config.stage is not None:
-            if self.config.termination is not None:
-                sign(self.config.termination, assignment)
-            self._staged = True
-            raise Leave(0, "the job was handed to the worker's container")
-        self.say("running")
-        env = environment(assignment, folder / "payload.json")
-        result = await run(hooks.run or assignment.command, env, folder, sink, hold.ended)
-        log("ended", claim=assignment.claim, code=result.exit_code, why=result.reason)
-        store_result(folder, assignment, result)
-        kept = await self.control.result(assignment.fence, result.exit_code, result.reason)
-        raise Leave(0, "the server stored the result" if kept else "the claim had already ended in another way")
-
-    async def _stage(self, folder: Path, hold: Hold, argv: list[str]) -> None:
-        """Writes the job's files. Called before the acknowledgement, because nothing may fail after it. The job's
-        container does not start while the agent runs."""
-        try:
-            stage(folder, hold.assignment, argv)
-        except OSError as error:
-            await self.refuse(hold, f"the job could not be staged: {error.strerror}")
-
     # The steps of a claim in both modes
 
     async def next_hold(self) -> Hold:
         """Reports "idle" and waits for the next claim."""
-        self.say("idle")
-        self._speak()
+        self.report_state("idle")
+        self._start_polling()
         return await self._offers.get()
 
-    def take_up(self, held: Assignment) -> Hold:
+    def resume(self, held: Assignment) -> Hold:
         """Continues the claim that was held before a restart. Its holder gets no access until the server confirms the claim."""
         self.greatest_fence, self.hold = held.fence, Hold(held)
-        self.say("running")
-        self._speak()
+        self.report_state("running")
+        self._start_polling()
         return self.hold
 
-    def _speak(self) -> None:
-        if self._beating is None:
-            self._beating = asyncio.create_task(self._beat())
+    def _start_polling(self) -> None:
+        if self._polling is None:
+            self._polling = asyncio.create_task(self._keep_polling())
 
     async def hand_over(self, hold: Hold, extra: dict[str, str], sink: Sink) -> Literal["accepted", "stale", "ended"]:
         """Activates the worker and acknowledges the claim. Nothing may start unless the result is "accepted" (P8)."""
@@ -201,18 +165,18 @@ class Agent:
     async def refuse(self, hold: Hold, reason: str) -> NoReturn:
         """Refuses the claim, which goes to another worker, and leaves."""
         log("refusing", claim=hold.assignment.claim, why=reason)
-        await self.control.refuse(hold.assignment.fence, reason, LAST_WORDS)
+        await self.control.refuse(hold.assignment.fence, reason, FINAL_REPORT_SECONDS)
         raise Leave(1, reason)
 
     async def fail(self, reason: str) -> NoReturn:
         """Reports a failure and leaves. In doubt the worker is replaced, so that no tenant can see data of another tenant."""
         log("failed", why=reason)
-        await self.control.failed(reason, LAST_WORDS)
+        await self.control.failed(reason, FINAL_REPORT_SECONDS)
         raise Leave(1, reason)
 
     # Reports to the server, and its directives
 
-    def say(self, doing: str) -> None:
+    def report_state(self, doing: str) -> None:
         """Changes the state that the agent reports. The open poll is repeated with it."""
         self._doing = doing
         held = self.hold.assignment if self.hold else None
@@ -228,7 +192,7 @@ class Agent:
         self._changed.set()
         log(self._report.doing, claim=self._report.claim, fence=self._report.fence, endpoint=self.endpoint)
 
-    async def _beat(self) -> None:
+    async def _keep_polling(self) -> None:
         """Keeps one poll open, and obeys its answers."""
         assert self.registration
         pause = pauses()
@@ -265,7 +229,7 @@ class Agent:
 
     def _obey(self, directive: Directive) -> None:
         if directive.do == "hold" and directive.assignment is not None:
-            self._consider(directive.assignment)
+            self._consider_offer(directive.assignment)
         elif directive.do == "end" and self.hold is not None and directive.fence == self.hold.assignment.fence:
             log("end", fence=directive.fence, why=directive.reason)
             self.hold.end(directive)
@@ -274,7 +238,7 @@ class Agent:
         elif directive.do != "nothing":
             log("ignored", directive=directive.do, fence=directive.fence)
 
-    def _consider(self, offered: Assignment) -> None:
+    def _consider_offer(self, offered: Assignment) -> None:
         """Accepts an offered claim if the agent is idle and the fence is new; otherwise ignores it."""
         held = self.hold.assignment if self.hold else None
         if held is not None and (held.claim, held.fence) == (offered.claim, offered.fence):
@@ -285,7 +249,7 @@ class Agent:
         self.greatest_fence = offered.fence
         self.hold = Hold(offered)
         self._offers.put_nowait(self.hold)
-        self.say("activating")
+        self.report_state("activating")
 
     def leave(self, leave: Leave) -> None:
         if not self._leaving.done():
@@ -296,14 +260,14 @@ class Agent:
         if self.draining:
             return
         self.draining = True
-        self.say(self._doing)
+        self.report_state(self._doing)
         if self.hold is None or self.registration is None:
             self.leave(Leave(0, "SIGTERM while free"))
             return
         over = Directive(do=GRACE, reason="the worker's grace ran out")
         asyncio.get_running_loop().call_later(self.registration.grace, self.hold.end, over)
 
-    def _silent(self, seconds: float) -> None:
+    def _leave_if_silent(self, seconds: float) -> None:
         """Leaves if the agent is free and reached no server for too long, because the worker would leak. A busy agent goes on."""
         if self.hold is None and seconds >= self.config.lonely:
             raise Leave(1, f"no server has accepted a call for {seconds:.0f} s")
@@ -316,10 +280,10 @@ def main() -> int:
     except BadConfig as error:
         print(f"holdfast agent: {error}", file=sys.stderr)
         return 2
-    speak_for(config.worker)
+    set_worker(config.worker)
 
     async def life() -> int:
-        return await Agent(config).live()
+        return await Agent(config).run()
 
     # asyncio.run would wait for threads that are stuck in name resolution.
     return asyncio.new_event_loop().run_until_complete(life())

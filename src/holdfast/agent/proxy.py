@@ -39,7 +39,7 @@ class Proxy:
 
     async def listen(self, host: str, port: int) -> int:
         """Starts to listen, and returns the port."""
-        self._server = await asyncio.start_server(self._arrive, host, port)
+        self._server = await asyncio.start_server(self._accept, host, port)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
@@ -74,18 +74,18 @@ class Proxy:
 
     # One connection
 
-    def _arrive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._tasks) >= MOST_CONNECTIONS:
             _abort(writer)
             return
         sock = writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._writers.add(writer)
-        task = asyncio.get_running_loop().create_task(self._attend(reader, writer))
+        task = asyncio.get_running_loop().create_task(self._serve_connection(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = Peer(reader, writer, h11.SERVER)
         try:
             while await self._one_request(client):
@@ -253,11 +253,11 @@ async def _download(client: Peer, upstream: Peer) -> bool:
 async def _tunnel(client: Peer, upstream: Peer) -> None:
     """Copies raw bytes in both directions until both sides finished, or one of them failed."""
     async with asyncio.TaskGroup() as ways:
-        ways.create_task(_pour(client, upstream))
-        ways.create_task(_pour(upstream, client))
+        ways.create_task(_copy(client, upstream))
+        ways.create_task(_copy(upstream, client))
 
 
-async def _pour(source: Peer, sink: Peer) -> None:
+async def _copy(source: Peer, sink: Peer) -> None:
     try:
         data = source.http.trailing_data[0] or await source.reader.read(65_536)
         while data:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 async def serve_sessions(agent: "Agent", registration: Registration) -> None:
     """Starts the served process and serves claims. Ends by raising Leave."""
-    registration, taken = await _recall(agent, registration)
+    registration, taken = await _read_memory(agent, registration)
     served = agent.served = Served(registration.worker, agent.config.folder, registration.output_limit, agent.config.advertise)
     try:
         await served.start()
@@ -47,12 +47,12 @@ async def serve_sessions(agent: "Agent", registration: Registration) -> None:
             claims.result()
         dying.result()
     except ServeEnded as error:
-        await _mourn(agent, proxy, error)
+        await _report_served_end(agent, proxy, error)
     finally:
         await settle(claims, dying)
 
 
-async def _mourn(agent: "Agent", proxy: Proxy, error: ServeEnded) -> None:
+async def _report_served_end(agent: "Agent", proxy: Proxy, error: ServeEnded) -> None:
     """Reports that the served process died, and raises Leave. If the holder already had access, the agent reports nothing,
     because only the pod's end may decide how the claim ended."""
     proxy.close()
@@ -65,7 +65,7 @@ async def _mourn(agent: "Agent", proxy: Proxy, error: ServeEnded) -> None:
 
 async def _claims(agent: "Agent", registration: Registration, served: Served, proxy: Proxy, taken: Hold | None) -> None:
     if taken is not None:
-        await _take_up(agent, taken, served, proxy)
+        await _resume(agent, taken, served, proxy)
     while True:
         hold = await agent.next_hold()
         assignment = hold.assignment
@@ -77,7 +77,7 @@ async def _claims(agent: "Agent", registration: Registration, served: Served, pr
         if outcome == "accepted":
             if assignment.credential:  # without a credential there is no access
                 proxy.open(assignment.credential)
-            agent.say("running")
+            agent.report_state("running")
             await hold.ended
             proxy.close()
             log("closed", claim=assignment.claim, fence=assignment.fence)
@@ -87,10 +87,10 @@ async def _claims(agent: "Agent", registration: Registration, served: Served, pr
         if outcome == "stale":
             agent.let_go(reset=False)
             await agent.fail(NOT_OURS)
-        await _go_on_or_leave(agent, hold, served)
+        await _reset_or_leave(agent, hold, served)
 
 
-async def _recall(agent: "Agent", registration: Registration) -> tuple[Registration, Hold | None]:
+async def _read_memory(agent: "Agent", registration: Registration) -> tuple[Registration, Hold | None]:
     """Returns the settings of the agent's first start, and the claim that it held before a restart, if any.
 
     An agent that guards another container can be restarted without it. The worker then lives on, perhaps with its holder's
@@ -107,12 +107,12 @@ async def _recall(agent: "Agent", registration: Registration) -> tuple[Registrat
     if not kept.reset:
         await agent.fail("the agent was restarted before the worker was reset")
     agent.reset_fence = kept.served
-    return registration, agent.take_up(kept.held.assignment()) if kept.held is not None else None
+    return registration, agent.resume(kept.held.assignment()) if kept.held is not None else None
 
 
-async def _take_up(agent: "Agent", hold: Hold, served: Served, proxy: Proxy) -> None:
+async def _resume(agent: "Agent", hold: Hold, served: Served, proxy: Proxy) -> None:
     """Continues the claim of before the restart. Requests of its holder wait until the server accepts the acknowledgement."""
-    agent.say("running")  # report it again, because the endpoint is known now
+    agent.report_state("running")  # report it again, because the endpoint is known now
     while (outcome := await agent.acknowledge(hold)) == "stale":
         # Either the claim ended, and a directive will follow; or it was in lost commits, and this agent's report restores it.
         await asyncio.wait({hold.ended}, timeout=ASK_AGAIN)
@@ -120,10 +120,10 @@ async def _take_up(agent: "Agent", hold: Hold, served: Served, proxy: Proxy) -> 
         proxy.open(hold.assignment.credential)
     await hold.ended
     proxy.close()
-    await _go_on_or_leave(agent, hold, served)
+    await _reset_or_leave(agent, hold, served)
 
 
-async def _go_on_or_leave(agent: "Agent", hold: Hold, served: Served) -> None:
+async def _reset_or_leave(agent: "Agent", hold: Hold, served: Served) -> None:
     """Ends a claim: resets the worker if it is parked for the tenant's next claim, otherwise raises Leave."""
     end = hold.ended.result()
     if end.do == GRACE:
@@ -133,7 +133,7 @@ async def _go_on_or_leave(agent: "Agent", hold: Hold, served: Served) -> None:
     agent.let_go(reset=False)
     if not end.park:
         raise Leave(0, end.reason or "the claim ended")
-    agent.say("resetting")
+    agent.report_state("resetting")
     try:
         await served.reset(hold.assignment.tenant)
     except HookFailed as error:

@@ -48,7 +48,7 @@ class StaleClaim(Problem):
         super().__init__(409, "stale", "this claim is no longer this worker's")
 
 
-def said(reason: str) -> str:
+def one_line(reason: str) -> str:
     """Returns an agent's reason as one line. A long reason is cut, not refused, because an agent repeats a refused result
     until it is accepted."""
     return "".join(c if c.isprintable() else " " for c in reason[:REASON_LIMIT])
@@ -203,7 +203,7 @@ async def _stale(context: Context) -> Problem:
 
 async def refuse(context: Context, call: Call) -> Response:
     claim = await _held(context, call)
-    reason = f"its worker could not be activated: {said(call.body.reason)}"
+    reason = f"its worker could not be activated: {one_line(call.body.reason)}"
     await context.store.claims.requeue(claim, call.body.fence, reason=reason)
     context.signals.workers.changed(call.agent.worker)
     return empty()
@@ -219,8 +219,8 @@ async def result(context: Context, call: Call) -> Response:
     if claim is None or worker.fence != body.fence:
         return await _result_again(context, call, body)
     outcome = "completed" if body.exit_code == 0 else "failed"
-    reason = said(body.reason) or f"its command exited with {body.exit_code}"
-    ended = await context.claim_path.end(
+    reason = one_line(body.reason) or f"its command exited with {body.exit_code}"
+    ended = await context.store.claims.end(
         claim,
         outcome=outcome,
         how="result",
@@ -229,6 +229,7 @@ async def result(context: Context, call: Call) -> Response:
         fence=body.fence,
         exit_code=body.exit_code,
     )
+    context.claim_path.ended(ended, "result")
     crash_point("result.stored")
     if isinstance(ended.outcome, Skipped):
         raise Problem(503, ended.outcome.by, not_now(ended.outcome.by, worker.pool), headers={"Retry-After": "2"})
@@ -251,9 +252,9 @@ async def failed(context: Context, call: Call) -> Response:
     worker = await context.store.workers.get(call.agent.worker)
     if worker is None:
         raise UnknownWorker
-    await context.store.workers.condemn(worker.id, None, f"its agent gave up: {said(call.body.reason)}", counted=False)
+    await context.store.workers.condemn(worker.id, None, f"its agent gave up: {one_line(call.body.reason)}", counted=False)
     if worker.state == "spawning":
-        await context.store.pools.trouble(worker.pool_id, said(call.body.reason), 2.0)
+        await context.store.pools.trouble(worker.pool_id, one_line(call.body.reason), 2.0)
     context.signals.workers.changed(worker.id)
     return empty()
 

@@ -137,7 +137,7 @@ async def release(context: Context, call: Call) -> Response:
         if not body.reason.strip():
             raise refused("reason", "is required with force: it is written into the claim's history")
         return await end(context, call, "released", "force", f"forced by an operator: {body.reason}")
-    # The fence proves that the caller speaks for the holder, so an operator or admin who sends it may release the claim.
+    # The fence proves that the caller acts for the holder, so an operator or admin who sends it may release the claim.
     holder = None if call.caller.trusted and body.fence is not None else _tenant(call)
     return await end(context, call, "released", "release", body.reason or "released by its holder", holder, body.fence)
 
@@ -162,9 +162,10 @@ async def end(
     """Ends a claim by its holder (`tenant`) or by an operator, in one statement. A claim that has already ended the same way is a
     success, so that a caller can safely try again after a lost answer."""
     states = ("assigned", "active") if outcome == "released" else ("waiting", "assigned", "active")
-    ended = await context.claim_path.end(
+    ended = await context.store.claims.end(
         call.path("id"), outcome=outcome, how=how, reason=reason, states=states, fence=fence, tenant=tenant
     )
+    context.claim_path.ended(ended, how)
     crash_point("release.stored")
     if ended.claim is not None:
         return answer(view(context, ended.claim))

@@ -10,7 +10,7 @@ from .auth import Caller
 from .context import Context
 from .problems import not_found
 
-TOLD = ("claim.active", "claim.adopted")  # the events that show a tenant the worker of its claim (P1)
+SHOWS_WORKER = ("claim.active", "claim.adopted")  # the events that show a tenant the worker of its claim (P1)
 SLOW_HANDOVER = 2.0  # seconds; a longer hand-over is called slow
 
 

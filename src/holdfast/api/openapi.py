@@ -97,5 +97,5 @@ def _plain(kind: dict[str, Any]) -> dict[str, Any]:
 
 
 def _id(route: Route) -> str:
-    words = [word for word in re.split(r"[^a-z0-9]+", route.path) if word and word != "v1"]
-    return "_".join([route.method.lower(), *words])
+    parts = [part for part in re.split(r"[^a-z0-9]+", route.path) if part and part != "v1"]
+    return "_".join([route.method.lower(), *parts])

@@ -24,7 +24,7 @@ class Probes:
 
     async def listen(self, host: str, port: int) -> int:
         """Starts to listen, and returns the port."""
-        self._server = await asyncio.start_server(self._attend, host, port)
+        self._server = await asyncio.start_server(self._serve_connection, host, port)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
@@ -32,7 +32,7 @@ class Probes:
         if self._server is not None:
             self._server.close()
 
-    async def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._open >= MOST_CONNECTIONS:
             writer.transport.abort()
             return

@@ -106,7 +106,7 @@ def empty() -> Response:
     return Response(status_code=204)
 
 
-NOBODY = Caller("", "tenant", "")
+NO_CALLER = Caller("", "tenant", "")
 NO_AGENT = AgentIdentity("", "")
 
 
@@ -120,7 +120,7 @@ def serve(route: Route, context: "Context") -> Callable[[Request], Awaitable[Res
         return response
 
     async def handle(request: Request) -> Response:
-        caller, agent = NOBODY, NO_AGENT
+        caller, agent = NO_CALLER, NO_AGENT
         header = request.headers.get("authorization")
         if route.roles == AGENT:
             agent = context.auth.agent(header)
@@ -198,7 +198,7 @@ async def decode_body(request: Request, route: Route) -> Any:
         reason = str(error) if isinstance(error, msgspec.DecodeError) else "is not UTF-8"
         raise Problem(400, "malformed", "the body is not JSON", [FieldProblem("body", reason)]) from None
     if _SUSPICIOUS.search(raw) or raw.count(b"[") + raw.count(b"{") > DEPTH_LIMIT:
-        _refuse_unkeepable(msgspec.to_builtins(body), "", 0)
+        _refuse_unstorable(msgspec.to_builtins(body), "", 0)
     return body
 
 
@@ -218,7 +218,7 @@ async def read_body(request: Request) -> bytes:
 _SUSPICIOUS = re.compile(rb"\\u0000|[0-9]{19}")
 
 
-def _refuse_unkeepable(value: Any, path: str, depth: int) -> None:
+def _refuse_unstorable(value: Any, path: str, depth: int) -> None:
     """Refuses JSON values that Postgres cannot store or that some programs cannot read. Errors show names, never values."""
     where = path or "body"
     if depth > DEPTH_LIMIT:
@@ -230,9 +230,9 @@ def _refuse_unkeepable(value: Any, path: str, depth: int) -> None:
         for key, item in value.items():
             if "\x00" in key:
                 raise refused(where, "has a name with a NUL character in it")
-            _refuse_unkeepable(item, f"{path}.{key}".removeprefix("."), depth + 1)
+            _refuse_unstorable(item, f"{path}.{key}".removeprefix("."), depth + 1)
     elif isinstance(value, list | tuple):
         for number, item in enumerate(value):
-            _refuse_unkeepable(item, f"{path}[{number}]", depth + 1)
+            _refuse_unstorable(item, f"{path}[{number}]", depth + 1)
     elif isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise refused(where, "is a number beyond 64 bits")

@@ -108,20 +108,23 @@ async def release_brake(context: Context, call: Call) -> Response:
 async def doctor(context: Context, call: Call) -> Response:
     checks = [Check(**row) for row in await context.store.check()]
     # The two are separate, so that the second still reports missing rights when the first fails because of them.
-    asked = _asked("the cluster can be asked", _rows(context)), _asked("the cluster can be examined", _examined(context))
-    for found in await asyncio.gather(*asked):
+    both = (
+        _checks_or_failure("the cluster can be asked", _orphan_check(context)),
+        _checks_or_failure("the cluster can be examined", _cluster_checks(context)),
+    )
+    for found in await asyncio.gather(*both):
         checks += found
     return answer(Doctor(checks, all(check.ok for check in checks)))
 
 
-async def _asked(name: str, look: Awaitable[list[Check]]) -> list[Check]:
+async def _checks_or_failure(name: str, look: Awaitable[list[Check]]) -> list[Check]:
     try:
         return await look
     except ClusterUnavailable as error:
         return [Check(promise="P7", name=name, ok=False, detail=str(error), advice="nothing is ended until it answers")]
 
 
-async def _rows(context: Context) -> list[Check]:
+async def _orphan_check(context: Context) -> list[Check]:
     pods = await context.cluster.pods()
     known = {row.worker.id for row in await context.store.workers.rows(None)}
     now = await context.store.now()
@@ -131,7 +134,7 @@ async def _rows(context: Context) -> list[Check]:
     return [Check(promise="P5", name="every pod has a row", ok=not lost, detail=detail, advice=advice if lost else "")]
 
 
-async def _examined(context: Context) -> list[Check]:
+async def _cluster_checks(context: Context) -> list[Check]:
     found = await context.cluster.diagnose(await context.store.pools.all())
     return [Check(**msgspec.structs.asdict(each)) for each in found]
 

@@ -181,14 +181,11 @@ class ClaimPath:
 
     async def _refuse(self, pair: Pair) -> None:
         """Ends the claim as refused, because its pool requires protection. Its worker goes back unused."""
-        await self.end(
-            pair.claim,
-            outcome="refused",
-            how="unprotected",
-            reason="the cluster did not accept the protection that the pool requires",
-            states=("assigned",),
-            fence=pair.fence,
+        reason = "the cluster did not accept the protection that the pool requires"
+        ended = await self._store.claims.end(
+            pair.claim, outcome="refused", how="unprotected", reason=reason, states=("assigned",), fence=pair.fence
         )
+        self.ended(ended, "unprotected")
         await self._protection.remove(self._store, pair)
 
     async def yield_to_hand_overs(self) -> None:
@@ -240,29 +237,8 @@ class ClaimPath:
             await waiter.wait(min(end - loop.time(), LOOK_AGAIN))
             look = waiter.row is None
 
-    # The end: by the holder, by the command's result, or by an operator.
-
-    async def end(
-        self,
-        claim: str,
-        *,
-        outcome: str,
-        how: str,
-        reason: str,
-        states: Sequence[str],
-        fence: int | None = None,
-        tenant: str | None = None,
-        exit_code: int | None = None,
-    ) -> EndedClaim:
-        """Ends a claim, moves its worker to its next state, and signals both."""
-        ended = await self._store.claims.end(
-            claim, outcome=outcome, how=how, reason=reason, states=states, fence=fence, tenant=tenant, exit_code=exit_code
-        )
-        self.ended(ended, how)
-        return ended
-
     def ended(self, ended: EndedClaim, how: str) -> None:
-        """Counts and signals a claim that has ended, if it has."""
+        """Counts and signals a claim that has ended, if it has. Call it after every attempt to end a claim in the store."""
         if ended.claim is not None:
             self._metrics.claim_ended(ended.claim, how)
             self._signals.claims.changed(ended.claim.id, row=ended.claim)

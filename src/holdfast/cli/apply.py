@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .connection import Failed, Output, speak
+from .connection import Failed, Output, with_client
 from .show import print_json
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ def apply(
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text()
         found = manifest.read(text, "stdin" if file == "-" else file)
-    except manifest.Wrong as wrong:
+    except manifest.WrongManifest as wrong:
         raise Failed(str(wrong)) from None
     except UnicodeDecodeError:
         raise Failed(f"{file}: is not UTF-8 text") from None
 
-    async def talk(client: "Client") -> None:
+    async def call(client: "Client") -> None:
         answers = []
         for each in found:
             verdict, answer = await _put(client, each)
@@ -48,7 +48,7 @@ def apply(
         if output == "json":
             print_json({"items": answers})
 
-    speak(context, talk)
+    with_client(context, call)
 
 
 async def _put(client: "Client", wanted: "Manifest") -> tuple[str, Any]:

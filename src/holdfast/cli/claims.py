@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import typer
 
-from .connection import Cut, Failed, Output, say, speak
+from .connection import Failed, Key, Output, PoolName, TenantName, TruncationNotice, print_message, with_client
 from .show import print_json
 
 if TYPE_CHECKING:
@@ -25,12 +25,9 @@ def register(app: typer.Typer) -> None:
 
 def claim(
     context: typer.Context,
-    pool: Annotated[str, typer.Option(help="The pool.")],
-    tenant: Annotated[str | None, typer.Option(help="The tenant; only for admins and operators.")] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(help="Names the claim until 24 h after its end: the same request with it returns the same claim."),
-    ] = None,
+    pool: PoolName,
+    tenant: TenantName = None,
+    key: Key = None,
     lease: Annotated[str | None, typer.Option(help="The lease, such as 60s; the pool's by default.")] = None,
     wait: Annotated[str, typer.Option(help="How long to wait for a worker, at most 60s.")] = "10s",
     hold: Annotated[
@@ -43,14 +40,14 @@ def claim(
     Example: holdfast claim --pool notebook --tenant acme --hold
     """
 
-    async def talk(client: "Client") -> None:
+    async def call(client: "Client") -> None:
         if hold:
             await _hold(client, pool, tenant, key, lease, output)
             return
         taken = await client.claim(pool, wait=wait, tenant=tenant, key=key, lease=lease)
         await _print_claim(client, taken.id, output)
 
-    speak(context, talk)
+    with_client(context, call)
 
 
 async def _hold(client: "Client", pool: str, tenant: str | None, key: str | None, lease: str | None, output: str) -> None:
@@ -66,14 +63,14 @@ async def _hold(client: "Client", pool: str, tenant: str | None, key: str | None
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, stop.set)
             await _print_claim(client, worker.claim_id, output)
-            say(f"holding {worker.id}; Ctrl-C releases it")
+            print_message(f"holding {worker.id}; Ctrl-C releases it")
             await stop.wait()
     except asyncio.CancelledError:
         raise Failed("gave up waiting; the claim is cancelled", 130) from None
-    _say_how_it_ended(worker)
+    _print_how_it_ended(worker)
 
 
-def _say_how_it_ended(worker: "HeldWorker") -> None:
+def _print_how_it_ended(worker: "HeldWorker") -> None:
     """Prints how the claim ended. Fails if it is not known that the release was stored."""
     if worker.unreleased is not None:
         ends = [("its lease", worker.lease_until), ("its longest duration", worker.max_until)]
@@ -81,7 +78,9 @@ def _say_how_it_ended(worker: "HeldWorker") -> None:
         raise Failed(f"claim {worker.claim_id}: the release was not stored ({worker.unreleased}); {by}")
     if worker.outcome == "failed":
         raise Failed(f"claim {worker.claim_id} had already ended as failed")
-    say(f"claim {worker.claim_id} " + ("released" if worker.outcome == "released" else f"had already ended as {worker.outcome}"))
+    print_message(
+        f"claim {worker.claim_id} " + ("released" if worker.outcome == "released" else f"had already ended as {worker.outcome}")
+    )
 
 
 def _utc(at: datetime) -> str:
@@ -103,7 +102,7 @@ async def _print_claim(client: "Client", claim_id: str, output: str) -> None:
 
 def _end(context: typer.Context, verb: str, claim_id: str, body: dict[str, Any], output: str, done: str) -> None:
     path = f"/v1/claims/{quote(claim_id, safe='')}/{verb}"
-    answer = speak(context, lambda client: client.raw("POST", path, body=body, safe=True))
+    answer = with_client(context, lambda client: client.raw("POST", path, body=body, safe=True))
     if output == "json":
         print_json(answer)
     else:
@@ -150,15 +149,15 @@ def logs(
     Example: holdfast logs -f c-1a2b3c
     """
 
-    async def talk(client: "Client") -> None:
-        cut = Cut(claim)
+    async def call(client: "Client") -> None:
+        cut = TruncationNotice(claim)
         async for piece in client.output(claim, offset=offset, follow=follow, truncated=cut):
             sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
-        cut.say()
+        cut.print()
 
     try:
-        speak(context, talk)
+        with_client(context, call)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
@@ -173,7 +172,7 @@ def explain(
 
     Example: holdfast explain claim c-1a2b3c
     """
-    answer = speak(context, lambda client: client.raw("GET", f"/v1/explain/{kind}/{quote(name, safe='')}"))
+    answer = with_client(context, lambda client: client.raw("GET", f"/v1/explain/{kind}/{quote(name, safe='')}"))
     if output == "json":
         print_json(answer)
         return

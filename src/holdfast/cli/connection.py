@@ -17,13 +17,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Format = Literal["table", "json"]
+PoolName = Annotated[str, typer.Option(help="The pool.")]
+TenantName = Annotated[str | None, typer.Option(help="The tenant; only for admins and operators.")]
+Key = Annotated[
+    str | None, typer.Option(help="Names the claim until 24 h after its end: the same request with it returns the same claim.")
+]
 Output = Annotated[Format, typer.Option("--output", "-o", help="A table for people, or the server's JSON.")]
 
 _hidden: list[str] = []  # values that are never printed, also when the server's answer repeats them
 
 
 @dataclass(frozen=True)
-class Where:
+class ServerOptions:
     """The global options as the user gave them."""
 
     url: str | None = None
@@ -44,34 +49,34 @@ class Failed(Exception):
         self.code = code
 
 
-def speak(context: typer.Context, talk: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-    """Connects to the server, runs `talk` with the client, and returns its result."""
+def with_client(context: typer.Context, call: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+    """Connects to the server, runs `call` with the client, and returns its result."""
     from holdfast.client import Client
 
-    where: Where = context.obj
-    found = where.resolve()
+    options: ServerOptions = context.obj
+    found = options.resolve()
     hide(found.token)
 
-    async def conversation() -> T:
+    async def run() -> T:
         async with Client(found.url, found.token, patience=15.0) as client:
-            return await talk(client)
+            return await call(client)
 
-    return asyncio.run(conversation())
+    return asyncio.run(run())
 
 
 def hide(*secrets: str) -> None:
-    """Makes `say` replace these values with ***."""
+    """Makes `print_message` replace these values with ***."""
     _hidden.extend(secret for secret in secrets if secret)
 
 
-def say(message: str) -> None:
+def print_message(message: str) -> None:
     """Prints a line for the user to stderr, because stdout is for output that programs read."""
     for secret in sorted(_hidden, key=len, reverse=True):
         message = message.replace(secret, "***")
     print(message, file=sys.stderr, flush=True)
 
 
-class Cut:
+class TruncationNotice:
     """Remembers whether an output was truncated, and prints that after the output, where the user sees it."""
 
     def __init__(self, claim: str) -> None:
@@ -81,20 +86,20 @@ class Cut:
     def __call__(self, size: int) -> None:
         self._size = size
 
-    def say(self) -> None:
+    def print(self) -> None:
         if self._size is not None:
-            say(f"the output of claim {self._claim} was truncated: only its first {self._size} bytes were kept")
+            print_message(f"the output of claim {self._claim} was truncated: only its first {self._size} bytes were kept")
 
 
-def complain(error: Exception) -> int:
+def print_error(error: Exception) -> int:
     """Prints the error as one line and returns the exit code. An unexpected error is printed as a bug."""
     from holdfast.client.errors import HoldfastError
 
     if isinstance(error, Failed):
-        say(f"holdfast: {error}")
+        print_message(f"holdfast: {error}")
         return error.code
     if isinstance(error, HoldfastError | OSError):
-        say(f"holdfast: {error}")
+        print_message(f"holdfast: {error}")
         return 1
-    say(f"holdfast: this is a bug: {type(error).__name__}: {error}")
+    print_message(f"holdfast: this is a bug: {type(error).__name__}: {error}")
     return 1

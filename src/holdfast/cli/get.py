@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from .connection import Failed, Output, say, speak
+from .connection import Failed, Output, print_message, with_client
 from .show import print_json, print_table
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def get(
 
     Example: holdfast get claims --pool linux --state waiting -w
     """
-    path, params = _question(noun, name, pool, tenant, state, limit)
+    path, params = _path_and_params(noun, name, pool, tenant, state, limit)
 
-    async def talk(client: "Client") -> None:
+    async def call(client: "Client") -> None:
         if not watch:
             _print(noun, limit, await client.raw("GET", path, params=params), output)
         elif noun == "events":
@@ -52,12 +52,12 @@ def get(
             await _refresh(client, noun, path, params, output)
 
     try:
-        speak(context, talk)
+        with_client(context, call)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
 
-def _question(
+def _path_and_params(
     noun: str, name: str | None, pool: str | None, tenant: str | None, state: str | None, limit: int
 ) -> tuple[str, dict[str, Any]]:
     params: dict[str, Any] = {"limit": limit}
@@ -88,7 +88,7 @@ def _print(noun: str, limit: int, body: bytes, output: str) -> None:
         return
     print_table(noun, _rows(body))
     if (found := json.loads(body)).get("next") and len(found["items"]) >= limit:  # events always have a next
-        say("there are more: raise --limit, or narrow it down")
+        print_message("there are more: raise --limit, or narrow it down")
 
 
 async def _follow(client: "Client", params: dict[str, Any], output: str) -> None:
@@ -131,23 +131,23 @@ async def _refresh(client: "Client", noun: str, path: str, params: dict[str, Any
 
 async def changes(client: "Client") -> AsyncIterator[None]:
     """Yields at once, then after every burst of events, and at least every BACKSTOP seconds."""
-    stirred = asyncio.Event()
+    changed = asyncio.Event()
 
     async def listen() -> None:
         known = await client.list_events(newest=True, limit=1)  # only later events are changes
         async for _ in client.watch_events(after=known.items[-1].id if known.items else None):
-            stirred.set()
+            changed.set()
 
     listening = asyncio.create_task(listen())  # if it fails, the backstop still refreshes
     try:
         while True:
             yield
             try:
-                await asyncio.wait_for(stirred.wait(), BACKSTOP)
+                await asyncio.wait_for(changed.wait(), BACKSTOP)
             except TimeoutError:
                 continue
             await asyncio.sleep(SETTLE)
-            stirred.clear()
+            changed.clear()
     finally:
         listening.cancel()
         await asyncio.wait([listening])

@@ -42,13 +42,13 @@ def login(
     token = token or context.obj.token or typer.prompt("Token", hide_input=True, err=True)
     assert token is not None
     hide(token)
-    identity = asyncio.run(_who(url, token))
+    identity = asyncio.run(_identity(url, token))
     name = name or urlsplit(url.split(",")[0]).netloc
     contexts.write_contexts(path, known.with_context(name, contexts.Context(url=url, token=token)))
     typer.echo(f"logged in to {url} as {identity}; context {name!r} is now in use")
 
 
-async def _who(url: str, token: str) -> str:
+async def _identity(url: str, token: str) -> str:
     from holdfast.client import Client
 
     async with Client(url, token, patience=5.0) as client:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from . import apply, claims, get, login, manifests, operate, plan, recover, run, serve, token, top
-from .connection import Where
+from .connection import ServerOptions
 
 app = typer.Typer(
     name="holdfast",
@@ -41,7 +41,7 @@ def options(
 
         typer.echo(__version__)
         raise typer.Exit()
-    context.obj = Where(url=url, token=token, context=name)
+    context.obj = ServerOptions(url=url, token=token, context=name)
 
 
 for module in (login, apply, get, run, claims, operate, recover, top, plan, token, serve, manifests):
@@ -49,12 +49,12 @@ for module in (login, apply, get, run, claims, operate, recover, top, plan, toke
 
 
 def main(arguments: list[str] | None = None) -> None:
-    from .connection import complain
+    from .connection import print_error
 
     try:
         app(args=arguments)
     except Exception as error:
-        sys.exit(complain(error))
+        sys.exit(print_error(error))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     spec: dict[str, Any]  # as written; the server fills in the defaults
 
 
-class Wrong(Exception):
+class WrongManifest(Exception):
     """A manifest is refused. The message has the line, the path and the reason."""
 
 
@@ -39,7 +39,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|Tr
 
 
 def read(text: str, file: str) -> list[Manifest]:
-    """Returns all documents of the text. Raises Wrong if any of them is refused."""
+    """Returns all documents of the text. Raises WrongManifest if any of them is refused."""
     found: list[Manifest] = []
     try:
         for node, document in _documents(text):
@@ -49,17 +49,17 @@ def read(text: str, file: str) -> list[Manifest]:
                 manifest = _manifest(document)
             except _At as wrong:
                 line = _line(node, wrong.path)
-                raise Wrong(f"{file}:{line}: {wrong.path or 'document'}: {wrong.reason}") from None
+                raise WrongManifest(f"{file}:{line}: {wrong.path or 'document'}: {wrong.reason}") from None
             if any(manifest.kind == other.kind and manifest.name == other.name for other in found):
-                raise Wrong(f"{file}:{_line(node, 'metadata.name')}: {manifest.kind} {manifest.name!r} appears twice")
+                raise WrongManifest(f"{file}:{_line(node, 'metadata.name')}: {manifest.kind} {manifest.name!r} appears twice")
             found.append(manifest)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise Wrong(f"{file}:{line}: not YAML: {error.problem or error.context}") from None
+        raise WrongManifest(f"{file}:{line}: not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
-        raise Wrong(f"{file}: not YAML: {error}") from None
+        raise WrongManifest(f"{file}: not YAML: {error}") from None
     if not found:
-        raise Wrong(f"{file}: holds no document")
+        raise WrongManifest(f"{file}: holds no document")
     return found
 
 

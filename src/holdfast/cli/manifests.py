@@ -49,7 +49,7 @@ def manifests(
     import msgspec
 
     from holdfast.install import Secrets, Values, objects
-    from holdfast.install.values import Wrong
+    from holdfast.install.values import WrongValues
 
     values = Values(
         namespace=namespace,
@@ -70,7 +70,7 @@ def manifests(
         values = msgspec.structs.replace(values, image=image)
     try:
         typer.echo(_text(values, objects(values)), nl=False)
-    except Wrong as wrong:
+    except WrongValues as wrong:
         raise Failed(str(wrong)) from None
 
 

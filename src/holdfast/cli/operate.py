@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import typer
 
-from .connection import Failed, Output, speak
+from .connection import Failed, Output, with_client
 from .show import print_json, print_table
 
 Reason = Annotated[str, typer.Option(help="The reason, which is stored in the history.")]
@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _post(context: typer.Context, path: str, body: dict[str, Any], output: str, done: str) -> None:
-    answer = speak(context, lambda client: client.raw("POST", path, body=body))
+    answer = with_client(context, lambda client: client.raw("POST", path, body=body))
     if output == "json":
         print_json(answer)
     else:
@@ -76,7 +76,7 @@ def drain(
     """
     if not yes:
         typer.confirm(f"Drain and delete pool {pool!r}?", abort=True, err=True)
-    speak(context, lambda client: client.delete_pool(pool))
+    with_client(context, lambda client: client.delete_pool(pool))
     if output == "json":
         print_json({"name": pool, "state": "draining"})
     else:
@@ -99,7 +99,7 @@ def show(context: typer.Context, output: Output = "table") -> None:
 
     Example: holdfast brake show
     """
-    answer = speak(context, lambda client: client.raw("GET", "/v1/brake"))
+    answer = with_client(context, lambda client: client.raw("GET", "/v1/brake"))
     if output == "json":
         print_json(answer)
         return
@@ -121,7 +121,7 @@ def doctor(context: typer.Context, output: Output = "table") -> None:
 
     Example: holdfast doctor
     """
-    answer = speak(context, lambda client: client.raw("GET", "/v1/doctor"))
+    answer = with_client(context, lambda client: client.raw("GET", "/v1/doctor"))
     found = json.loads(answer)
     if output == "json":
         print_json(answer)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from .connection import Failed, Format, say, speak
+from .connection import Failed, Format, print_message, with_client
 from .show import print_json
 
 if TYPE_CHECKING:
@@ -68,13 +68,13 @@ def plan(
 
     from holdfast.plan.figures import parse_start, parse_target, parse_warm
 
-    wanted, starts = _said("--target", parse_target, target), _said("--start-time", parse_start, start_time)
-    settings = _said("--warm", parse_warm, warm) if warm is not None else []
+    wanted, starts = _parsed("--target", parse_target, target), _parsed("--start-time", parse_start, start_time)
+    settings = _parsed("--warm", parse_warm, warm) if warm is not None else []
     if not settings and export is None:
-        raise Failed("say which settings to try with --warm, such as 2..40/2; or --export FILE to write a trace only", 2)
+        raise Failed("name the settings to try with --warm, such as 2..40/2; or --export FILE to write a trace only", 2)
     sources = [trace is not None, synthetic is not None, fleet]
     if sum(sources) > 1 or (not any(sources) and export is None):
-        raise Failed("say where the trace comes from: one of --trace FILE, --synthetic SHAPE or --fleet", 2)
+        raise Failed("name the source of the trace: one of --trace FILE, --synthetic SHAPE or --fleet", 2)
     if trace is not None:
         found = _read(trace)
     elif synthetic is not None:
@@ -92,7 +92,7 @@ def plan(
     _run(name, spec, limits, starts, settings, part, wanted, jobs, output)
 
 
-def _said(option: str, parse: Callable[[str], T], value: str) -> T:
+def _parsed(option: str, parse: Callable[[str], T], value: str) -> T:
     try:
         return parse(value)
     except ValueError as error:
@@ -110,7 +110,7 @@ def _read(name: str) -> Trace:
             return trace.read(sys.stdin, "stdin")
         with Path(name).open(newline="", encoding="utf-8") as file:
             return trace.read(file, name)
-    except trace.Wrong as wrong:
+    except trace.WrongTrace as wrong:
         raise Failed(str(wrong)) from None
 
 
@@ -118,28 +118,30 @@ def _synthetic(shape: Literal["day", "steady", "bursts"], rate: str, hold: str, 
     from holdfast.model.duration import seconds
     from holdfast.plan.synthetic import parse_rate, synthesize
 
-    per_second, mean = _said("--rate", parse_rate, rate), _said("--duration", seconds, hold)
-    long = _said("--length", seconds, length) if length is not None else None
+    per_second, mean = _parsed("--rate", parse_rate, rate), _parsed("--duration", seconds, hold)
+    long = _parsed("--length", seconds, length) if length is not None else None
     if mean <= 0 or long == 0:
         raise Failed("--duration and --length must be longer than 0s", 2)
-    return _said("--synthetic", lambda _: synthesize(shape, per_second, mean, long, tenants), shape)
+    return _parsed("--synthetic", lambda _: synthesize(shape, per_second, mean, long, tenants), shape)
 
 
 def _from_fleet(context: typer.Context, pool: str | None, since: str) -> Trace:
     from holdfast.model.duration import seconds
     from holdfast.plan.export import export
 
-    past = _said("--since", seconds, since)
+    past = _parsed("--since", seconds, since)
 
-    async def talk(client: Client) -> Exported:
+    async def call(client: Client) -> Exported:
         now = time.time() + client.transport.skew
         return await export(client, pool=pool, since=now - past, now=now)
 
-    got = speak(context, talk)
+    got = with_client(context, call)
     if got.never_held:
-        say(f"{got.never_held} claims that never had a worker are left out: how long they would have held it is not known")
+        print_message(
+            f"{got.never_held} claims that never had a worker are left out: how long they would have held it is not known"
+        )
     if got.still_held:
-        say(f"{got.still_held} claims are still held, and count as held until now")
+        print_message(f"{got.still_held} claims are still held, and count as held until now")
     if got.trace is None:
         raise Failed(f"no claim{f' of pool {pool!r}' if pool else ''} was held in the last {since}")
     return got.trace
@@ -153,7 +155,7 @@ def _write(found: Trace, to: str) -> None:
         return
     with Path(to).open("w", newline="", encoding="utf-8") as file:
         trace.write(found, file)
-    say(f"{len(found.arrivals)} claims written to {to}")
+    print_message(f"{len(found.arrivals)} claims written to {to}")
 
 
 # What is simulated
@@ -175,7 +177,7 @@ def _pool(
     if file is not None:
         try:
             documents = manifest.read(file.read_text(), str(file))
-        except manifest.Wrong as wrong:
+        except manifest.WrongManifest as wrong:
             raise Failed(str(wrong)) from None
         limits |= {each.name: msgspec.convert(each.spec, TenantSpec) for each in documents if each.kind == "Tenant"}
         known = {each.name: each.spec for each in documents if each.kind == "WorkerPool"}
@@ -188,21 +190,23 @@ def _pool(
     if file is not None and name not in known:
         raise Failed(f"{file}: no pool {name!r}; it has: {', '.join(known) or 'none'}", 2)
     if file is None and fleet:
-        known[name] = speak(context, lambda client: client.get_pool(name)).spec
+        known[name] = with_client(context, lambda client: client.get_pool(name)).spec
     return name, msgspec.convert(known.get(name, {}), PoolSpec), limits
 
 
 def _part(found: Trace, busiest: str | None, whole: bool) -> Trace:
     from holdfast.model.duration import seconds, text
 
-    stretch = _said("--busiest", seconds, busiest) if busiest is not None else BUSIEST
+    stretch = _parsed("--busiest", seconds, busiest) if busiest is not None else BUSIEST
     span = found.arrivals[-1].at
     if stretch <= 0 or (busiest is not None and whole):
         raise Failed("--busiest must be longer than 0s, and does not go with --whole", 2)
     if whole or span <= stretch:
         return found
     part = found.busiest(stretch)
-    say(f"the busiest {text(stretch)} of {text(span)}: {len(part.arrivals)} of {len(found.arrivals)} claims; --whole takes all")
+    print_message(
+        f"the busiest {text(stretch)} of {text(span)}: {len(part.arrivals)} of {len(found.arrivals)} claims; --whole takes all"
+    )
     return part
 
 
@@ -223,7 +227,9 @@ def _run(
         raise Failed(f"--start-time: a worker of this pool is given up after its startTimeout, {spec.start_timeout}", 2)
     trace, cut = trace.cut(spec.max_duration)
     if cut:
-        say(f"{cut} claims were held for longer than maxDuration, {text(spec.max_duration)}: the server would end them then")
+        print_message(
+            f"{cut} claims were held for longer than maxDuration, {text(spec.max_duration)}: the server would end them then"
+        )
     limits = {tenant: limits[tenant] for tenant in trace.tenants}
     tries = [Setting(name, replace(spec, warm=warm), starts, limits) for warm in settings]
     try:

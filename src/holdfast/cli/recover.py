@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import typer
 
-from .connection import Failed, Output, say, speak
+from .connection import Failed, Output, print_message, with_client
 from .show import age, print_json, print_table
 
 
@@ -19,7 +19,9 @@ def recover(
     worker: Annotated[
         str | None, typer.Argument(help="The worker to decide about; without it, the undecided workers are shown.")
     ] = None,
-    confirm: Annotated[bool, typer.Option("--confirm", help="The worker is what its row says; it may be used again.")] = False,
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="The row of the worker is right; the worker may be used again.")
+    ] = False,
     give_up: Annotated[
         bool, typer.Option("--give-up", help="The worker retires; its claim, if it may have run, is lost.")
     ] = False,
@@ -43,7 +45,7 @@ def recover(
     if not (reason or "").strip():
         raise Failed("--reason is required: it is kept in the history", 2)
     body = {"decision": "confirm" if confirm else "give-up", "reason": reason}
-    answer = speak(context, lambda client: client.raw("POST", f"/v1/recovery/{quote(worker, safe='')}", body=body))
+    answer = with_client(context, lambda client: client.raw("POST", f"/v1/recovery/{quote(worker, safe='')}", body=body))
     if output == "json":
         print_json(answer)
     else:
@@ -51,7 +53,7 @@ def recover(
 
 
 def _show(context: typer.Context, output: str) -> None:
-    answer = speak(context, lambda client: client.raw("GET", "/v1/recovery", params={"limit": 1000}))
+    answer = with_client(context, lambda client: client.raw("GET", "/v1/recovery", params={"limit": 1000}))
     if output == "json":
         print_json(answer)
         return
@@ -63,6 +65,6 @@ def _show(context: typer.Context, output: str) -> None:
     if found["items"]:
         print_table("unconfirmed", found["items"])
         if found["next"]:
-            say("there are more; decide about these first")
+            print_message("there are more; decide about these first")
     else:
         typer.echo("every worker is confirmed")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .connection import Cut, Failed, Output, hide, say, speak
+from .connection import Failed, Key, Output, PoolName, TenantName, TruncationNotice, hide, print_message, with_client
 from .show import print_json
 
 if TYPE_CHECKING:
@@ -33,12 +33,9 @@ def register(app: typer.Typer) -> None:
 def run(
     context: typer.Context,
     command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="The command and its arguments.")],
-    pool: Annotated[str, typer.Option(help="The pool.")],
-    tenant: Annotated[str | None, typer.Option(help="The tenant; only for admins and operators.")] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(help="Names the claim until 24 h after its end: the same request with it returns the same claim."),
-    ] = None,
+    pool: PoolName,
+    tenant: TenantName = None,
+    key: Key = None,
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An environment variable; can be repeated.")] = None,
     secret: Annotated[
         list[str] | None,
@@ -70,7 +67,7 @@ def run(
         "retry": retry,
     }
 
-    async def talk(client: "Client") -> int:
+    async def call(client: "Client") -> int:
         if detach:
             claim = await client.claim(pool, wait="0s", **options)
             if output == "json":
@@ -80,7 +77,7 @@ def run(
             return 0
         return await _Job(client).run(pool, options)
 
-    raise typer.Exit(speak(context, talk))
+    raise typer.Exit(with_client(context, call))
 
 
 def _pairs(option: str, given: list[str] | None, *, files: bool = False) -> dict[str, str]:
@@ -125,21 +122,23 @@ class _Job:
         work.cancel()
         await asyncio.wait([work])
         assert self._signal is not None
-        say(f"left claim {self._claim.id if self._claim else '(not known yet)'}; it may go on")
+        print_message(f"left claim {self._claim.id if self._claim else '(not known yet)'}; it may go on")
         return 128 + self._signal
 
     async def _work(self, pool: str, options: "ClaimOptions") -> int:
         claim = self._claim = await self._client.claim(pool, wait=PATIENT, **options)
         # The claim exists now and continues while no server is reachable, so wait for a server without a limit, and say so.
         self._client.transport.patience = float("inf")
-        self._client.transport.told = lambda error: say(f"claim {claim.id} goes on; waiting for the server: {error}")
+        self._client.transport.on_delay = lambda error: print_message(
+            f"claim {claim.id} goes on; waiting for the server: {error}"
+        )
         if self._signal is not None:
             self._cancel()
         self._explain(claim)
         claim = await self._client.until(claim, "active", poll="10s", news=self._explain)
         if self._told and not claim.ended:
-            say(f"claim {claim.id} runs on {claim.worker}")
-        cut = Cut(claim.id)
+            print_message(f"claim {claim.id} runs on {claim.worker}")
+        cut = TruncationNotice(claim.id)
         async for piece in self._client.output(claim.id, follow=True, truncated=cut):
             try:
                 sys.stdout.buffer.write(piece)
@@ -147,7 +146,7 @@ class _Job:
             except BrokenPipeError:
                 sys.stdout = None  # nothing to flush at exit
                 raise Failed(f"the reader of the output has closed the pipe; claim {claim.id} goes on", 141) from None
-        cut.say()
+        cut.print()
         claim = await self._client.until(claim, "ended")
         if self._cancelling is not None:
             await asyncio.wait([self._cancelling])
@@ -157,15 +156,15 @@ class _Job:
         self._deadline = claim.deadline_at or self._deadline  # the server shows it only while the claim waits
         if claim.state in ("waiting", "assigned") and claim.reason != self._told:
             self._told = claim.reason or ""
-            say(f"claim {claim.id} is {claim.state}: {claim.reason or 'no reason given yet'}")
+            print_message(f"claim {claim.id} is {claim.state}: {claim.reason or 'no reason given yet'}")
 
     def _exit_code(self, claim: "Claim") -> int:
         if claim.outcome in ("completed", "failed"):
             if claim.exit_code in (126, 127) and claim.reason:
-                say(claim.reason)  # because a command that could not be started prints nothing
+                print_message(claim.reason)  # because a command that could not be started prints nothing
             fallback = 0 if claim.outcome == "completed" else 1
             return claim.exit_code if claim.exit_code is not None else fallback
-        say(f"claim {claim.id} ended as {claim.outcome}: {claim.reason or 'no reason given'}")
+        print_message(f"claim {claim.id} ended as {claim.outcome}: {claim.reason or 'no reason given'}")
         if claim.outcome == "cancelled" and self._signal is not None:
             return 128 + self._signal
         deadline = claim.deadline_at or self._deadline
@@ -177,7 +176,7 @@ class _Job:
             self._left.set()
             return
         self._signal = number
-        say("cancelling the claim; interrupt again to exit without waiting for its end")
+        print_message("cancelling the claim; interrupt again to exit without waiting for its end")
         if self._claim is not None:
             self._cancel()
 
@@ -191,4 +190,4 @@ class _Job:
         try:
             await self._client.cancel(claim_id, reason="its caller interrupted it")
         except HoldfastError as error:
-            say(f"claim {claim_id} could not be cancelled: {error}")
+            print_message(f"claim {claim_id} could not be cancelled: {error}")

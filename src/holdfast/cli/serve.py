@@ -65,11 +65,11 @@ def up(
     if file is not None:
         try:
             found = manifest.read(file.read_text(), str(file))  # before the start, so that a wrong file starts nothing
-        except (manifest.Wrong, OSError) as wrong:
+        except (manifest.WrongManifest, OSError) as wrong:
             raise Failed(str(wrong)) from None
 
     async def then(plan: "Plan", layout: "Layout") -> None:
-        await _greet(plan, layout, found)
+        await _apply_and_print_next_steps(plan, layout, found)
 
     try:
         asyncio.run(run_up(Plan(data_dir, port, replicas, dsn, stop_workers, host, pooled), then))
@@ -77,12 +77,12 @@ def up(
         raise Failed(str(wrong)) from None
 
 
-async def _greet(plan: "Plan", layout: "Layout", found: "list[Manifest]") -> None:
+async def _apply_and_print_next_steps(plan: "Plan", layout: "Layout", found: "list[Manifest]") -> None:
     """Waits for a replica, applies the file, and prints the next steps."""
     import asyncio
 
     from holdfast.client import Client, Unavailable, Unreachable
-    from holdfast.up import say
+    from holdfast.up import print_line
 
     from .apply import _put
 
@@ -95,8 +95,8 @@ async def _greet(plan: "Plan", layout: "Layout", found: "list[Manifest]") -> Non
                 await asyncio.sleep(0.2)
         for each in found:
             verdict, _ = await _put(client, each)
-            say(f"{each.kind} {each.name} {verdict}")
-    say(_next_steps(plan, layout, found))
+            print_line(f"{each.kind} {each.name} {verdict}")
+    print_line(_next_steps(plan, layout, found))
 
 
 def _next_steps(plan: "Plan", layout: "Layout", found: "list[Manifest]") -> str:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from .connection import Output, speak
+from .connection import Output, with_client
 from .show import print_json, print_table
 
 tokens = typer.Typer(no_args_is_help=True, help="Create, list and revoke tokens (admins).", rich_markup_mode=None)
@@ -29,7 +29,7 @@ def create(
     """
     fields: dict[str, Any] = {"name": name, "role": role, "tenant": tenant, "expiresIn": expires_in}
     body = {field: value for field, value in fields.items() if value is not None}
-    answer = speak(context, lambda client: client.raw("POST", "/v1/tokens", body=body))
+    answer = with_client(context, lambda client: client.raw("POST", "/v1/tokens", body=body))
     if output == "json":
         print_json(answer)
     else:
@@ -44,7 +44,7 @@ def list_(context: typer.Context, output: Output = "table") -> None:
 
     Example: holdfast token list
     """
-    answer = speak(context, lambda client: client.raw("GET", "/v1/tokens"))
+    answer = with_client(context, lambda client: client.raw("GET", "/v1/tokens"))
     if output == "json":
         print_json(answer)
     else:
@@ -61,7 +61,7 @@ def revoke(
 
     Example: holdfast token revoke t-1a2b3c
     """
-    speak(context, lambda client: client.revoke_token(token))
+    with_client(context, lambda client: client.revoke_token(token))
     if output == "json":
         print_json({"id": token, "revoked": True})
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .connection import Failed, Format, speak
+from .connection import Failed, Format, with_client
 from .show import age, cell, console, lasting, pool_state, print_json, status, table
 
 if TYPE_CHECKING:
@@ -37,17 +37,17 @@ def top(
     if output == "json" and not once:
         raise Failed("-o json is for one frame: add --once, or follow changes with `holdfast get pools -w -o json`", 2)
     try:
-        speak(context, (_json if output == "json" else _once) if once else _live)
+        with_client(context, (_json if output == "json" else _once) if once else _live)
     except KeyboardInterrupt:
         raise typer.Exit() from None
 
 
 async def _once(client: Client) -> None:
-    console().print(_frame(await _look(client)))
+    console().print(_frame(await _frame_data(client)))
 
 
 async def _json(client: Client) -> None:
-    print_json(await _look(client))
+    print_json(await _frame_data(client))
 
 
 async def _live(client: Client) -> None:
@@ -57,17 +57,17 @@ async def _live(client: Client) -> None:
 
     from .get import changes
 
-    seen = await _look(client)
+    seen = await _frame_data(client)
     with Live(_frame(seen), screen=True, auto_refresh=False) as screen:
         async for _ in changes(client):
             try:
-                seen = await _look(client)
+                seen = await _frame_data(client)
             except (Unreachable, Unavailable) as error:
                 seen = {**seen, "trouble": str(error)}  # shows the last good frame, marked as not current
             screen.update(_frame(seen), refresh=True)
 
 
-async def _look(client: Client) -> dict[str, Any]:
+async def _frame_data(client: Client) -> dict[str, Any]:
     """Returns everything that a frame shows. `duties` is None if this token may not read them."""
     from holdfast.client import Denied
 

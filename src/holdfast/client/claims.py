@@ -8,14 +8,14 @@ from holdfast.model.duration import seconds
 
 from .answers import Claim, Page
 from .endpoints import Endpoints, at
-from .output import read_output, unheard
+from .output import ignore_truncation, read_output
 from .requests import ClaimOptions, ClaimRequest
 
 LONG_POLL = "30s"
 SHORTEST_POLL = 0.2  # seconds between two polls, also if a server answers at once although nothing changed
 
 
-class ClaimDoors(Endpoints):
+class ClaimEndpoints(Endpoints):
     async def claim(self, pool: str, *, wait: str = "10s", **options: Unpack[ClaimOptions]) -> Claim:
         """Claims a worker. Without a key a random one is used, so that the request can be repeated after a lost answer."""
         key = options.get("key") or f"made-{uuid.uuid4().hex}"
@@ -75,7 +75,7 @@ class ClaimDoors(Endpoints):
         return await self.ask(Claim, "POST", at("claims", claim, "cancel"), body={"reason": reason}, safe=True)
 
     def output(
-        self, claim: str, *, offset: int = 0, follow: bool = True, truncated: Callable[[int], object] = unheard
+        self, claim: str, *, offset: int = 0, follow: bool = True, truncated: Callable[[int], object] = ignore_truncation
     ) -> AsyncGenerator[bytes, None]:
         """Yields the job's output from `offset`. With `follow` it continues, across broken connections, until the claim has
         ended. If the job wrote more than is kept, `truncated` is called once with the number of bytes that were kept."""

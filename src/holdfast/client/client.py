@@ -8,12 +8,12 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from .claims import ClaimDoors
-from .fleet import FleetDoors
+from .claims import ClaimEndpoints
+from .fleet import FleetEndpoints
 from .transport import Transport
 
 
-class Client(ClaimDoors, FleetDoors):
+class Client(ClaimEndpoints, FleetEndpoints):
     """`async with Client("http://127.0.0.1:7070", token) as client: …`
 
     `urls` may name several replicas, because any replica serves any request. `patience` is the number of seconds for

@@ -6,7 +6,7 @@ A stored token belongs to its address. It is never sent to another address, even
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -77,7 +77,7 @@ def write_contexts(path: Path, contexts: Contexts) -> None:
 
 
 def resolve(
-    url: str | None = None,
+    url: str | Sequence[str] | None = None,
     token: str | None = None,
     *,
     context: str | None = None,
@@ -86,6 +86,8 @@ def resolve(
 ) -> Context:
     """Returns the server and token to use. The order is: arguments, the named context, the environment, the context in use,
     the fleet on this machine."""
+    if url is not None and not isinstance(url, str):
+        url = ",".join(url)
     stored = read_contexts(contexts_file(env))
     named = stored.named(context) if context is not None else None
     current = stored.named(stored.current) if stored.current in stored.contexts else None

@@ -1,6 +1,6 @@
 """What all groups of endpoints share: send a request and decode the answer."""
 
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
 import msgspec
@@ -11,44 +11,33 @@ from .transport import Params, Transport
 T = TypeVar("T")
 
 
+class RequestOptions(TypedDict, total=False):
+    params: Params | None
+    body: Any
+    safe: bool | None  # whether the request may be sent again; by default only if it is a GET
+    wait: float  # seconds that the server may take before it answers
+
+
 class Endpoints:
     """A group of endpoints on one transport."""
 
     transport: Transport
 
-    async def raw(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Params | None = None,
-        body: Any = None,
-        safe: bool | None = None,
-        wait: float = 0.0,
-    ) -> bytes:
+    async def raw(self, method: str, path: str, **options: Unpack[RequestOptions]) -> bytes:
         """Returns the server's JSON as bytes, for callers that pass it on."""
+        body, safe = options.get("body"), options.get("safe")
         answer = await self.transport.request(
             method,
             path,
-            params=params,
+            params=options.get("params"),
             body=None if body is None else msgspec.json.encode(body),
             safe=method == "GET" if safe is None else safe,
-            wait=wait,
+            wait=options.get("wait", 0.0),
         )
         return answer.body
 
-    async def ask(
-        self,
-        kind: type[T],
-        method: str,
-        path: str,
-        *,
-        params: Params | None = None,
-        body: Any = None,
-        safe: bool | None = None,
-        wait: float = 0.0,
-    ) -> T:
-        answer = await self.raw(method, path, params=params, body=body, safe=safe, wait=wait)
+    async def ask(self, kind: type[T], method: str, path: str, **options: Unpack[RequestOptions]) -> T:
+        answer = await self.raw(method, path, **options)
         try:
             return msgspec.json.decode(answer, type=kind)
         except msgspec.DecodeError as error:

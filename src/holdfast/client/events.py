@@ -26,7 +26,7 @@ async def watch_events(transport: Transport, after: str | int | None, filters: P
                 origin = str(response.url.origin())
                 for url in transport.urls:
                     if url.startswith(origin):
-                        transport.leave(url)
+                        transport.switch_from(url)
         await transport.sleep(0.2)  # so that a server that ends its streams at once does not cause a busy loop
 
 

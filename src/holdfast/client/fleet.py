@@ -26,7 +26,7 @@ from .events import watch_events
 Cursor = str | int | None
 
 
-class FleetDoors(Endpoints):
+class FleetEndpoints(Endpoints):
     # Pools
 
     async def list_pools(self, *, limit: int | None = None, cursor: Cursor = None) -> Page[Pool]:

@@ -109,7 +109,7 @@ class Holding:
             async with asyncio.timeout(RELEASE_WITHIN):
                 worker.outcome = (await self._client.release(worker.claim_id, fence=worker.fence)).outcome
         except (Conflict, NotFound) as error:
-            await self._learn_its_end(worker, error)
+            await self._read_its_end(worker, error)
         except (HoldfastError, TimeoutError) as error:
             worker.unreleased = str(error) or f"no answer within {RELEASE_WITHIN:g} s"
             log.warning("claim %s could not be released, its lease will end it: %s", worker.claim_id, worker.unreleased)
@@ -147,7 +147,7 @@ class Holding:
         assert claim.lease_until is not None
         return max(0.0, self._client.seconds_until(claim.lease_until))
 
-    async def _learn_its_end(self, worker: HeldWorker, refusal: HoldfastError) -> None:
+    async def _read_its_end(self, worker: HeldWorker, refusal: HoldfastError) -> None:
         """Reads how the claim ended, after its release was refused, and sets `lost` if it was taken from the holder."""
         try:
             claim = await self._client.get_claim(worker.claim_id)
@@ -190,7 +190,7 @@ class claim:
     ) -> None:
         self._own = client is None
         if client is None:
-            where = resolve(url if url is None or isinstance(url, str) else ",".join(url), token)
+            where = resolve(url, token)
             client = Client(where.url, where.token)
         self._client = client
         self._holding = Holding(client, pool, options)

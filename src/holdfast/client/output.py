@@ -22,12 +22,12 @@ QUIET = 60.0  # seconds without a byte until we reconnect: a job may print nothi
 PIECE = 64 * 1024
 
 
-def unheard(_size: int) -> None:
+def ignore_truncation(_size: int) -> None:
     """Does nothing: the default for callers that need not know whether the output was truncated."""
 
 
 async def read_output(
-    endpoints: "Endpoints", claim: str, offset: int, follow: bool, truncated: Callable[[int], object] = unheard
+    endpoints: "Endpoints", claim: str, offset: int, follow: bool, truncated: Callable[[int], object] = ignore_truncation
 ) -> AsyncGenerator[bytes, None]:
     """Yields the output from `offset`. If it was truncated, `truncated` is called once with the number of bytes kept."""
     transport = endpoints.transport
@@ -61,7 +61,7 @@ async def read_output(
             except (aiohttp.ClientError, TimeoutError, OSError):
                 for url in transport.urls:
                     if url.startswith(served_by):
-                        transport.leave(url)
+                        transport.switch_from(url)
         if over and not broken:
             return
         if over:

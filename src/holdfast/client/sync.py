@@ -18,13 +18,13 @@ from .client import Client
 from .context import resolve
 from .errors import LeaseLost
 from .holding import HeldWorker, Holding
-from .output import unheard
+from .output import ignore_truncation
 from .requests import ClaimOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LAST_WORDS = 6.0  # seconds in which calls in progress may end; more than holding.GIVE_UP, which limits the longest of them
+CLEAN_UP_SECONDS = 6.0  # seconds in which calls in progress may end; more than holding.GIVE_UP, which limits the longest of them
 
 
 class LoopThread:
@@ -53,15 +53,15 @@ class LoopThread:
 
 
 async def _finish() -> None:
-    """Waits until cancelled calls have cleaned up, at most LAST_WORDS, and cancels the rest."""
+    """Waits until cancelled calls have cleaned up, at most CLEAN_UP_SECONDS, and cancels the rest."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     if others:
-        _, late = await asyncio.wait(others, timeout=LAST_WORDS)
+        _, late = await asyncio.wait(others, timeout=CLEAN_UP_SECONDS)
         for task in late:
             task.cancel()
 
 
-def _twin(
+def _blocking(
     method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[SyncClient, P], T]:
     @functools.wraps(method)
@@ -78,42 +78,42 @@ class SyncClient:
         self.client = Client(urls, token, patience=patience)
         self.thread = LoopThread()
 
-    claim = _twin(Client.claim)
-    list_claims = _twin(Client.list_claims)
-    get_claim = _twin(Client.get_claim)
-    until = _twin(Client.until)
-    renew = _twin(Client.renew)
-    release = _twin(Client.release)
-    cancel = _twin(Client.cancel)
-    list_pools = _twin(Client.list_pools)
-    get_pool = _twin(Client.get_pool)
-    put_pool = _twin(Client.put_pool)
-    delete_pool = _twin(Client.delete_pool)
-    freeze = _twin(Client.freeze)
-    thaw = _twin(Client.thaw)
-    list_workers = _twin(Client.list_workers)
-    get_worker = _twin(Client.get_worker)
-    retire = _twin(Client.retire)
-    list_tenants = _twin(Client.list_tenants)
-    get_tenant = _twin(Client.get_tenant)
-    put_tenant = _twin(Client.put_tenant)
-    list_events = _twin(Client.list_events)
-    explain = _twin(Client.explain)
-    list_duties = _twin(Client.list_duties)
-    list_replicas = _twin(Client.list_replicas)
-    brake = _twin(Client.brake)
-    release_brake = _twin(Client.release_brake)
-    recovery = _twin(Client.recovery)
-    decide_recovery = _twin(Client.decide_recovery)
-    doctor = _twin(Client.doctor)
-    metrics = _twin(Client.metrics)
-    list_tokens = _twin(Client.list_tokens)
-    create_token = _twin(Client.create_token)
-    revoke_token = _twin(Client.revoke_token)
-    whoami = _twin(Client.whoami)
+    claim = _blocking(Client.claim)
+    list_claims = _blocking(Client.list_claims)
+    get_claim = _blocking(Client.get_claim)
+    until = _blocking(Client.until)
+    renew = _blocking(Client.renew)
+    release = _blocking(Client.release)
+    cancel = _blocking(Client.cancel)
+    list_pools = _blocking(Client.list_pools)
+    get_pool = _blocking(Client.get_pool)
+    put_pool = _blocking(Client.put_pool)
+    delete_pool = _blocking(Client.delete_pool)
+    freeze = _blocking(Client.freeze)
+    thaw = _blocking(Client.thaw)
+    list_workers = _blocking(Client.list_workers)
+    get_worker = _blocking(Client.get_worker)
+    retire = _blocking(Client.retire)
+    list_tenants = _blocking(Client.list_tenants)
+    get_tenant = _blocking(Client.get_tenant)
+    put_tenant = _blocking(Client.put_tenant)
+    list_events = _blocking(Client.list_events)
+    explain = _blocking(Client.explain)
+    list_duties = _blocking(Client.list_duties)
+    list_replicas = _blocking(Client.list_replicas)
+    brake = _blocking(Client.brake)
+    release_brake = _blocking(Client.release_brake)
+    recovery = _blocking(Client.recovery)
+    decide_recovery = _blocking(Client.decide_recovery)
+    doctor = _blocking(Client.doctor)
+    metrics = _blocking(Client.metrics)
+    list_tokens = _blocking(Client.list_tokens)
+    create_token = _blocking(Client.create_token)
+    revoke_token = _blocking(Client.revoke_token)
+    whoami = _blocking(Client.whoami)
 
     def output(
-        self, claim: str, *, offset: int = 0, follow: bool = True, truncated: Callable[[int], object] = unheard
+        self, claim: str, *, offset: int = 0, follow: bool = True, truncated: Callable[[int], object] = ignore_truncation
     ) -> Iterator[bytes]:
         pieces = self.client.output(claim, offset=offset, follow=follow, truncated=truncated)
 
@@ -167,7 +167,7 @@ class claim:
         token: str | None = None,
         **options: Unpack[ClaimOptions],
     ) -> None:
-        where = resolve(url if url is None or isinstance(url, str) else ",".join(url), token)
+        where = resolve(url, token)
         self._where, self._pool, self._options = where, pool, options
 
     def __enter__(self) -> SyncWorker:

@@ -58,7 +58,7 @@ class Transport:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self.urls = addresses(urls)
-        self.told: Callable[[HoldfastError], None] | None = None  # called once per request that takes longer, with the reason
+        self.on_delay: Callable[[HoldfastError], None] | None = None  # called once per request that takes longer, with the reason
         self.patience = patience  # seconds for which a request to an unreachable or unavailable server is repeated
         self.skew = 0.0  # seconds by which the server's clock is ahead of ours
         self.clock = clock
@@ -91,11 +91,11 @@ class Transport:
             try:
                 return RawResponse(response.status, response.headers, await response.read())
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                raise Unreachable(_words(error), sent=True) from error
+                raise Unreachable(_text(error), sent=True) from error
             finally:
                 response.release()
 
-        return await self.anywhere(once, safe=safe)
+        return await self.try_replicas(once, safe=safe)
 
     async def stream(
         self,
@@ -111,9 +111,9 @@ class Transport:
         async def once(url: str) -> aiohttp.ClientResponse:
             return await self._send("GET", url + path, params, headers or {}, timeout, None)
 
-        return await self.anywhere(once, safe=True)
+        return await self.try_replicas(once, safe=True)
 
-    async def anywhere(self, once: Callable[[str], Awaitable[T]], *, safe: bool) -> T:
+    async def try_replicas(self, once: Callable[[str], Awaitable[T]], *, safe: bool) -> T:
         """Tries each replica once, then pauses and tries them all again, until `patience` is over."""
         gives_up_at: float | None = None
         pause = FIRST_PAUSE
@@ -133,9 +133,9 @@ class Transport:
                             f"{url} may have received the request, but its answer was lost: {error}", sent=True
                         ) from error
                     errors[url] = error
-                self.leave(url)
-            if gives_up_at is None and self.told is not None:
-                self.told(_summary(errors))
+                self.switch_from(url)
+            if gives_up_at is None and self.on_delay is not None:
+                self.on_delay(_summary(errors))
             gives_up_at = gives_up_at or self.clock() + self.patience
             requested = [error.retry_after or 0.0 for error in errors.values() if isinstance(error, Unavailable)]
             pause_now = max([pause * random.uniform(0.5, 1.0), *requested])  # noqa: S311
@@ -144,7 +144,7 @@ class Transport:
             await self.sleep(pause_now)
             pause = min(pause * 2, LONGEST_PAUSE)
 
-    def leave(self, url: str) -> None:
+    def switch_from(self, url: str) -> None:
         """Uses the next replica from now on, unless another request has already switched."""
         if self.urls[self._at] == url:
             self._at = (self._at + 1) % len(self.urls)
@@ -175,9 +175,9 @@ class Transport:
             aiohttp.ConnectionTimeoutError,
             aiohttp.ClientSSLError,
         ) as error:
-            raise Unreachable(_words(error), sent=False) from error
+            raise Unreachable(_text(error), sent=False) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(_words(error), sent=True) from error
+            raise Unreachable(_text(error), sent=True) from error
         self._note_time(response.headers.get("Date"))
         if 200 <= response.status < 300:
             return response
@@ -216,7 +216,7 @@ def _seconds(retry_after: str | None) -> float | None:
         return None  # a date, which our server never sends
 
 
-def _words(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, aiohttp.ClientConnectorError):

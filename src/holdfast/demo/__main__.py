@@ -3,10 +3,10 @@
 import argparse
 import sys
 
+from .printer import Printer
 from .run import run
 from .stage import LocalStage
-from .story import Story
-from .telling import Teller
+from .steps import LocalDemo
 
 
 def main() -> int:
@@ -14,8 +14,8 @@ def main() -> int:
     parser.add_argument("--calm", type=float, default=10.0, metavar="SECONDS", help="how long work runs before the first fault")
     parser.add_argument("--outage", type=float, default=10.0, metavar="SECONDS", help="how long Postgres is stopped")
     options = parser.parse_args()
-    teller, stage = Teller(sys.stdout), LocalStage()
-    return run(stage, teller, lambda: Story(stage, teller, options.calm, options.outage))
+    printer, stage = Printer(sys.stdout), LocalStage()
+    return run(stage, printer, lambda: LocalDemo(stage, printer, options.calm, options.outage))
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ def by_folder(folder: Path) -> dict[str, list[psutil.Process]]:
     """Returns the processes by the name of the subfolder that they belong to."""
     inside = re.compile(re.escape(f"{folder}/") + r"([A-Za-z0-9][\w.-]*)")
     by_name: dict[str, list[psutil.Process]] = {}
-    for process, words in _found(folder):
-        if name := inside.search(words):
+    for process, text in _found(folder):
+        if name := inside.search(text):
             by_name.setdefault(name[1], []).append(process)
     return by_name
 
@@ -38,9 +38,9 @@ def _found(home: Path) -> list[tuple[psutil.Process, str]]:
         with contextlib.suppress(psutil.Error, OSError):
             if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            words = "\n".join([process.cwd(), *process.cmdline(), *process.environ().values()])
-            if str(home) in words:
-                found.append((process, words))
+            text = "\n".join([process.cwd(), *process.cmdline(), *process.environ().values()])
+            if str(home) in text:
+                found.append((process, text))
     return found
 
 

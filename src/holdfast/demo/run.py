@@ -6,8 +6,8 @@ import traceback
 from collections.abc import Callable
 from typing import Protocol
 
+from .printer import Printer
 from .stage import Stage
-from .telling import Teller
 
 INTERRUPTED = 130  # the exit code of a shell after Ctrl-C
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -18,7 +18,7 @@ LAST_WORD = {
 }
 
 
-class Played(Protocol):
+class Runnable(Protocol):
     async def play(self) -> bool:
         """Runs the demo. Returns whether nothing was lost, doubled or leaked."""
 
@@ -26,25 +26,25 @@ class Played(Protocol):
         """Stops everything that the demo started, at any point of it."""
 
 
-def run(stage: Stage, teller: Teller, story: Callable[[], Played]) -> int:
+def run(stage: Stage, printer: Printer, story: Callable[[], Runnable]) -> int:
     """Runs the demo and returns the exit code. `story` is called on the event loop."""
     code = 1
     try:
-        with stage.logs_aside():
-            code = asyncio.run(_play(story, teller))
+        with stage.redirect_logs():
+            code = asyncio.run(_play(story, printer))
         if code == 1:
-            for line in stage.last_words():
-                teller.line(f"  log  {line}")
+            for line in stage.last_log_lines():
+                printer.line(f"  log  {line}")
     finally:
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the cleanup
-        stage.clear_away()
-    teller.line()
-    teller.line(LAST_WORD[code])
+        stage.clean_up()
+    printer.line()
+    printer.line(LAST_WORD[code])
     return code
 
 
-async def _play(make: Callable[[], Played], teller: Teller) -> int:
+async def _play(make: Callable[[], Runnable], printer: Printer) -> int:
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
@@ -57,7 +57,7 @@ async def _play(make: Callable[[], Played], teller: Teller) -> int:
         task.uncancel()
         return INTERRUPTED
     except Exception as error:
-        teller.line(f"\nThe demo failed: {error or type(error).__name__}")
+        printer.line(f"\nThe demo failed: {error or type(error).__name__}")
         traceback.print_exc()  # into the log; its last lines are printed
         return 1
     finally:

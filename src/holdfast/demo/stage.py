@@ -28,7 +28,7 @@ class Stage:
         self.log = self.home / "log"
 
     @contextlib.contextmanager
-    def logs_aside(self) -> Iterator[None]:
+    def redirect_logs(self) -> Iterator[None]:
         """Redirects stderr, to which the replicas and their supervisor log, to a file, so that the demo's lines stay readable."""
         sys.stderr.flush()
         own = os.dup(2)
@@ -42,10 +42,10 @@ class Stage:
             os.close(log)
             os.close(own)
 
-    def last_words(self, lines: int = 20) -> list[str]:
+    def last_log_lines(self, lines: int = 20) -> list[str]:
         return self.log.read_text(errors="replace").splitlines()[-lines:] if self.log.exists() else []
 
-    def clear_away(self) -> None:
+    def clean_up(self) -> None:
         """Ends the processes that are left, which a normal end does not leave, and removes all files."""
         machine.end_all(self.home)
         shutil.rmtree(self.home, ignore_errors=True)
@@ -63,9 +63,9 @@ class LocalStage(Stage):
     def token(self) -> str:
         return self.layout.token.read_text().strip()
 
-    def clear_away(self) -> None:
+    def clean_up(self) -> None:
         end_postgres(self.layout.postgres)
-        super().clear_away()
+        super().clean_up()
 
 
 def end_postgres(data_dir: Path) -> None:

@@ -6,7 +6,7 @@ import structlog
 
 from ..model.claim import MAX_LOST_RETRIES
 from ..model.pod import Heartbeat, Pod
-from ..ports.store import Facts, Row
+from ..ports.store import Row
 from ..recovery import compare
 from ..recovery.actions import BeginRecovery
 from .actions import (
@@ -111,7 +111,7 @@ def living(row: Row, pod: Pod, observed: Observed) -> Verdict:
             return Verdict(Case.SILENT_RETIRE, _let_go(row, "silent for 60 s (silence: retire)"))
         if silent and worker.suspect_since is None:
             return Verdict(Case.SILENT, [Suspect(worker.id, worker.version, "its agent has not reported for 60 s")])
-        current = heartbeat is not None and heartbeat.age < SILENT / 2 and (worker.confirmed or heartbeat.spoke_since_recovery)
+        current = heartbeat is not None and heartbeat.age < SILENT / 2 and (worker.confirmed or heartbeat.reported_since_recovery)
         if not silent and doubted and current and not free:
             return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])
         if free and heartbeat is not None and heartbeat.claim is not None and row.age > SILENT:
@@ -283,22 +283,3 @@ def _compared(row: Row | None, pod: Pod | None, observed: Observed) -> list[Acti
         return [*adoptions]
     unknown = row is not None and row.worker.pod_uid is None and pod.phase != "ended"
     return [NoteUid(pod.worker, pod.uid)] if unknown else []
-
-
-def new_facts(row: Row, pod: Pod) -> Facts | None:
-    """Returns what the cluster reports, or None if the row shows the same."""
-    worker = row.worker
-    if worker.pod_uid != pod.uid:
-        return None
-    shown = (worker.node, worker.terminating, worker.schedulable, row.pod_protected)
-    if shown == (pod.node, pod.terminating or worker.terminating, pod.schedulable, pod.protected):
-        return None
-    return Facts(
-        worker=worker.id,
-        uid=pod.uid,
-        node=pod.node,
-        terminating=pod.terminating,
-        schedulable=pod.schedulable,
-        protected=pod.protected,
-        endpoint=pod.endpoint,
-    )

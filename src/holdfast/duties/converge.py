@@ -10,8 +10,9 @@ from ..ports.cluster import ClusterUnavailable
 from ..ports.store import Facts, Row
 from ..recovery.compare import finish
 from .actions import Action, Quarantine, ShowFacts
-from .cases import classify, new_facts
+from .cases import classify
 from .duty import Ports
+from .facts import new_facts
 from .observed import Observed
 
 log = structlog.get_logger()

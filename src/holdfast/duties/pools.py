@@ -100,14 +100,14 @@ def status(declared: Declared, load: PoolLoad) -> PoolStatus:
     )
 
 
-def not_taken(declared: Declared, load: PoolLoad | None, word: str, reason: str) -> PoolStatus:
+def not_taken(declared: Declared, load: PoolLoad | None, reason: str, message: str) -> PoolStatus:
     """Returns the status of an object whose specification is refused or could not be checked. If the object has a pool, that pool
     continues unchanged, so its counts stay true for readers such as an autoscaler. The generation is that of the refused
     specification."""
     if load is None:
-        ready, degraded = Condition("Ready", False, word, reason), Condition("Degraded", True, word, reason)
+        ready, degraded = Condition("Ready", False, reason, message), Condition("Degraded", True, reason, message)
         return PoolStatus(generation=declared.generation, conditions=(ready, degraded))
-    degraded = Condition("Degraded", True, word, f"the pool goes on as it was: {reason}")
+    degraded = Condition("Degraded", True, reason, f"the pool goes on as it was: {message}")
     updated = tuple(degraded if each.type == "Degraded" else each for each in conditions(load))
     return msgspec.structs.replace(status(declared, load), conditions=updated)
 

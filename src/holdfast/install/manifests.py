@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 def objects(values: Values) -> list[Json]:
-    """Returns all objects. Raises Wrong if the values are invalid."""
+    """Returns all objects. Raises WrongValues if the values are invalid."""
     check(values)
     found = [custom_resource()] if values.crd else []
     found += priority_classes(values) if values.priority_classes else []

@@ -61,26 +61,26 @@ class Values(msgspec.Struct, frozen=True, kw_only=True):
         return {"app.kubernetes.io/name": "holdfast", "app.kubernetes.io/instance": self.install}
 
 
-class Wrong(Exception):
-    """The values are invalid. The text tells the user why."""
+class WrongValues(Exception):
+    """The values are invalid. The message states why."""
 
 
 def check(values: Values) -> None:
-    """Raises Wrong if a value is invalid. The text names the option of `holdfast manifests`."""
+    """Raises WrongValues if a value is invalid. The text names the option of `holdfast manifests`."""
     if not INSTALL.fullmatch(values.install):
-        raise Wrong(f"--install {values.install!r}: must be a-z, 0-9 and '-', at most 40 characters")
+        raise WrongValues(f"--install {values.install!r}: must be a-z, 0-9 and '-', at most 40 characters")
     if values.install in TAKEN:
-        raise Wrong(f"--install {values.install!r}: Kubernetes itself creates an object of this name; choose another")
+        raise WrongValues(f"--install {values.install!r}: Kubernetes itself creates an object of this name; choose another")
     if not LABEL.fullmatch(values.namespace):
-        raise Wrong(f"--namespace {values.namespace!r}: must be a-z, 0-9 and '-', at most 63 characters")
+        raise WrongValues(f"--namespace {values.namespace!r}: must be a-z, 0-9 and '-', at most 63 characters")
     if not 1 <= values.replicas <= 16:
-        raise Wrong(f"--replicas {values.replicas}: must be 1 to 16")
+        raise WrongValues(f"--replicas {values.replicas}: must be 1 to 16")
     for option, image in {"--image": values.image, "--postgres-image": values.try_postgres}.items():
         if image is not None and not IMAGE.fullmatch(image):
-            raise Wrong(f"{option} {image!r}: is not an image name")
+            raise WrongValues(f"{option} {image!r}: is not an image name")
     secret_names = {"--dsn-secret": values.dsn_secret, "--metrics-secret": values.metrics_secret}
     for option, name in [*secret_names.items(), *(("--pull-secret", name) for name in values.pull_secrets)]:
         if name is not None and not NAME.fullmatch(name):
-            raise Wrong(f"{option} {name!r}: is not a valid name of a Secret")
+            raise WrongValues(f"{option} {name!r}: is not a valid name of a Secret")
     if (values.dsn_secret is None) == (values.try_postgres is None):
-        raise Wrong("replicas need one Postgres: --dsn-secret for yours, or --try-postgres for one that keeps no data")
+        raise WrongValues("replicas need one Postgres: --dsn-secret for yours, or --try-postgres for one that keeps no data")

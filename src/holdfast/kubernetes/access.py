@@ -62,12 +62,12 @@ class Access:
             return user.token
         if user.exec is not None:
             if refused or self._token is None:
-                self._token = await _told(user.exec)
+                self._token = await _token_from_plugin(user.exec)
             return self._token
         return None
 
 
-async def _told(plugin: UserExec) -> str:
+async def _token_from_plugin(plugin: UserExec) -> str:
     """Returns a token from an exec plugin, called as kubectl calls it. Neither its output nor its error text is repeated, because
     both may contain a secret. (We do not use lightkube's own code, because it refuses v1, which every current kubeconfig has.)"""
     info = {"apiVersion": plugin.apiVersion, "kind": "ExecCredential", "spec": {"interactive": False}}

@@ -174,7 +174,7 @@ def _judged(code: int, content: bytes, writes: bool, creates: bool = False) -> b
     if code < 300:
         return content
     status = status_of(code, content)
-    if code >= 500 and not (creates and code == 500 and _fell_with_its_webhook(status)):
+    if code >= 500 and not (creates and code == 500 and _webhook_failed(status)):
         message = f"the API server answered {code} {status.reason}"
         raise (OutcomeUnknown if writes else ClusterUnavailable)(message)
     if code in (401, 408, 429):
@@ -182,7 +182,7 @@ def _judged(code: int, content: bytes, writes: bool, creates: bool = False) -> b
     raise ApiRefused(status)
 
 
-def _fell_with_its_webhook(status: Status) -> bool:
+def _webhook_failed(status: Status) -> bool:
     """Whether a required admission webhook could not be called. Then nothing was stored, because admission runs before storage.
     No other 5xx proves this."""
     return status.reason == "InternalError" and status.message.startswith(FAILED_WEBHOOK)

@@ -189,20 +189,20 @@ class KubernetesCluster:
 
     async def forget(self, name: str, uid: str) -> None:
         known = self._informer.known().get(name) if self._informer.fresh else None
-        if known is not None and known.metadata.uid == uid and self._kept(known) and not _recorded_later(known):
+        if known is not None and known.metadata.uid == uid and self._kept_for_output(known) and not _recorded_later(known):
             return  # every pass calls this until the pod's time is over, so do not read the pod each time
         pod = await self._read(name)
         if pod is None or pod.metadata.uid != uid or not has_ended(pod):
             return
-        if not self._kept(pod):
+        if not self._kept_for_output(pod):
             if not is_over(pod):
                 await self.delete(name, uid, BESIDE_GRACE)  # shortens the grace if the pod was already deleted with a longer one
             elif pod.metadata.deletion_timestamp is None:
                 await self.delete(name, uid, 1.0)
         if _recorded_later(pod):
-            await self._let_go(pod)
+            await self._remove_finalizer(pod)
 
-    async def _let_go(self, pod: PodObject) -> None:
+    async def _remove_finalizer(self, pod: PodObject) -> None:
         """Remove our finalizer, because the pod's end is recorded. This includes pods kept for their output, so that a node drain
         does not wait for them."""
         rest = [each for each in pod.metadata.finalizers if each != names.FINALIZER]
@@ -219,7 +219,7 @@ class KubernetesCluster:
         else:
             self._informer.note_absent(pod.metadata.name)
 
-    def _kept(self, pod: PodObject) -> bool:
+    def _kept_for_output(self, pod: PodObject) -> bool:
         """Whether the pod is kept because a client may still read its output. A container that never ran has no output."""
         if never_ran(pod):
             return False

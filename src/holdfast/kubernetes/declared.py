@@ -21,7 +21,7 @@ AGAIN = 600.0  # seconds until the same event is posted again, because a pool un
 PASSING = re.compile(r"\bw-\S+|\d+")  # workers' names and counts, which differ in every message
 
 
-class Told(msgspec.Struct, frozen=True, rename="camel"):
+class StoredCondition(msgspec.Struct, frozen=True, rename="camel"):
     """A condition as stored in the object."""
 
     type: str = ""
@@ -34,7 +34,7 @@ class Told(msgspec.Struct, frozen=True, rename="camel"):
         """Whether the change deserves an event. A message that differs only in its counts or worker names does not."""
         if (self.status, self.reason) != (str(now.status), now.reason):
             return True
-        return now.type == "Degraded" and _substance(self.message) != _substance(now.message)
+        return now.type == "Degraded" and _without_counts(self.message) != _without_counts(now.message)
 
 
 class PoolObject(msgspec.Struct, frozen=True):
@@ -92,11 +92,11 @@ class WorkerPools:
     async def update_status(self, declared: Declared, status: PoolStatus) -> None:
         known = self._known.get(declared.uid)
         before = known.status if known else {}
-        told = {each.type: each for each in msgspec.convert(before.get("conditions", []), list[Told])}
+        stored = {each.type: each for each in msgspec.convert(before.get("conditions", []), list[StoredCondition])}
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         conditions, news = [], []
         for condition in status.conditions:
-            value, old = str(condition.status), told.get(condition.type)
+            value, old = str(condition.status), stored.get(condition.type)
             if old is None or old.differs(condition):
                 news.append(condition)
             since = old.last_transition_time if old is not None and old.status == value else now
@@ -116,13 +116,13 @@ class WorkerPools:
         await self._patch(f"{declared.name}/status", {"metadata": {"uid": declared.uid}, "status": body})
         for condition in news:
             bad = condition.status == (condition.type != "Ready")
-            if (bad or condition.type in told) and self._is_due(declared, condition):  # healthy from the start is no event
+            if (bad or condition.type in stored) and self._is_due(declared, condition):  # healthy from the start is no event
                 await self._event(declared, condition.reason, condition.message, warning=bad)
 
     def _is_due(self, declared: Declared, condition: Condition) -> bool:
         now = time.monotonic()
         self._posted = {event: at for event, at in self._posted.items() if now - at < AGAIN}
-        event = declared.uid, condition.type, condition.reason, _substance(condition.message)
+        event = declared.uid, condition.type, condition.reason, _without_counts(condition.message)
         if event in self._posted:
             return False
         self._posted[event] = now
@@ -176,7 +176,7 @@ def _declared(item: PoolObject) -> Declared:
     )
 
 
-def _substance(message: str) -> str:
+def _without_counts(message: str) -> str:
     return PASSING.sub("", message)
 
 

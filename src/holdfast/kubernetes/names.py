@@ -37,6 +37,6 @@ def account_name(install: str, pool: str) -> str:
     return f"holdfast-{digest(install, pool)}-{pool}"[:63].rstrip("-")
 
 
-def digest(*words: str) -> str:
-    """Returns a short hash of the words, because names have a length limit."""
-    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]
+def digest(*parts: str) -> str:
+    """Returns a short hash of the parts, because names have a length limit."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]

@@ -91,7 +91,7 @@ class LocalCluster:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._starters, self._create, order)
         except OSError as error:
-            raise OutcomeUnknown(f"cannot tell whether {order.name} was started: {error}") from error
+            raise OutcomeUnknown(f"it is unknown whether {order.name} was started: {error}") from error
 
     def _create(self, order: Order) -> Pod | Refused:
         self._survey.check_root()

@@ -4,7 +4,7 @@ import signal
 import time
 
 from .folder import Exit, Facts, Folder, Mark
-from .process import BOOT, NOBODY, Table, alive, send
+from .process import BOOT, NO_SHIM, Table, alive, send
 
 HUNG = 5.0  # seconds after the deadline; a shim that still lives then is assumed to be stopped by a signal
 KILL_ROUNDS = 100  # 10 ms apart; several are needed, because a killed process may have forked just before
@@ -18,9 +18,9 @@ def end(folder: Folder, facts: Facts, grace: float) -> float | None:
     if facts.exit is not None or facts.order.boot != BOOT:
         return None
     mark = _mark(folder, facts, grace)
-    if facts.shim is None and not folder.write_once("pod.json", NOBODY):
+    if facts.shim is None and not folder.write_once("pod.json", NO_SHIM):
         facts = folder.facts()[0]  # a shim wrote its file first
-    if facts.shim is None or facts.shim == NOBODY:  # a shim that starts later finds this entry and exits
+    if facts.shim is None or facts.shim == NO_SHIM:  # a shim that starts later finds this entry and exits
         folder.write_once("exit.json", Exit(None, None, time.time()))
         return None
     overdue = time.time() - mark.until

@@ -38,7 +38,7 @@ def command(spec: PoolSpec, agent_argv: list[str]) -> list[str] | Refused:
         return agent_argv
     argv = spec.worker.serve or spec.worker.run
     if not argv:
-        return Refused("invalid", "worker.run is empty: without an agent nothing else says what to run")
+        return Refused("invalid", "worker.run is empty: without an agent no other setting names the command")
     if any("\0" in argument for argument in argv):
         return Refused("invalid", "worker.run holds a NUL character")
     if shutil.which(argv[0]) is None:

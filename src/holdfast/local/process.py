@@ -27,7 +27,7 @@ class Process(msgspec.Struct, frozen=True):
 
 
 Groups = Sequence[tuple[int, float]]  # process groups that an agent started: pid, and wall-clock time of the start
-NOBODY = Process(0, "0")  # written to pod.json instead of a shim, so that no shim can start any more
+NO_SHIM = Process(0, "0")  # written to pod.json instead of a shim, so that no shim can start any more
 
 
 class Observed(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..model.pod import Phase, Pod
 from ..ports.cluster import ClusterUnavailable
 from .folder import TRIES, Exit, Facts, Folder, Stat
-from .process import BOOT, NOBODY, Table, alive
+from .process import BOOT, NO_SHIM, Table, alive
 
 MARKER = ".holdfast"  # in the root of every installation; without it the root is another folder, and its emptiness proves nothing
 PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # hidden folders are drafts and left-overs
@@ -127,7 +127,7 @@ class Survey:
 
     def _phase(self, facts: Facts) -> Phase | None:
         """Returns the phase, or None if the shim died, so that the other processes of the pod have to be checked."""
-        if facts.exit is not None or facts.order.boot != BOOT or facts.shim == NOBODY:
+        if facts.exit is not None or facts.order.boot != BOOT or facts.shim == NO_SHIM:
             return "ended"
         if facts.shim is None:
             return "pending"

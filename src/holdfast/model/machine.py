@@ -54,7 +54,7 @@ class Machine:
 
 def sql_list(values: Iterable[str]) -> str:
     """Returns the values as an SQL list. Only for constants of the code, never for input."""
-    words = tuple(values)
-    assert words
-    assert all(word.isidentifier() for word in words), words
-    return "(" + ",".join(f"'{word}'" for word in words) + ")"
+    names = tuple(values)
+    assert names
+    assert all(name.isidentifier() for name in names), names
+    return "(" + ",".join(f"'{name}'" for name in names) + ")"

@@ -31,11 +31,11 @@ class Failed:
 Outcome = Done | Stale | Skipped | Failed
 
 
-def outcome_of(word: str) -> Outcome:
+def outcome_of(answer: str) -> Outcome:
     """Returns the outcome for what a guarded statement returned."""
-    if word == "done":
+    if answer == "done":
         return Done()
-    if word == "stale":
+    if answer == "stale":
         return Stale()
-    assert word in ("frozen", "braked", "recovering"), word
-    return Skipped(word)  # type: ignore[arg-type]
+    assert answer in ("frozen", "braked", "recovering"), answer
+    return Skipped(answer)  # type: ignore[arg-type]

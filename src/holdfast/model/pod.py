@@ -63,4 +63,4 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     reset_fence: int | None = None
     claim_ended: bool = False  # the claim in the report has a row, and has ended
-    spoke_since_recovery: bool = False
+    reported_since_recovery: bool = False

@@ -22,7 +22,7 @@ class Agenda:
         self._entries: list[tuple[float, int, asyncio.Future[None]]] = []
         self._count = 0
         self._added = asyncio.Event()
-        self._stirred = self._begin  # when the last entry was due
+        self._last_entry = self._begin  # when the last entry was due
         self.leapt = 0.0
 
     def now(self) -> float:
@@ -51,10 +51,10 @@ class Agenda:
                 continue
             gap = self._entries[0][0] - self.now()
             if gap <= DUE:
-                self._stirred = self._loop.time()
+                self._last_entry = self._loop.time()
                 heapq.heappop(self._entries)[2].set_result(None)
                 await asyncio.sleep(0)
-            elif leaps and gap >= STEP and self._loop.time() - self._stirred >= LOOK and await self._rest():
+            elif leaps and gap >= STEP and self._loop.time() - self._last_entry >= LOOK and await self._rest():
                 self._leap()
             else:
                 try:

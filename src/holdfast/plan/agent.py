@@ -13,7 +13,7 @@ from ..sim.network import Network
 from ..sim.pods import SimResult, WorldPod
 from .agenda import Agenda
 
-SPEAK = 20.0  # seconds; the length of a real agent's poll. The server notices silence after 60 s
+POLL_SECONDS = 20.0  # seconds; the length of a real agent's poll. The server notices silence after 60 s
 
 
 class Defect(Exception):
@@ -23,7 +23,7 @@ class Defect(Exception):
 class PlannedAgent:
     def __init__(self, pod: WorldPod, network: Network, agenda: Callable[[], Agenda]) -> None:
         self.pod = pod
-        self.stirred = asyncio.Event()  # set when a notice names this worker
+        self.noticed = asyncio.Event()  # set when a notice names this worker
         self._network = network
         self._agenda = agenda
         self._token = pod.token
@@ -32,9 +32,9 @@ class PlannedAgent:
     async def run(self) -> int:
         """Runs the agent and returns the container's exit code."""
         body = {"worker": self.pod.name, "uid": self.pod.uid, "version": "plan", "protocol": 1}
-        self._token = (await self._say("register", body))["token"]
+        self._token = (await self._call("register", body))["token"]
         while True:
-            self.stirred.clear()
+            self.noticed.clear()
             directive = await self._poll("idle")
             if directive["do"] == "hold":
                 if not await self._serve(directive["assignment"]):
@@ -42,45 +42,45 @@ class PlannedAgent:
             elif directive["do"] == "exit" or self.pod.asked.is_set():
                 return 0
             else:
-                await self._stir()
+                await self._wait_for_notice()
 
     async def _serve(self, assignment: dict[str, Any]) -> bool:
         """Serves one claim. Returns whether the worker was parked, so that it can serve another claim."""
         fence = assignment["fence"]
-        await self._say("ack", {"fence": fence, "endpoint": "http://here"})
+        await self._call("ack", {"fence": fence, "endpoint": "http://here"})
         if self.pod.spec.mode == "job":
             await self._work(assignment)
             self.pod.result = SimResult(assignment["claim"], fence, 0)
-            await self._say("result", {"fence": fence, "exit_code": 0})
+            await self._call("result", {"fence": fence, "exit_code": 0})
             return False
         while (directive := await self._poll("running", assignment))["do"] != "end":
-            await self._stir()
-            self.stirred.clear()
+            await self._wait_for_notice()
+            self.noticed.clear()
         self._reset_fence = fence
         return bool(directive.get("park"))
 
     async def _work(self, assignment: dict[str, Any]) -> None:
         done = self._agenda().after(assignment["payload"]["seconds"])
         while not done.done():
-            await asyncio.wait([done], timeout=SPEAK)
+            await asyncio.wait([done], timeout=POLL_SECONDS)
             if not done.done():
                 await self._poll("running", assignment)
 
-    async def _stir(self) -> None:
+    async def _wait_for_notice(self) -> None:
         """Waits for a notice, at most until the next poll is due."""
         try:
-            async with asyncio.timeout(SPEAK):
-                await self.stirred.wait()
+            async with asyncio.timeout(POLL_SECONDS):
+                await self.noticed.wait()
         except TimeoutError:
             return
 
     async def _poll(self, doing: str, held: dict[str, Any] | None = None) -> dict[str, Any]:
         claim = {name: (held or {}).get(name) for name in ("claim", "fence", "tenant", "credential")}
         report = {"doing": doing, **claim, "reset_fence": self._reset_fence, "endpoint": None, "wait": 0}
-        answer: dict[str, Any] = await self._say("poll", report)
+        answer: dict[str, Any] = await self._call("poll", report)
         return answer
 
-    async def _say(self, verb: str, body: dict[str, Any]) -> Any:
+    async def _call(self, verb: str, body: dict[str, Any]) -> Any:
         answer = await self._network.call("POST", f"/v1/worker/{verb}", self._token, body)
         if answer.status >= 300:
             raise Defect(f"{self.pod.name}: {verb} was answered {answer.status}: {answer.body}")

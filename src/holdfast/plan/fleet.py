@@ -96,7 +96,7 @@ class Fleet:
         self._agents: dict[str, PlannedAgent] = {}
         self._holders: Holders | None = None
         self._meter = Meter()
-        self._spoke = time.monotonic()
+        self._reported_at = time.monotonic()
 
     def _stream(self, name: str) -> random.Random:
         return random.Random(f"{SEED}/{name}")  # noqa: S311 - the same random numbers for all settings
@@ -135,7 +135,7 @@ class Fleet:
         for number, arrival in enumerate(self._trace.arrivals, 1):
             await self._agenda.at(arrival.at)
             following.append(self._loop.watch(start(Owner(f"holder-{number}"), holders.follow(arrival))))
-            self._tell(arrival.at)
+            self._report_progress(arrival.at)
             if number % COLLECT == 0:
                 gc.collect()
         await asyncio.gather(*following)
@@ -143,8 +143,8 @@ class Fleet:
     async def _prepare(self) -> None:
         """Creates the tenants and the pool, and waits until all its warm workers are ready."""
         for tenant, limits in self._setting.tenants.items():
-            await self._insist("PUT", f"/v1/tenants/{tenant}", msgspec.to_builtins(limits))
-        await self._insist("PUT", f"/v1/pools/{self._setting.pool}", msgspec.to_builtins(self._setting.spec))
+            await self._call_until_ready("PUT", f"/v1/tenants/{tenant}", msgspec.to_builtins(limits))
+        await self._call_until_ready("PUT", f"/v1/pools/{self._setting.pool}", msgspec.to_builtins(self._setting.spec))
         rest = False
         while not rest:
             await asyncio.sleep(1)
@@ -152,7 +152,7 @@ class Fleet:
             if trouble := (await self._load()).pool.trouble:
                 raise Unfit(f"a worker of this pool cannot start: {trouble}")
 
-    async def _insist(self, method: str, path: str, body: Any) -> None:
+    async def _call_until_ready(self, method: str, path: str, body: Any) -> None:
         """Repeats the call while the answer is 503, because a new replica answers so until its first beat is stored."""
         answer = await self._network.call(method, path, ADMIN, body)
         while answer.status == 503:
@@ -220,7 +220,7 @@ class Fleet:
             kind, ids = await notices.get()
             for worker in ids if kind == "w" else ():
                 if worker in self._agents:
-                    self._agents[worker].stirred.set()
+                    self._agents[worker].noticed.set()
 
     def _logged(self, _logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
         """Drops all log lines. A logged exception ends the plan, because a fleet without faults must not raise one."""
@@ -231,9 +231,9 @@ class Fleet:
 
     # Results
 
-    def _tell(self, at: float) -> None:
-        if time.monotonic() - self._spoke >= 0.5:
-            self._spoke = time.monotonic()
+    def _report_progress(self, at: float) -> None:
+        if time.monotonic() - self._reported_at >= 0.5:
+            self._reported_at = time.monotonic()
             self._progress(at / (self._trace.horizon or 1.0))
 
     def _figures(self, took: float) -> Figures:

@@ -29,7 +29,7 @@ class Arrival(msgspec.Struct, frozen=True, order=True):
     priority: int = 0
 
 
-class Wrong(Exception):
+class WrongTrace(Exception):
     """A trace is invalid. The message says where and why."""
 
 
@@ -103,17 +103,17 @@ def _from_zero(arrivals: Iterable[Arrival], began: float | None) -> Trace | None
 
 
 def read(file: TextIO, name: str) -> Trace:
-    """Reads a trace. Raises Wrong with the line and the reason."""
+    """Reads a trace. Raises WrongTrace with the line and the reason."""
     try:
         rows = list(_rows(csv.reader(file, strict=True), name))
     except (csv.Error, UnicodeDecodeError) as error:
-        raise Wrong(f"{name}: not CSV in UTF-8: {error}") from None
+        raise WrongTrace(f"{name}: not CSV in UTF-8: {error}") from None
     if not rows:
-        raise Wrong(f"{name}: holds no arrivals")
+        raise WrongTrace(f"{name}: holds no arrivals")
     dated = [line for line, iso, _ in rows if iso]
     if dated and len(dated) < len(rows):
         other = next(line for line, iso, _ in rows if iso != rows[0][1])
-        raise Wrong(f"{name}:{other}: at: seconds and dates are mixed; line {rows[0][0]} has the other kind")
+        raise WrongTrace(f"{name}:{other}: at: seconds and dates are mixed; line {rows[0][0]} has the other kind")
     arrivals = [arrival for _, _, arrival in rows]
     trace = _from_zero(arrivals, 0.0 if dated else None)
     assert trace is not None
@@ -130,7 +130,7 @@ def _rows(lines: Any, name: str) -> Iterator[tuple[int, bool, Arrival]]:
             continue
         where = f"{name}:{lines.line_num}"
         if len(fields) != len(columns):
-            raise Wrong(f"{where}: row: has {len(fields)} fields, and the header has {len(columns)}")
+            raise WrongTrace(f"{where}: row: has {len(fields)} fields, and the header has {len(columns)}")
         iso, arrival = _arrival(dict(zip(columns, (field.strip() for field in fields), strict=True)), where)
         yield lines.line_num, iso, arrival
 
@@ -139,12 +139,12 @@ def _header(columns: list[str], where: str) -> list[str]:
     columns = [column.removeprefix("\ufeff") for column in columns]
     for column in columns:
         if column not in COLUMNS:
-            raise Wrong(f"{where}: header: unknown column {column!r}; known: {', '.join(COLUMNS)}")
+            raise WrongTrace(f"{where}: header: unknown column {column!r}; known: {', '.join(COLUMNS)}")
         if columns.count(column) > 1:
-            raise Wrong(f"{where}: header: column {column!r} appears twice")
+            raise WrongTrace(f"{where}: header: column {column!r} appears twice")
     for column in REQUIRED:
         if column not in columns:
-            raise Wrong(f"{where}: header: column {column!r} is missing; a trace begins with: {','.join(COLUMNS)}")
+            raise WrongTrace(f"{where}: header: column {column!r} is missing; a trace begins with: {','.join(COLUMNS)}")
     return columns
 
 
@@ -152,12 +152,12 @@ def _arrival(row: dict[str, str], where: str) -> tuple[bool, Arrival]:
     at, iso = _moment(row["at"], where)
     seconds = _number(row["seconds"], f"{where}: seconds")
     if seconds > LONGEST:
-        raise Wrong(f"{where}: seconds: {row['seconds']} s is longer than a year")
+        raise WrongTrace(f"{where}: seconds: {row['seconds']} s is longer than a year")
     tenant = _converted(row.get("tenant") or DEFAULT_TENANT, TenantName, f"{where}: tenant", "not a tenant's name")
     pool = _converted(row["pool"], Name, f"{where}: pool", "not a pool's name") if row.get("pool") else None
     priority = row.get("priority") or "0"
     if not re.fullmatch(r"[0-9]", priority):
-        raise Wrong(f"{where}: priority: {priority!r} is not a whole number from 0 to 9")
+        raise WrongTrace(f"{where}: priority: {priority!r} is not a whole number from 0 to 9")
     return iso, Arrival(at, seconds, tenant, pool, int(priority))
 
 
@@ -168,13 +168,13 @@ def _moment(text: str, where: str) -> tuple[float, bool]:
         moment = datetime.fromisoformat(text)
     except ValueError:
         shown = "empty" if not text else f"{text!r} is"
-        raise Wrong(f"{where}: at: {shown} neither seconds (12.5) nor a time (2026-03-02T09:00:00Z)") from None
+        raise WrongTrace(f"{where}: at: {shown} neither seconds (12.5) nor a time (2026-03-02T09:00:00Z)") from None
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp(), True
 
 
 def _number(text: str, where: str) -> float:
     if not NUMBER.fullmatch(text) or not math.isfinite(float(text)):
-        raise Wrong(f"{where}: " + (f"{text!r} is not a number of seconds, 0 or more" if text else "empty"))
+        raise WrongTrace(f"{where}: " + (f"{text!r} is not a number of seconds, 0 or more" if text else "empty"))
     return float(text)
 
 
@@ -182,7 +182,7 @@ def _converted(value: str, kind: Any, where: str, reason: str) -> str:
     try:
         return msgspec.convert(value, kind)  # type: ignore[no-any-return]
     except msgspec.ValidationError:
-        raise Wrong(f"{where}: {value!r} is {reason}") from None
+        raise WrongTrace(f"{where}: {value!r} is {reason}") from None
 
 
 def write(trace: Trace, file: TextIO) -> None:

@@ -10,6 +10,7 @@ from ..model.pod import Heartbeat
 from ..model.pool import Pool, PoolSpec
 from ..model.tenant import Tenant, TenantSpec
 from ..model.worker import Worker
+from .errors import StoreUnavailable, Unstorable, WrongInstallation
 from .installation import Access, Fleet, History
 from .records import (
     AcknowledgedClaim,
@@ -31,19 +32,6 @@ from .records import (
     TermState,
 )
 from .recovery import RecoveryStore
-
-
-class WrongInstallation(Exception):
-    """This database belongs to another installation. Our pods say nothing about its workers, so the replica must refuse to work
-    and stop."""
-
-
-class Unstorable(Exception):
-    """Postgres refuses a value as bad data (SQLSTATE class 22), so a request with this value can never be stored."""
-
-
-class StoreUnavailable(Exception):
-    """The store did not answer, or it is unknown whether a change was stored. Nothing may be concluded from that (P7)."""
 
 
 class Claims(Protocol):

@@ -154,7 +154,7 @@ chosen AS (
 ), event AS (
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
     SELECT clock.t, CASE WHEN c.state = 'active' THEN 'claim.active' ELSE 'claim.unprotected' END, c.pool_id, c.worker_id, c.id,
-           c.tenant, CASE WHEN c.protected OR c.unprotected_pool THEN '' ELSE 'the cluster would not take the protection' END
+           c.tenant, CASE WHEN c.protected OR c.unprotected_pool THEN '' ELSE 'the cluster did not accept the protection' END
     FROM chosen c, clock WHERE c.state = 'active' OR NOT (c.protected OR c.unprotected_pool)
 ), {WHY_WAITING} {SHOWN}
 """

@@ -122,7 +122,7 @@ class Database:
                 max_inactive_connection_lifetime=300,
             )
         except UNAVAILABLE as error:
-            raise StoreUnavailable(_say(error)) from error
+            raise StoreUnavailable(_unavailable_text(error)) from error
         return cls(pool, dsn, mark or Mark(), pooled, known)
 
     def sql(self, text: str) -> str:
@@ -137,7 +137,7 @@ class Database:
                 return cast(list[asyncpg.Record], await connection.fetch(self.sql(text), *args))
         except (*UNAVAILABLE, *NOT_PREPARED) as error:
             self.errors += 1
-            raise StoreUnavailable(_say(error)) from error
+            raise StoreUnavailable(_unavailable_text(error)) from error
         except asyncpg.DataError as error:
             # Only the type, because the text of the error contains the value, which may be a secret.
             raise Unstorable(type(error).__name__) from None
@@ -145,7 +145,7 @@ class Database:
             self.errors += 1
             if self.heal is not None:
                 await self.heal()
-            raise StoreUnavailable(_say(error)) from error
+            raise StoreUnavailable(_unavailable_text(error)) from error
 
     async def row(self, text: str, *args: object) -> asyncpg.Record | None:
         found = await self.rows(text, *args)
@@ -171,7 +171,7 @@ class Database:
             self._pool.terminate()
 
 
-def _say(error: BaseException) -> str:
+def _unavailable_text(error: BaseException) -> str:
     if isinstance(error, NOT_PREPARED) or "unsupported startup parameter" in str(error):
         return "the DSN leads through PgBouncer: start with --pooled"
     # Only the type, because the text of an error may contain what users sent.

@@ -85,8 +85,8 @@ class EmbeddedPostgres:
     def running(self) -> bool:
         """Returns whether the server accepts connections now."""
         found = self._postmaster()
-        with socket.socket(socket.AF_UNIX) as door, contextlib.suppress(OSError):
-            door.connect(str(self.socket_dir / SOCKET_NAME))
+        with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+            probe.connect(str(self.socket_dir / SOCKET_NAME))
             return found is not None and found[1] == "ready"
         return False
 
@@ -225,8 +225,8 @@ class EmbeddedPostgres:
             "--pwfile",
             password,
         )
-        doors = ("--auth-local=scram-sha-256", "--auth-host=reject")
-        run(account, bin_dir / "initdb", "--pgdata", cluster, *kind, *doors)
+        authentication = ("--auth-local=scram-sha-256", "--auth-host=reject")
+        run(account, bin_dir / "initdb", "--pgdata", cluster, *kind, *authentication)
         # Creates the database in single-user mode, so that it exists before a client can connect to the cluster.
         alone = ("--single", "-c", "exit_on_error=on", "-D", cluster, "postgres")
         run(account, bin_dir / "postgres", *alone, stdin=f"CREATE DATABASE {DATABASE}\n")
@@ -257,8 +257,8 @@ class EmbeddedPostgres:
             pid, state = int(lines[0]), lines[7].strip() if len(lines) > 7 else "starting"
             os.kill(pid, 0)
             stat = Path(f"/proc/{pid}/stat")  # on other systems only the pid is checked
-            words = stat.read_text() if ON_LINUX else "0 (postgres) S"
-            if re.match(r"\d+ \(postgres\) [^Z]", words):
+            process = stat.read_text() if ON_LINUX else "0 (postgres) S"
+            if re.match(r"\d+ \(postgres\) [^Z]", process):
                 return pid, state
         return None
 

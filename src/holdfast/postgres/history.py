@@ -39,7 +39,7 @@ PRUNE = {
                  AND ended_at < holdfast.now() - make_interval(days => $2) LIMIT $1) RETURNING 1""",
     "workers": """DELETE FROM holdfast.worker WHERE id IN (SELECT id FROM holdfast.worker WHERE state = 'gone'
                   AND state_since < holdfast.now() - make_interval(days => $2) LIMIT $1) RETURNING 1""",
-    "heartbeats": """DELETE FROM holdfast.pulse WHERE worker_id IN (SELECT u.worker_id FROM holdfast.pulse u WHERE NOT EXISTS
+    "heartbeats": """DELETE FROM holdfast.heartbeat WHERE worker_id IN (SELECT u.worker_id FROM holdfast.heartbeat u WHERE NOT EXISTS
                  (SELECT FROM holdfast.worker w WHERE w.id = u.worker_id AND w.state <> 'gone')
                  AND u.beat_heard < holdfast.heard() - interval '10 min' LIMIT $1) RETURNING 1""",
     "replicas": """DELETE FROM holdfast.replica WHERE id IN (SELECT id FROM holdfast.replica

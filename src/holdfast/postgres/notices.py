@@ -55,7 +55,7 @@ class PostgresNotices:
             try:
                 connection = await asyncpg.connect(self._dsn, timeout=CONNECT_SECONDS, statement_cache_size=0)
                 connection.add_termination_listener(lambda *_, lost=lost: lost.set())
-                await connection.add_listener("holdfast", self._heard)
+                await connection.add_listener("holdfast", self._on_notice)
                 self._put("reset", [])
                 while not lost.is_set():
                     try:
@@ -74,7 +74,7 @@ class PostgresNotices:
                     connection.terminate()
             await asyncio.sleep(0.5)
 
-    def _heard(self, _connection: object, pid: int, _channel: str, payload: str) -> None:
+    def _on_notice(self, _connection: object, pid: int, _channel: str, payload: str) -> None:
         kind, _, ids = payload.partition(" ")
         if kind in KINDS and not (kind == "c" and pid in self._own_pids):
             self._put(kind, ids.split(" "))

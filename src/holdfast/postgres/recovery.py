@@ -1,4 +1,4 @@
-"""Recovery after lost commits in Postgres: the statements of functions/recovery.sql."""
+"""Recovery after lost commits in Postgres: the statements of functions/recovery.sql and functions/decide.sql."""
 
 import math
 from collections.abc import Iterable

@@ -98,7 +98,7 @@ CHECKS: tuple[tuple[str, str, str, str], ...] = (
         "P7",
         "the brake is released",
         "check what was ended (`holdfast get events`), then `holdfast brake release --reason …`",
-        """SELECT format('the brake holds since %s: %s', brake_tripped_at, brake_reason) FROM holdfast.installation
+        """SELECT format('the brake tripped at %s: %s', brake_tripped_at, brake_reason) FROM holdfast.installation
            WHERE brake_tripped_at IS NOT NULL""",
     ),
     (

@@ -3,9 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 
-import asyncpg
-import msgspec
-
 from ..model.outcome import Outcome, Stale, outcome_of
 from ..model.pod import Heartbeat
 from ..model.pool import Pool
@@ -13,6 +10,7 @@ from ..model.worker import Worker
 from ..ports.store import AgentReport, Directive, Facts, Row
 from .database import Database
 from .pools import POOL_COLUMNS, pool_of
+from .worker_rows import row_of
 
 SPAWN = """
 SELECT o_worker, o_epoch
@@ -69,7 +67,7 @@ w AS (
     UPDATE holdfast.worker AS worker SET state = 'gone', version = version + 1, state_since = clock.t, state_heard = clock.h,
         ready = false
     FROM clock WHERE worker.id = $1 AND worker.state IN @worker.bury RETURNING worker.id, worker.pool_id, worker.tenant
-), d AS (DELETE FROM holdfast.pulse USING w WHERE pulse.worker_id = w.id),
+), d AS (DELETE FROM holdfast.heartbeat USING w WHERE heartbeat.worker_id = w.id),
 e AS (
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id, tenant, reason)
     SELECT clock.t, 'worker.gone', w.pool_id, w.id, w.tenant, $2 FROM w, clock
@@ -114,18 +112,18 @@ DUE = "SELECT * FROM @fn.due_workers(p_no_pod => $1, p_retiring => $2, p_silent 
 ORPHAN = "SELECT CASE WHEN @acting THEN coalesce(@fn.braked('worker', $1), 'done') ELSE 'recovering' END"
 
 BEAT = """
-INSERT INTO holdfast.pulse AS pulse (worker_id, beat_heard, doing, claim_id, fence, tenant, reset_fence)
+INSERT INTO holdfast.heartbeat AS heartbeat (worker_id, beat_heard, doing, claim_id, fence, tenant, reset_fence)
 SELECT w.id, (SELECT holdfast.heard()), w.doing, w.claim, w.fence, w.tenant, w.reset_fence
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bigint[])
      AS w(id, doing, claim, fence, tenant, reset_fence)
-ON CONFLICT (worker_id) DO UPDATE SET beat_heard = greatest(pulse.beat_heard, excluded.beat_heard), doing = excluded.doing,
+ON CONFLICT (worker_id) DO UPDATE SET beat_heard = greatest(heartbeat.beat_heard, excluded.beat_heard), doing = excluded.doing,
     claim_id = excluded.claim_id, fence = excluded.fence, tenant = excluded.tenant, reset_fence = excluded.reset_fence
 """
 
-PULSES = """
+HEARTBEATS = """
 SELECT u.worker_id AS worker, extract(epoch FROM c.h - u.beat_heard)::float8 AS age, u.doing, u.claim_id AS claim, u.fence, u.tenant, u.reset_fence,
-       coalesce(u.beat_heard > i.recovery_heard, false) AS spoke_since_recovery
-FROM holdfast.pulse u, (SELECT holdfast.heard() AS h) c, holdfast.installation i WHERE u.worker_id = ANY ($1::text[])
+       coalesce(u.beat_heard > i.recovery_heard, false) AS reported_since_recovery
+FROM holdfast.heartbeat u, (SELECT holdfast.heard() AS h) c, holdfast.installation i WHERE u.worker_id = ANY ($1::text[])
 """
 
 # The row is changed before the pod. Otherwise a removal that was planned from an old view could remove a new claim's protection.
@@ -162,7 +160,7 @@ SELECT {WORKER_COLUMNS}, w.epoch AS row_epoch, w.protected AS pod_protected,
        extract(epoch FROM clock.h - u.beat_heard)::float8 AS u_age,
        coalesce(u.beat_heard > (SELECT recovery_heard FROM holdfast.installation), false) AS u_since
 FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id LEFT JOIN holdfast.claim c ON c.id = w.claim_id
-LEFT JOIN holdfast.pulse u ON u.worker_id = w.id, clock
+LEFT JOIN holdfast.heartbeat u ON u.worker_id = w.id, clock
 WHERE w.state <> 'gone' AND ($1::text[] IS NULL OR w.id = ANY ($1))
 """
 POOL_TRAITS = """
@@ -177,8 +175,6 @@ IDENTITY = f"""
 SELECT w.pod_uid, {POOL_COLUMNS} FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id
 WHERE w.id = $1 AND w.state <> 'gone'
 """
-
-_WORKER_FIELDS = tuple(field.name for field in msgspec.structs.fields(Worker))
 
 
 class PostgresWorkers:
@@ -215,7 +211,7 @@ class PostgresWorkers:
         return _guarded(await self._db.act_value(UNPROTECT, worker, version))
 
     async def heartbeats(self, workers: Sequence[str]) -> list[Heartbeat]:
-        return [Heartbeat(**dict(row)) for row in await self._db.rows(PULSES, list(workers))]
+        return [Heartbeat(**dict(row)) for row in await self._db.rows(HEARTBEATS, list(workers))]
 
     async def facts(self, facts: Sequence[Facts]) -> int:
         columns = [
@@ -248,7 +244,7 @@ class PostgresWorkers:
         rows: list[Row] = []
         for n, row in enumerate(found):
             if row["pool_id"] in traits:
-                rows.append(_row(row, traits[row["pool_id"]]))
+                rows.append(row_of(row, traits[row["pool_id"]]))
             if n % 500 == 499:
                 await asyncio.sleep(0)  # lets requests run, because ten thousand rows take long
         return rows
@@ -272,43 +268,3 @@ class PostgresWorkers:
 def _guarded(result: str | None) -> Outcome:
     """Returns the outcome of a guarded UPDATE: Stale if it matched no row."""
     return Stale() if result is None else outcome_of(result)
-
-
-def _row(row: asyncpg.Record, pool: asyncpg.Record) -> Row:
-    heartbeat = None
-    if row["doing"] is not None:
-        heartbeat = Heartbeat(
-            worker=row["id"],
-            age=row["u_age"],
-            doing=row["doing"],
-            claim=row["u_claim"],
-            fence=row["u_fence"],
-            tenant=row["u_tenant"],
-            reset_fence=row["u_reset_fence"],
-            claim_ended=row["u_ended"],
-            spoke_since_recovery=row["u_since"],
-        )
-    return Row(
-        worker=Worker(**{name: row[name] for name in _WORKER_FIELDS}),
-        age=row["age"],
-        epoch=row["row_epoch"],
-        pool_frozen=pool["frozen"],
-        pool_live=pool["live"],
-        agent=pool["agent"],
-        protection=pool["protection"],
-        silence=pool["silence"],
-        seal=pool["seal"],
-        start_timeout=pool["start_timeout"],
-        grace=pool["grace"],
-        park_left=row["park_left"],
-        scheduled_age=row["scheduled_age"],
-        claim_state=row["claim_state"],
-        claim_fence=row["claim_fence"],
-        claim_protected=row["claim_protected"],
-        claim_retry=row["claim_retry"],
-        claim_secret=bool(row["claim_secret"]),
-        claim_losses=row["claim_losses"] or 0,
-        claim_delivered=bool(row["claim_delivered"]),
-        pod_protected=row["pod_protected"],
-        heartbeat=heartbeat,
-    )

@@ -14,7 +14,7 @@ LISTEN = 30.0  # seconds
 def compare(row: Row | None, pod: Pod, heartbeat: Heartbeat | None) -> list[Adopt | AdoptFree]:
     """Returns what to adopt because a worker's pod or agent knows it and the database does not. A pod that has ended is compared
     as well: its stamp shows to which claim its exit code belongs, and the passes after recovery end that claim with it."""
-    report = heartbeat if heartbeat is not None and heartbeat.spoke_since_recovery else None
+    report = heartbeat if heartbeat is not None and heartbeat.reported_since_recovery else None
     held = _held(pod, report) or left_to(row, pod)
     if held is not None:
         claim, tenant, fence = held
@@ -104,6 +104,6 @@ def finish(
         if left_to(row, pod) is not None:
             continue  # the row agrees with the agent's last report, and no other report follows
         heartbeat = row.heartbeat if row is not None else heartbeats.get(pod.name)
-        if heartbeat is None or not heartbeat.spoke_since_recovery:
+        if heartbeat is None or not heartbeat.reported_since_recovery:
             return []
     return [EndRecovery()] if state.age >= 5.0 else []  # the first pass may be planned from rows read before the epoch grew

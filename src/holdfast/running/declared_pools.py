@@ -26,19 +26,19 @@ class DeclaredPools:
         try:
             found = await self._refused(a.declared)
         except ClusterUnavailable as error:  # for example, a webhook that must check the pool is down
-            await self._say(a.declared, "Unchecked", f"it could not be checked and will be tried again: {error}")
+            await self._write_not_taken(a.declared, "Unchecked", f"it could not be checked and will be tried again: {error}")
             raise
         if isinstance(found, list):
             message = "; ".join(f"{problem.field}: {problem.reason}" for problem in found)
-            await self._say(a.declared, "Refused", message)
+            await self._write_not_taken(a.declared, "Refused", message)
             return Failed(message)
         _, what = await self._store.pools.put(a.declared.pool_id, a.declared.name, found, "cr")
         return Stale() if what in ("same", "taken") else Done()
 
-    async def _say(self, declared: Declared, word: str, message: str) -> None:
+    async def _write_not_taken(self, declared: Declared, reason: str, message: str) -> None:
         loads = await self._store.pools.loads()
         mine = next((load for load in loads if load.pool.id == declared.pool_id), None)
-        await self._objects.update_status(declared, not_taken(declared, mine, word, message))
+        await self._objects.update_status(declared, not_taken(declared, mine, reason, message))
 
     async def _refused(self, declared: Declared) -> PoolSpec | list[FieldProblem]:
         try:

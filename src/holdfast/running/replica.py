@@ -33,7 +33,7 @@ UNAVAILABLE = (StoreUnavailable, ClusterUnavailable)
 SHORTEST_PAUSE = 0.05  # seconds between two passes of a duty, because signals may come faster
 
 
-class About(NamedTuple):
+class ReplicaInfo(NamedTuple):
     """What a replica writes into its row when it joins."""
 
     pid: int
@@ -43,7 +43,7 @@ class About(NamedTuple):
 
 
 class Replica:
-    def __init__(self, id_: str, ports: Ports, apply: Apply, signals: Signals, metrics: Metrics, about: About) -> None:
+    def __init__(self, id_: str, ports: Ports, apply: Apply, signals: Signals, metrics: Metrics, info: ReplicaInfo) -> None:
         self.id = id_
         self.ports = ports
         self.apply = apply
@@ -57,7 +57,7 @@ class Replica:
         self.waits_for: str | None = "it has just started"  # why the last beat was not stored
         self._signals = signals
         self._metrics = metrics
-        self._about = about
+        self._info = info
         self._passes = Passes(ports, apply, self.terms, metrics, signals)
         self._looks = Looks(ports, self.converge, self.terms, self._passes, signals)
         self._marks = Marks(ports.store, ports.cluster, metrics.cluster_errors.inc)
@@ -136,7 +136,7 @@ class Replica:
         fleet, marks = self.ports.store.fleet, self._marks
         await marks.look()
         if not self._joined:
-            await fleet.join(self.id, *self._about)
+            await fleet.join(self.id, *self._info)
             self._joined = True
         sent = _now()
         elapsed = None if self._last_beat is None else sent - self._last_beat

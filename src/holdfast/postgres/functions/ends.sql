@@ -238,7 +238,7 @@ BEGIN
     -- worker may be busy as well. Proof of death and an operator's command (which has no version) override this check.
     IF p_version IS NOT NULL AND NOT p_dead AND (
         NOT @confirmed(w)
-        OR EXISTS (SELECT FROM holdfast.pulse u WHERE u.worker_id = p_worker AND u.claim_id IS NOT NULL
+        OR EXISTS (SELECT FROM holdfast.heartbeat u WHERE u.worker_id = p_worker AND u.claim_id IS NOT NULL
                    AND NOT EXISTS (SELECT FROM holdfast.claim c WHERE c.id = u.claim_id AND c.state = 'ended'))) THEN
         RETURN 'stale';
     END IF;

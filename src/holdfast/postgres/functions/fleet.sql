@@ -55,7 +55,7 @@ BEGIN
     RETURNING number INTO v_number;
     IF v_number IS NOT NULL AND v_old IS DISTINCT FROM p_replica THEN
         INSERT INTO holdfast.event (at, kind, reason, data) VALUES (t, 'term.taken',
-            format('duty %s: %s takes over from %s', p_duty, p_replica, coalesce(v_old, 'nobody')),
+            format('duty %s: %s takes over from %s', p_duty, p_replica, coalesce(v_old, 'no holder')),
             jsonb_build_object('duty', p_duty, 'replica', p_replica));
     END IF;
     RETURN v_number;

@@ -248,61 +248,10 @@ BEGIN
         -- The worker's agent has not reported since. Or the worker has neither an agent nor a stamp that could show whether it is
         -- free, so an operator decides.
         ((p.spec #>> '{worker,agent}')::boolean AND w.state IN @worker.started AND NOT EXISTS (
-            SELECT FROM holdfast.pulse u WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard))
+            SELECT FROM holdfast.heartbeat u WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard))
         OR (NOT (p.spec #>> '{worker,agent}')::boolean AND p.spec #>> '{protection,mode}' <> 'claim' AND w.state = 'warm'));
-    PERFORM @fn.retire_spent(w.id) FROM holdfast.worker w JOIN holdfast.pulse u ON u.worker_id = w.id
+    PERFORM @fn.retire_spent(w.id) FROM holdfast.worker w JOIN holdfast.heartbeat u ON u.worker_id = w.id
     WHERE w.state IN @worker.disown AND u.reset_fence IS NOT NULL;
     INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'recovery.ended', 'pods and agents have been compared');
     RETURN 'done';
-END $$;
-
--- Stores an operator's decision that an unconfirmed worker is what its row shows. Returns done or stale.
-CREATE FUNCTION @fn.confirm(p_worker text, p_reason text) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-    w holdfast.worker;
-BEGIN
-    UPDATE holdfast.worker u SET unconfirmed_since = NULL, suspect_since = NULL, version = u.version + 1
-    WHERE u.id = p_worker AND u.state IN @worker.started AND NOT @confirmed(u) RETURNING * INTO w;
-    IF NOT FOUND THEN
-        RETURN 'stale';
-    END IF;
-    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
-    VALUES (holdfast.now(), 'worker.confirmed', w.pool_id, w.id, w.claim_id, w.tenant, format('by an operator: %s', p_reason));
-    PERFORM pg_notify('holdfast', 'w ' || w.id);
-    PERFORM pg_notify('holdfast', 'p ' || w.pool_id);
-    RETURN 'done';
-END $$;
-
--- Retires an unconfirmed worker by an operator's decision. Its claim goes back to the queue only if it was certainly never sent
--- to the worker, because the work must not run twice (P8). Otherwise the claim ends as lost, by force (P2). Returns done, stale
--- or frozen.
-CREATE FUNCTION @fn.give_up(p_worker text, p_reason text) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-    w holdfast.worker;
-    c holdfast.claim;
-    v_did text;
-    v_reason text := format('its worker was given up by an operator: %s', p_reason);
-BEGIN
-    -- The claim is locked before its worker, as everywhere. After that the worker must still have this claim.
-    SELECT * INTO c FROM holdfast.claim WHERE id = (SELECT claim_id FROM holdfast.worker WHERE id = p_worker) FOR UPDATE;
-    SELECT * INTO w FROM holdfast.worker u WHERE u.id = p_worker AND u.state IN @worker.started
-        AND NOT @confirmed(u) AND u.claim_id IS NOT DISTINCT FROM c.id FOR UPDATE;
-    IF NOT FOUND THEN
-        RETURN 'stale';
-    END IF;
-    IF c.id IS NULL THEN
-        v_did := @fn.condemn(p_worker => p_worker, p_version => NULL, p_reason => format('given up by an operator: %s', p_reason),
-                             p_counted => false, p_dead => false, p_floor => NULL);
-    ELSIF c.state = 'assigned' AND NOT c.delivered THEN
-        v_did := @fn.requeue(p_claim => c.id, p_fence => c.fence, p_keep_worker => false, p_suspect => false, p_dead => false,
-                             p_untouched => false, p_idle => NULL, p_reason => v_reason);
-    ELSE
-        SELECT o_what INTO v_did FROM @fn.end_claim(p_claim => c.id, p_fence => c.fence, p_tenant => NULL,
-            p_states => ARRAY['assigned', 'active'], p_outcome => 'lost', p_how => 'force', p_reason => v_reason, p_exit => NULL, p_acting => true);
-    END IF;
-    IF v_did = 'done' THEN
-        INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
-        VALUES (holdfast.now(), 'worker.given_up', w.pool_id, w.id, c.id, w.tenant, format('by an operator: %s', p_reason));
-    END IF;
-    RETURN v_did;
 END $$;

@@ -95,9 +95,9 @@ BEGIN
         IF FOUND AND (w.suspect_since IS NOT NULL OR NOT @confirmed(w)) THEN
             -- Stores the heartbeat now, because the batch of heartbeats is stored later, and until then the worker would become
             -- suspect again.
-            INSERT INTO holdfast.pulse AS pulse (worker_id, beat_heard, doing, reset_fence)
+            INSERT INTO holdfast.heartbeat AS heartbeat (worker_id, beat_heard, doing, reset_fence)
             VALUES (p_worker, holdfast.heard(), p_doing, p_reset_fence)
-            ON CONFLICT (worker_id) DO UPDATE SET beat_heard = greatest(pulse.beat_heard, excluded.beat_heard),
+            ON CONFLICT (worker_id) DO UPDATE SET beat_heard = greatest(heartbeat.beat_heard, excluded.beat_heard),
                 doing = excluded.doing, claim_id = NULL, fence = NULL, tenant = NULL, reset_fence = excluded.reset_fence;
         END IF;
         PERFORM pg_notify('holdfast', 'p ' || w.pool_id);
@@ -143,7 +143,7 @@ END $$;
 CREATE FUNCTION @fn.due_workers(p_no_pod float, p_retiring float, p_silent float) RETURNS SETOF text LANGUAGE sql AS $$
     WITH clock AS MATERIALIZED (SELECT holdfast.heard() AS h)
     SELECT w.id FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id
-    LEFT JOIN holdfast.pulse u ON u.worker_id = w.id LEFT JOIN holdfast.claim c ON c.id = w.claim_id, clock
+    LEFT JOIN holdfast.heartbeat u ON u.worker_id = w.id LEFT JOIN holdfast.claim c ON c.id = w.claim_id, clock
     WHERE w.state <> 'gone' AND p.frozen IS NULL AND (
         (w.state = 'spawning' AND (
             (w.pod_uid IS NULL AND w.state_heard < clock.h - make_interval(secs => p_no_pod))

@@ -50,7 +50,7 @@ async def test_a_claim_whose_acknowledgement_may_be_lost_is_not_run_elsewhere_fo
     assert claim.state == "active"
 
 
-async def test_who_speaks_again_and_has_not_begun_loses_the_claim_as_ever(store: PostgresStore) -> None:
+async def test_an_agent_that_reports_again_and_has_not_begun_loses_the_claim(store: PostgresStore) -> None:
     _, pair = await told_and_silent(store)
     await store.workers.heard_again([pair.worker])
     assert await store.claims.requeue(pair.claim, pair.fence, reason="stalled", idle=12.0) == Done()
@@ -67,7 +67,7 @@ async def test_a_worker_that_was_unconfirmed_before_is_so_after_the_next_recover
     assert await store.workers.condemn(worker, row.version, "not wanted", counted=False) == Stale()
 
 
-async def test_thousands_of_running_jobs_hide_nobody_who_is_due(store: PostgresStore) -> None:
+async def test_thousands_of_running_jobs_hide_no_claim_that_is_due(store: PostgresStore) -> None:
     """Their agents have left and send no reports while the jobs run."""
 
     clock = await Clock.of(store)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from ..client import Client, HoldfastError
 from ..client.answers import Replica
 from .leaks import Leaks
-from .telling import RED, Teller, seconds
+from .printer import RED, Printer, seconds
 from .traffic import Traffic
 
 STEP_WITHIN = 60.0  # seconds; longer than every time limit of the failure table that a demo needs
@@ -19,11 +19,11 @@ RARE = ("prune",)  # these duties run once in many minutes, so only their holder
 Step = Callable[[int], Awaitable[None]]
 
 
-class Guide:
-    """Runs the steps of a demo. A subclass calls `meet`, and sets `_traffic` and `_leaks`, before the first step."""
+class Demo:
+    """Runs the steps of a demo. A subclass calls `connect`, and sets `_traffic` and `_leaks`, before the first step."""
 
-    def __init__(self, teller: Teller) -> None:
-        self._tell = teller
+    def __init__(self, printer: Printer) -> None:
+        self._print = printer
         self._clients: list[Client] = []
         self._observer: Client
         self._traffic: Traffic
@@ -33,24 +33,24 @@ class Guide:
         self._left: list[str] = []
         self._unsound: list[str] = []  # the failed checks of `doctor`
 
-    def meet(self, urls: Sequence[str], token: str) -> None:
+    def connect(self, urls: Sequence[str], token: str) -> None:
         """Makes one client per replica, which tries that replica first, and an observer, which does not retry."""
         self._clients = [Client([*urls[n:], *urls[:n]], token, patience=PATIENCE) for n in range(len(urls))]
         self._observer = Client(urls, token, patience=0.0)
 
-    async def take(self, steps: Sequence[Step]) -> bool:
+    async def run_steps(self, steps: Sequence[Step]) -> bool:
         """Runs all steps. Returns whether nothing was lost, doubled or leaked."""
         clean = True
         for number, step in enumerate(steps, 1):
             await step(number)
             lost, doubled, leaked = self._traffic.lost() + self._lost, self._traffic.doubled(), self._leaks.found() + self._left
-            self._tell.counter(lost, doubled, leaked)
+            self._print.counter(lost, doubled, leaked)
             clean = clean and not (lost or doubled or leaked or self._unsound)
             for what in self._unsound:
-                self._tell.line(f"{what}", RED)
+                self._print.line(f"{what}", RED)
         return clean
 
-    async def part(self) -> None:
+    async def disconnect(self) -> None:
         """Stops the traffic and closes the clients."""
         if self._watch is not None:
             self._watch.cancel()
@@ -68,12 +68,12 @@ class Guide:
         """Starts no new work, waits for the work in progress, and compares the demo's own records with the fleet."""
         await self._traffic.finish(STEP_WITHIN)
         self._lost += self._traffic.unfinished()
-        self._tell.figure("jobs requested / completed", f"{len(self._traffic.jobs)} / {self._traffic.jobs_done()}")
-        self._tell.figure("sessions held / pages fetched", f"{self._traffic.sessions} / {len(self._traffic.pages)}")
+        self._print.figure("jobs requested / completed", f"{len(self._traffic.jobs)} / {self._traffic.jobs_done()}")
+        self._print.figure("sessions held / pages fetched", f"{self._traffic.sessions} / {len(self._traffic.pages)}")
         doctor = await self._observer.doctor()
         self._unsound = [f"{check.promise} {check.name}: {check.detail}" for check in doctor.checks if not check.ok]
         failing = len(self._unsound)
-        self._tell.figure(
+        self._print.figure(
             "holdfast doctor",
             f"{failing} of {len(doctor.checks)} checks fail" if failing else f"{len(doctor.checks)} checks pass",
         )
@@ -85,10 +85,10 @@ class Guide:
     async def recovered(self, victim: Replica, killed_at: float) -> None:
         """Waits until another replica has the duties of the killed replica and that replica is ready again. Prints both times."""
         took_over, back = await asyncio.gather(self._taken_over(victim, killed_at), self._back(victim, killed_at))
-        self._tell.figure("another replica has its duties after", seconds(took_over))
-        self._tell.figure("started again and ready after", seconds(back))
+        self._print.figure("another replica has its duties after", seconds(took_over))
+        self._print.figure("started again and ready after", seconds(back))
         first = min((s.active_at for s in self._traffic.served if s.asked_at > killed_at), default=time.monotonic())
-        self._tell.figure("next new claim served after", seconds(first - killed_at))
+        self._print.figure("next new claim served after", seconds(first - killed_at))
         self.figures(killed_at)
 
     async def live(self) -> int:
@@ -102,9 +102,9 @@ class Guide:
     def figures(self, since: float) -> None:
         served = [s.latency for s in self._traffic.served if s.active_at > since]
         pages = sum(at > since for at in self._traffic.pages)
-        self._tell.figure("claims served / pages fetched", f"{len(served)} / {pages}")
+        self._print.figure("claims served / pages fetched", f"{len(served)} / {pages}")
         if served:
-            self._tell.figure(
+            self._print.figure(
                 "from request to worker, p50 / max", f"{seconds(statistics.median(served))} / {seconds(max(served))}"
             )
 

@@ -8,7 +8,7 @@ BOLD, DIM, GREEN, RED, PLAIN = "\033[1m", "\033[2m", "\033[32m", "\033[31m", "\0
 MARGIN = " " * 11
 
 
-class Teller:
+class Printer:
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._begun = time.monotonic()
