@@ -73,7 +73,7 @@ def test_a_stopping_installation_is_named_and_matching_is_not_blamed_for_it(stag
     stage.do(stage.store.fleet.stop_workers(True))
     claim = stage.claim(wait="0s")
     assert claim["state"] == "waiting"
-    assert claim["expected"] == "the installation is being stopped with its workers: nothing is given out"
+    assert claim["reason"] == "the installation is being stopped with its workers: nothing is given out"
     stage.do(stage.store.db.rows("UPDATE holdfast.claim SET created_at = created_at - interval '1 minute'"))
     for sentences in (explained(stage, "claim", claim["id"]), explained(stage, "pool", "direct")):
         assert any(sentence.startswith("This installation is being stopped with its workers") for sentence in sentences), (
@@ -99,7 +99,7 @@ def test_a_draining_pool_is_named_and_the_new_one_of_its_name_is_meant(stage: St
 
 
 def test_a_frozen_pool_shows_how_to_thaw_it(stage: Stage) -> None:
-    stage.ask("POST", "/v1/pools/direct/freeze", {"expected": "looking"})
+    stage.ask("POST", "/v1/pools/direct/freeze", {"reason": "looking"})
     assert (
         "The pool is frozen (looking): nothing is spawned and nothing is ended; `holdfast thaw direct` ends that."
         in explained(stage, "pool", "direct")
@@ -115,8 +115,7 @@ def test_while_lost_commits_are_looked_for_nothing_is_retired_and_the_pool_shows
     assert (refused.status, refused.json["code"]) == (409, "recovering")
     assert "try again in a minute" in refused.json["detail"]
     assert any(
-        sentences.startswith("The database lost commits (the timeline changed)")
-        for sentences in explained(stage, "pool", "direct")
+        sentence.startswith("The database lost commits (the timeline changed)") for sentence in explained(stage, "pool", "direct")
     )
 
 
@@ -139,4 +138,4 @@ def test_a_held_worker_names_the_claim_that_must_end_first(stage: Stage) -> None
 
 
 def retired(stage: Stage, worker: str) -> Answer:
-    return stage.ask("POST", f"/v1/workers/{worker}/retire", {"expected": "its disk is slow"})
+    return stage.ask("POST", f"/v1/workers/{worker}/retire", {"reason": "its disk is slow"})
