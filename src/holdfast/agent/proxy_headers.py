@@ -103,9 +103,9 @@ def bad_request(request: h11.Request, tunnel: bytes) -> str:
 
 def request_headers(request: h11.Request, shown: Presented) -> tuple[bytes, Headers]:
     """Returns target and headers for the served process. The credential is removed from all of them."""
-    path, mark, query = request.target.partition(b"?")
+    path, question_mark, query = request.target.partition(b"?")
     pieces = [piece for piece in query.split(b"&") if not piece.startswith(PARAMETER)]
-    target = path + (mark + b"&".join(pieces) if pieces and query else b"")
+    target = path + (question_mark + b"&".join(pieces) if pieces and query else b"")
     drop = HOP_BY_HOP | _named(request)
     headers = []
     for name, value in request.headers.raw_items():

@@ -122,10 +122,10 @@ def free_port() -> tuple[int, socket.socket | None]:
             port: int = probe.getsockname()[1]
         if sys.platform != "linux":
             return port, None
-        mark = socket.socket(socket.AF_UNIX)
+        reservation = socket.socket(socket.AF_UNIX)
         try:
-            mark.bind(f"\0holdfast-port-{port}")  # an abstract name disappears with its process
+            reservation.bind(f"\0holdfast-port-{port}")  # an abstract name disappears with its process
         except OSError:
-            mark.close()
+            reservation.close()
             continue
-        return port, mark
+        return port, reservation

@@ -177,7 +177,7 @@ class LocalCluster:
 
         again = await self._do(ask)
         if again is not None and uid not in self._ending:
-            # The shim was killed, so this replica has to keep the deadline. If it dies too, the next call finds the mark.
+            # The shim was killed, so this replica has to keep the deadline. If it dies too, the next call finds the entry.
             self._ending[uid] = asyncio.create_task(self._end_later(name, uid, again))
 
     async def _end_later(self, name: str, uid: str, seconds: float) -> None:

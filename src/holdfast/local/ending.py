@@ -3,7 +3,7 @@
 import signal
 import time
 
-from .folder import Exit, Facts, Folder, Mark
+from .folder import Exit, Facts, Folder, Termination
 from .process import BOOT, NO_SHIM, Table, alive, send
 
 HUNG = 5.0  # seconds after the deadline; a shim that still lives then is assumed to be stopped by a signal
@@ -17,13 +17,13 @@ def end(folder: Folder, facts: Facts, grace: float) -> float | None:
     """
     if facts.exit is not None or facts.order.boot != BOOT:
         return None
-    mark = _mark(folder, facts, grace)
+    termination = _store_termination(folder, facts, grace)
     if facts.shim is None and not folder.write_once("pod.json", NO_SHIM):
         facts = folder.facts()[0]  # a shim wrote its file first
     if facts.shim is None or facts.shim == NO_SHIM:  # a shim that starts later finds this entry and exits
         folder.write_once("exit.json", Exit(None, None, time.time()))
         return None
-    overdue = time.time() - mark.until
+    overdue = time.time() - termination.until
     if alive(facts.shim):
         if overdue > HUNG:
             _kill_all(folder, facts)
@@ -40,13 +40,13 @@ def end(folder: Folder, facts: Facts, grace: float) -> float | None:
     return -overdue if orphans else None
 
 
-def _mark(folder: Folder, facts: Facts, grace: float) -> Mark:
+def _store_termination(folder: Folder, facts: Facts, grace: float) -> Termination:
     """Stores the deadline. The earlier deadline wins, so that a repeated call does not extend it."""
-    mark = Mark(time.time(), grace)
-    if facts.mark is not None and facts.mark.until <= mark.until:
-        return facts.mark
-    folder.write("terminating", mark)
-    return mark
+    termination = Termination(time.time(), grace)
+    if facts.termination is not None and facts.termination.until <= termination.until:
+        return facts.termination
+    folder.write("terminating", termination)
+    return termination
 
 
 def _kill_all(folder: Folder, facts: Facts) -> None:

@@ -51,7 +51,7 @@ class StampFile(msgspec.Struct, frozen=True):
     protected: bool = False
 
 
-class Mark(msgspec.Struct, frozen=True):
+class Termination(msgspec.Struct, frozen=True):
     """terminating: when the pod was asked to end, and how long that may take. Without a grace there is no limit."""
 
     at: float
@@ -92,7 +92,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     stamp: StampFile = StampFile()
     shim: Process | None = None
     agent: Process | None = None
-    mark: Mark | None = None
+    termination: Termination | None = None
     exit: Exit | None = None
     result: ExitRecord | None = None
 
@@ -101,7 +101,7 @@ Stat = tuple[int, int]
 
 
 DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(kind) for kind in (OrderFile, StampFile, Process, Mark, Exit, ExitRecord)
+    kind: msgspec.json.Decoder(kind) for kind in (OrderFile, StampFile, Process, Termination, Exit, ExitRecord)
 }
 
 
@@ -144,7 +144,7 @@ class Folder:
             stamp=load("stamp.json", StampFile) or StampFile(),
             shim=load("pod.json", Process),
             agent=load("agent.json", Process),
-            mark=load("terminating", Mark),
+            termination=load("terminating", Termination),
             exit=load("exit.json", Exit),
             result=result,
         )

@@ -83,7 +83,7 @@ def reserve(order: Order, argv: list[str], install: str, places: Places, token: 
 
 def abandoned(facts: Facts) -> bool:
     """Returns whether the creator died before it started a shim. A wrong guess is harmless: only one shim takes the pod."""
-    waiting = facts.shim is None and facts.exit is None and facts.mark is None and facts.order.boot == BOOT
+    waiting = facts.shim is None and facts.exit is None and facts.termination is None and facts.order.boot == BOOT
     return waiting and abs(time.time() - facts.order.created_at) > ABANDONED
 
 

@@ -121,24 +121,24 @@ class Shim:
         """Forwards SIGTERM to the child, once, and sets the deadline after which the shim kills all."""
         try:
             with open(self.path("terminating"), encoding="utf-8") as file:
-                mark = json.load(file)
+                termination = json.load(file)
         except (OSError, ValueError):
-            mark = {"at": time.time(), "grace": None}
-            self.mark(mark)
-        if mark["grace"] is not None:
-            left = min(max(mark["at"] + mark["grace"] - time.time(), 0.0), mark["grace"])
+            termination = {"at": time.time(), "grace": None}
+            self.store_termination(termination)
+        if termination["grace"] is not None:
+            left = min(max(termination["at"] + termination["grace"] - time.time(), 0.0), termination["grace"])
             until = time.monotonic() + left
             self.deadline = until if self.deadline is None else min(self.deadline, until)
         if self.child and self.code is None and not self.forwarded:
             self.forwarded = True
             os.kill(self.child, signal.SIGTERM)  # the child is not reaped yet, so the pid is still its own
 
-    def mark(self, mark: dict[str, object]) -> None:
-        """Marks a pod that ends for another reason, for example a shutdown of the machine: it gets no new work, but has no
-        deadline. Never replaces a mark of Holdfast."""
+    def store_termination(self, termination: dict[str, object]) -> None:
+        """Stores that the pod ends for another reason, for example a shutdown of the machine: it gets no new work, but has no
+        deadline. Never replaces what Holdfast stored."""
         draft = self.path(f".terminating.{os.getpid()}")
         try:
-            write(draft, mark)
+            write(draft, termination)
             os.link(draft, self.path("terminating"))
         except OSError:
             pass

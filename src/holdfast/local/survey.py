@@ -159,7 +159,7 @@ class Survey:
             code = end.exit_code
             if code is not None and stamp.stamp is not None and stamp.stamp.at <= end.at:
                 fence = stamp.stamp.fence
-        if end is not None and facts.mark is None and facts.result is None:
+        if end is not None and facts.termination is None and facts.result is None:
             trouble = end.error
             if trouble is None and order.agent and end.exit_code:
                 # Not a claim's exit code, because a crash of the agent does not show how the command ended.
@@ -176,7 +176,7 @@ class Survey:
             version=str(stamp.version),
             created_at=order.created_at,
             ready=phase == "running" and not order.agent,
-            terminating=facts.mark is not None,
+            terminating=facts.termination is not None,
             node=self._node,
             stamp=stamp.stamp,
             protected=stamp.protected,

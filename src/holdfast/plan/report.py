@@ -37,14 +37,14 @@ def plot(found: Sequence[Figures], target: Target) -> list[str]:
     measure, limit = next(iter(target.limits.items()))
     longest = max([limit, *(figures.wait(measure) for figures in found)]) or 1.0
     hours = max(figures.worker_hours for figures in found) or 1.0
-    mark = round(limit / longest * WAIT_WIDTH)
+    at = round(limit / longest * WAIT_WIDTH)
     title = f"{measure} wait, target {text(limit)} ┊"
     lines = [f"warm  {title:<{WAIT_WIDTH + 10}}worker-hours"]
     for figures in found:
         wait = figures.wait(measure)
         waiting = list(bar(wait / longest, WAIT_WIDTH).ljust(WAIT_WIDTH + 1))
-        if waiting[mark] == " ":
-            waiting[mark] = "┊"
+        if waiting[at] == " ":
+            waiting[at] = "┊"
         cost = bar(figures.worker_hours / hours, HOURS_WIDTH)
         lines.append(f"{figures.warm:>4}  {''.join(waiting)} {text(wait):<8}{cost} {figures.worker_hours:.1f}")
     return lines
