@@ -124,10 +124,10 @@ def test_guesses_do_not_push_out_valid_tokens(stage: Stage, monkeypatch: pytest.
     ids=["nul", "list", "object", "string", "array", "long", "bad name"],
 )
 def test_a_refused_secret_is_not_shown(stage: Stage, secrets: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    answer = stage.ask("POST", "/v1/claims", {"pool": "direct", "secrets": secrets})
+    answer = stage.ask("POST", "/v1/claims", {"pool": "agents", "secrets": secrets})
     refusal(answer, 413 if len(str(secrets)) > BIG else 422)
     assert HIDDEN.encode() not in answer.raw
-    with_key = stage.ask("POST", "/v1/claims", {"pool": "direct", "secrets": secrets, "retry": "lost"})
+    with_key = stage.ask("POST", "/v1/claims", {"pool": "agents", "secrets": secrets, "retry": "lost"})
     assert HIDDEN.encode() not in with_key.raw
     assert HIDDEN not in "".join(capfd.readouterr())
 

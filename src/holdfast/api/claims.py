@@ -53,6 +53,8 @@ def new_claim(context: Context, call: Call, asked: ClaimRequest, pool: Pool) -> 
         raise refused("command", f"pool {pool.name!r} runs the claim's own command, and none is given")
     if asked.command and (pool.spec.mode == "session" or pool.spec.worker.run):
         raise refused("command", f"pool {pool.name!r} defines what runs, so a claim cannot have a command")
+    if asked.secrets and not pool.spec.worker.agent:
+        raise refused("secrets", f"pool {pool.name!r} has no agent that could receive them")
     if asked.secrets and asked.retry:
         raise refused("secrets", "are erased at hand-over, so a retry could not have them; leave out retry or secrets")
     if asked.retry and pool.spec.mode == "session":
