@@ -8,7 +8,7 @@ VARIABLE = "HOLDFAST_CRASH_AT"
 POINTS = (
     "claim.stored",  # the batch is stored, no request has been answered
     "handover.protected",  # the pod is protected, the store does not know it
-    "handover.offered",  # the offer is stored, the agent has not been woken
+    "handover.offered",  # the offer is stored, no poll at this replica has been answered
     "handover.delivered",  # the delivery is stored, the assignment has not been sent
     "handover.acknowledged",  # the claim is active, the answer has not been sent
     "release.stored",  # the claim has ended, neither holder nor agent knows it

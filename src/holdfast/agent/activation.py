@@ -10,7 +10,7 @@ from .messages import Directive
 from .process import CannotStart, Group
 from .tasks import first_of, settle
 
-PROGRESS_SECONDS = 3.0  # a fifth of the 15 s after which the server gives the claim to another worker
+PROGRESS_SECONDS = 3.0  # a quarter of the 12 s after which the server gives the claim to another worker
 
 
 class HookFailed(Exception):

@@ -41,7 +41,8 @@ def pauses() -> Callable[[], float]:
 
 
 class Control:
-    """Calls `on_silence` at each failure with the seconds since no replica has answered. `on_silence` may raise to give up."""
+    """Calls `on_silence` at each failure, with the seconds since the first of the failures in a row. `on_silence` may raise to
+    give up."""
 
     def __init__(self, config: Config, on_silence: Callable[[float], None]) -> None:
         self._config = config

@@ -4,9 +4,10 @@ import asyncio
 
 from .messages import Assignment, Directive
 
-GRACE = "grace ran out"  # a hold ends for this reason, or because of the server's directive "end"
+GRACE = "grace ran out"  # a value of `Directive.do` that only the agent sets: the grace of its drain is over
 
-# The worker has received a tenant's data. A database that lost this commit would treat it as new, so it must not be reused.
+# The worker has received a tenant's data. A database that lost this commit would treat the worker as new, so the worker must not
+# be used again.
 NOT_OURS = "the worker received a claim that is no longer its own"
 
 

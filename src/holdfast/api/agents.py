@@ -31,8 +31,8 @@ from .context import Context
 from .problems import Problem, not_now, unavailable
 from .routes import AGENT, BOOTSTRAP, Call, Route, answer, empty
 
-# Seconds after which a poll reads the store even without a notification, because notifications can be lost. A hand-over is
-# given up after 9 s.
+# Seconds after which a poll reads the store even without a signal, because signals can be lost. It must be well below
+# DELIVER_STALL, after which `deadlines` gives the claim to another worker.
 LOOK_AGAIN = 3.0
 OUTPUT_LIMIT = 64 * 1024 * 1024
 REASON_LIMIT = 500
@@ -98,7 +98,7 @@ async def _forgotten(context: Context, worker: str) -> Pool | None:
 
 
 async def poll(context: Context, call: Call) -> Response:
-    """Answers as soon as the agent should do something else than it reports, or when the poll's time is over."""
+    """Answers when the agent should change what it does, or when the poll's time is over."""
     report, proven = _report(call), _proven(context, call.body)
     context.replica.heartbeats.add(report if proven else msgspec.structs.replace(report, claim=None, fence=None, tenant=None))
     mine = context.polls[report.worker] = object()  # an agent has one poll at a time, so an older poll is answered
@@ -248,7 +248,7 @@ async def _result_again(context: Context, call: Call, body: ResultReport) -> Res
 
 
 async def failed(context: Context, call: Call) -> Response:
-    """Retires a worker whose boot or reset failed."""
+    """Retires a worker that its agent gave up, because its boot or reset failed or its claim is no longer its own."""
     worker = await context.store.workers.get(call.agent.worker)
     if worker is None:
         raise UnknownWorker
@@ -277,5 +277,5 @@ ROUTES = [
          answers={200: Accepted}, errors=(409,)),
     Route("POST", "/v1/worker/refuse", "Report that activation failed", refuse, roles=AGENT, body=Refusal, answers={204: None}, errors=(409,)),
     Route("POST", "/v1/worker/result", "Report a job's result", result, roles=AGENT, body=ResultReport, answers={200: Accepted}, errors=(409,)),
-    Route("POST", "/v1/worker/failed", "Report that boot or reset failed", failed, roles=AGENT, body=Failure, answers={204: None}, errors=(409,)),
+    Route("POST", "/v1/worker/failed", "Report that the agent gives up its worker", failed, roles=AGENT, body=Failure, answers={204: None}, errors=(409,)),
 ]  # fmt: skip

@@ -105,7 +105,7 @@ def when(at: float | None) -> datetime | None:
 def view(context: Context, claim: Claim) -> ClaimView:
     active = claim.state == "active"
     was_active = claim.active_at is not None  # P1, P3: the worker is not shown to the holder before the claim is active
-    shows = active and claim.endpoint is not None and claim.fence is not None
+    usable = claim.fence if active and claim.endpoint is not None else None
     return ClaimView(
         id=claim.id,
         state=claim.state,
@@ -117,7 +117,7 @@ def view(context: Context, claim: Claim) -> ClaimView:
         key=claim.key,
         worker=claim.worker if was_active else None,
         endpoint=claim.endpoint if active else None,
-        credential=context.auth.credential(claim.id, claim.fence) if shows and claim.fence is not None else None,
+        credential=context.auth.credential(claim.id, usable) if usable is not None else None,
         fence=claim.fence if was_active else None,
         protected=claim.protected if was_active else None,
         outcome=claim.outcome,

@@ -21,7 +21,7 @@ from .signals import Signals, Waiter
 
 log = structlog.get_logger()
 
-BATCH = 128  # requests; in a larger batch, the first request loses more time than the last one gains
+BATCH = 128  # requests; larger batches delay the first request more than they help the last one
 UNKNOWN_TRIES = 3  # when it is unknown whether a batch was stored, the same batch is sent again, with the same ids
 LOOK_AGAIN = 3.0  # seconds after which a waiter reads without a signal, because signals may be lost
 YIELD_SECONDS = 0.5  # how long other work waits for hand-overs in progress
@@ -51,7 +51,7 @@ class ClaimPath:
         self._tasks: set[asyncio.Task[None]] = set()
         self._handing_over, self._none_in_progress = 0, asyncio.Event()
 
-    # 1. Submit: a request joins its pool's next batch.
+    # Submit: a request joins its pool's next batch.
 
     async def submit(self, pool: Pool, new: NewClaim, until: tuple[str, ...], seconds: float) -> tuple[Submitted, Claim | None]:
         """Stores a request and waits until its claim reaches one of the states `until`, at most so many seconds. Returns None for
@@ -73,7 +73,7 @@ class ClaimPath:
             self._requests[pool.id] = Batcher(partial(self._send_requests, pool.id), BATCH)
         return self._requests[pool.id]
 
-    # 2. Match: one statement stores the batch and pairs waiting claims with free workers.
+    # Match: one statement stores the batch and pairs waiting claims with free workers.
 
     def match_soon(self, pool: Pool) -> None:
         """Pairs the pool's waiting claims soon, because a worker became free or a claim came back to the queue."""
@@ -135,7 +135,7 @@ class ClaimPath:
         for pair in pairs:
             self._in_background(self.hand_over(pool, pair))
 
-    # 3. Protect, and 4. offer: the claim has a worker, but neither its holder nor the worker's agent knows it yet.
+    # Protect and offer: the claim has a worker, but neither its holder nor the worker's agent knows it yet.
 
     async def hand_over(self, pool: Pool, pair: Pair) -> None:
         """Protects the worker's pod, then offers the claim to the worker's agent. In a pool without an agent this makes the claim
@@ -144,7 +144,7 @@ class ClaimPath:
         try:
             await self._hand_over(pool, pair)
         except StoreUnavailable:
-            pass  # The claim stays assigned without progress, so the duty `deadlines` hands it over again within 5 s.
+            pass  # The claim stays assigned without progress, so the duty `deadlines` hands it over again after OFFER_STALL.
         finally:
             self._handing_over -= 1
             if not self._handing_over:
@@ -165,7 +165,7 @@ class ClaimPath:
             self._metrics.unprotected.labels(pool.name).inc()
         crash_point("handover.protected")
         claim = await self._offers.add(Offer(pair, ready.protected))
-        if claim is None:  # the claim ended meanwhile, or was assigned to another worker
+        if claim is None:  # the claim ended, was assigned to another worker, or was offered by another hand-over meanwhile
             await self._protection.remove(self._store, pair)
         else:
             if claim.state == "active":
@@ -195,7 +195,7 @@ class ClaimPath:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._none_in_progress.wait(), YIELD_SECONDS)
 
-    # 5. Acknowledge: the worker's agent has fetched the claim and prepared the worker for its tenant.
+    # Acknowledge: the worker's agent has fetched the claim and prepared the worker for its tenant.
 
     async def acknowledge(self, worker: str, fence: int, endpoint: str | None) -> Claim | None:
         """Makes the claim active and returns it. The agent may start the command only after this. Returns None if the claim no
@@ -213,7 +213,7 @@ class ClaimPath:
             self._metrics.claim_active(acknowledged.claim)
         self._signals.claims.changed(acknowledged.claim.id, row=acknowledged.claim)
 
-    # 6. Answer: the holder's request returns when its claim is active, or when the request's time is up.
+    # Answer: the holder's request returns when its claim is active, or when the request's time is up.
 
     async def wait(self, claim_id: str, until: tuple[str, ...], seconds: float) -> Claim | None:
         """Returns the claim once its state is one of `until` or the time is up, or None if there is no such claim."""
@@ -253,4 +253,4 @@ class ClaimPath:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a hand-over failed", exc_info=error)
+            log.error("background work of the claim path failed", exc_info=error)

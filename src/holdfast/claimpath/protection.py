@@ -94,8 +94,8 @@ class Protection:
         return _usable(pods.get(pair.worker))
 
     async def remove(self, store: Store, pair: Pair) -> None:
-        """Removes this claim's stamp and protection, if nothing was delivered and the worker is free again. If this fails, the
-        duty `converge` does it later."""
+        """Removes this claim's stamp and protection, if the worker is free again and its pod still has this stamp. If this fails,
+        the duty `converge` does it later."""
         with contextlib.suppress(ClusterUnavailable, TimeoutError):
             row = await store.workers.get(pair.worker)
             if row is None or row.state not in ("warm", "parked"):
@@ -119,7 +119,7 @@ class _NoTurn(Exception):
 
 
 def _judge(pod: Pod | Unusable | None) -> Protected | Unusable:
-    # `protected` comes from the cluster's answer, not from what was sent, because a webhook may remove the protection.
+    # After a write, `protected` is what the cluster answered, not what was sent, because a webhook may remove the protection.
     return pod if isinstance(pod, Unusable) else Protected(pod is not None and pod.protected)
 
 

@@ -79,7 +79,7 @@ class Topic:
 
 
 class Signals:
-    """The only way in which parts of a replica wake each other."""
+    """Wakes the waiters and the duties of this replica."""
 
     def __init__(self) -> None:
         self.claims = Topic()

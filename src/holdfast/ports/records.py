@@ -147,7 +147,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cluster reports about a worker's pod, to be shown with the worker."""
+    """What the cluster reports about a worker's pod. It is shown, and it decides whether the worker can be given out."""
 
     worker: str
     uid: str

@@ -146,7 +146,8 @@ class Workers(Protocol):
         """Returns the last reports of these agents, also of those whose workers have no row."""
 
     async def facts(self, facts: Sequence[Facts]) -> int:
-        """Stores what the cluster reports about pods, for display. Changes no state, and returns the number of changed rows."""
+        """Stores what the cluster reports about pods, and returns the number of changed rows. Changes no state, but a worker
+        whose pod is terminating or on a cordoned node is not given out."""
 
     async def report(self, report: AgentReport, *, fresh: bool = True) -> Directive:
         """Evaluates an agent's report and returns what the agent should do. A fresh report can make its worker warm, end its
@@ -239,7 +240,7 @@ class Store(Protocol):
         """Returns the time of the database's clock."""
 
     async def listen(self) -> "Notices":
-        """Opens a stream of other replicas' notices. They are hints: without them everything still works, a little later."""
+        """Opens a stream of notices of changes by replicas. They are hints: without them everything works, a little later."""
 
     async def metrics(self) -> dict[str, Any]:
         """Returns the figures for the metrics that come from the database, so that every replica shows the same."""

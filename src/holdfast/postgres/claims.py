@@ -13,7 +13,7 @@ _encode = msgspec.json.Encoder().encode
 
 MATCH = "SELECT * FROM @fn.match(p_pool => $1, p_new => $2::jsonb, p_limit => $3, p_acting => @acting)"
 
-# Stores that the worker receives the claim, before the claim is sent, because from then on it may hold this tenant's data.
+# Stores that the worker receives the claim, before the claim is sent, because from then on the worker may have this tenant's data.
 DELIVER = """
 WITH c AS (
     -- Only the first fetch counts as progress. Otherwise a worker that fetches again and again would never be due.
@@ -72,8 +72,8 @@ ENDED_BY = """
 SELECT id FROM holdfast.claim WHERE worker_id = $1 AND fence = $2 AND state = 'ended' AND how IN ('result', 'death')
 """
 
-# How claims are shown. A statement puts the claims into a CTE named `chosen`, adds these two CTEs, and selects from SHOWN. Heard
-# time becomes the database's clock again by adding `deaf`, the time that was not heard. The reason of a waiting claim is made
+# How claims are shown. A statement puts the claims into a CTE named `chosen`, adds these two CTEs, and selects from SHOWN. `deaf`
+# is the time in which no beat was stored; adding it turns heard time into the database's time. The reason of a waiting claim is made
 # when it is read, so that it is current. The sentence about a pool is made once for all of its claims.
 WHY_WAITING = """
 pool_sentence AS MATERIALIZED (

@@ -1,4 +1,4 @@
-"""Receive notifications of other replicas. They are only hints, because every waiter also reads again after a few seconds."""
+"""Receive notifications of what replicas changed. They are only hints, because every waiter also reads again after a few seconds."""
 
 import asyncio
 from collections import deque

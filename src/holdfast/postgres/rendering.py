@@ -51,6 +51,6 @@ def render(sql: str, functions: str) -> str:
 
 
 def asking(text: str, args: int) -> str:
-    """Replaces `@acting` in a statement with `args` arguments by a call that has the mark as one more argument."""
+    """Turns `@acting` into a call of `acting` with the mark. The mark is passed after the statement's own `args` arguments."""
     assert "@acting" in text, "a statement that gives out, spawns or ends something must contain @acting"
     return text.replace("@acting", f"@fn.acting(${args + 1})")

@@ -1,4 +1,5 @@
--- End claims and retire workers. Each is one guarded change with its event, and the brake is checked before it.
+-- End claims and retire workers. Each is one guarded change with its event. The brake is checked before the
+-- changes that it counts.
 
 -- Checks the brake (P7) and counts this ending. Returns NULL if the ending is allowed, otherwise 'braked'. It counts the endings
 -- by Holdfast's own decision in the last ten minutes. A tripped brake stays until a person releases it.
@@ -235,7 +236,8 @@ BEGIN
         RETURN 'stale';
     END IF;
     -- An agent that reports a claim which is not known to have ended is not free, whatever the worker's row shows. An unconfirmed
-    -- worker may be busy as well. Proof of death and an operator's command (which has no version) override this check.
+    -- worker may be busy as well. Proof of death overrides this check, and so do an operator's command and the report of an agent
+    -- that gave up its worker. The last two have no version.
     IF p_version IS NOT NULL AND NOT p_dead AND (
         NOT @confirmed(w)
         OR EXISTS (SELECT FROM holdfast.heartbeat u WHERE u.worker_id = p_worker AND u.claim_id IS NOT NULL

@@ -57,7 +57,7 @@ CREATE FUNCTION @fn.take_in(p_pool text, p_new jsonb) RETURNS void LANGUAGE sql 
              priority integer, lease float, max_duration float, deadline float, park_ttl float, retry text, secrets jsonb)
         LEFT JOIN holdfast.tenant t ON t.name = r.tenant
     ), tagged AS (
-        -- The tag comes after the tenant's served claims and after its claims that still wait. A claim that was cancelled or
+        -- A claim's tag is its place in the fair order (decision 0004). It comes after the tenant's served claims and after its claims that still wait. A claim that was cancelled or
         -- refused does not move it.
         SELECT a.*, greatest(coalesce(f.tag, 0), coalesce(v.tag, 0), coalesce((
                         SELECT c.tag + a.cost FROM holdfast.claim c WHERE c.pool_id = p_pool AND c.tenant = a.tenant

@@ -43,10 +43,12 @@ BEGIN
     END IF;
     IF p_claim IS NOT NULL THEN
         SELECT * INTO c FROM holdfast.claim WHERE id = p_claim;
+        -- The agent keeps its claim if its worker still has this fence, if the claim has no row (P7), or if the claim still has
+        -- this fence.
         IF (w.state = 'held' AND w.fence = p_fence) OR c.id IS NULL OR (c.state <> 'ended' AND c.fence = p_fence) THEN
             RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, NULL::text;
         ELSE
-            RETURN QUERY SELECT 'end', p_fence, CASE WHEN c.state = 'ended' THEN c.reason ELSE 'it was given to another' END,
+            RETURN QUERY SELECT 'end', p_fence, CASE WHEN c.state = 'ended' THEN c.reason ELSE 'the claim was assigned to another worker' END,
                                 w.state = 'parked' AND w.fence = p_fence, NULL::text;
         END IF;
         RETURN;
