@@ -47,7 +47,7 @@ async def add_held(store: PostgresStore, worker: str, claim: str, state: str = "
     its = {"id": claim, "worker_id": worker, "fence": 7, "state": state, "max_heard": HEARD} | claims
     await insert(store, "claim", **its)
     about = {"pool_id": claims.get("pool_id", "p-1"), "tenant": claims.get("tenant", "acme"), "fence": its["fence"]}
-    await insert(store, "worker", id=worker, state="held", claim_id=claim, **about)
+    await insert(store, "worker", id=worker, state="held", held_from="warm", claim_id=claim, **about)
 
 
 def _literal(value: object) -> str:

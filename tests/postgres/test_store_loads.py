@@ -93,7 +93,8 @@ async def test_a_list_holds_at_most_fifty_workers(store: PostgresStore, of: str)
     await store.db.rows(
         f"""INSERT INTO holdfast.worker (id, pool_id, state, revision, tenant, created_at, state_since, state_heard, parked_since,
                                          parked_heard, park_ttl)
-            SELECT 'w-' || n, 'p-1', '{state}', '{revision}', CASE WHEN '{state}' = 'parked' THEN 'acme' END, t, t, t, t, t, '-1 s'
+            SELECT 'w-' || n, 'p-1', '{state}', '{revision}', CASE WHEN '{state}' = 'parked' THEN 'acme' END, t, t, t, t, t,
+                   '-1 s'
             FROM generate_series(1, 52) AS n, holdfast.heard() AS t"""
     )
     assert len(getattr(await load_of(store, "p-1"), of)) == 50
@@ -174,7 +175,8 @@ async def _pool(store: PostgresStore, id_: str) -> Pool:
     ("pool", "claim", "worker", "demand"),
     [
         ("", "", "", True), ("state = 'draining'", "", "", False), ("", "pool_id = 'p-2'", "", False),
-        ("", "state = 'ended', outcome = 'lost'", "", False), ("", "", "pool_id = 'p-2'", False), ("", "", "ready = false", False),
+        ("", "state = 'ended', outcome = 'lost'", "", False), ("", "", "pool_id = 'p-2'", False),
+        ("", "", "ready = false", False),
         ("", "", "state = 'spawning'", False), ("", "", "state = 'parked', tenant = 'acme', parked_since = holdfast.now()", True),
     ],
 )  # fmt: skip
