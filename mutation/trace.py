@@ -10,6 +10,7 @@ from typing import Any
 
 from .targets import CALL, POSTGRES, Piece, calls
 
+WRITES = ("UPDATE holdfast.", "INSERT INTO holdfast.")
 HOLE = re.compile(r"@\w+|\{\w+\}")
 Record = Callable[[list[str]], dict[str, Any]]
 
@@ -78,13 +79,14 @@ class Trace:
                 for piece in reached[text]:
                     shapes.setdefault(piece, set()).update(f"{text[:40]} {kind}" for kind in kinds)
             # A test that writes rows by itself prepares a case that the product's own statements do not make.
-            prepared = {text for text in one["sent"] if not reached[text] and text.startswith("UPDATE holdfast.")}
+            prepared = {text for text in one["sent"] if not reached[text] and text.startswith(WRITES)}
+            product = sum(n for text, n in one["counts"].items() if reached[text])
             for piece, kinds_of in shapes.items():
                 kinds_of |= prepared
                 # Postgres does not count SQL functions that it inlines into their callers. For these, every possible caller
                 # counts.
                 if piece.file.suffix != ".sql":
-                    about = sum(n for text, n in one["counts"].items() if piece in reached[text]) / sum(one["counts"].values())
+                    about = sum(n for text, n in one["counts"].items() if piece in reached[text]) / product
                 elif piece.name in counted:
                     about = one["called"].get(piece.name, 0) / (sum(one["called"].values()) or 1)
                 else:

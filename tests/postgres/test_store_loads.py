@@ -60,6 +60,9 @@ async def test_each_worker_is_counted_once_by_its_state_and_listed_where_it_coul
     }.items():
         await insert(store, "worker", id=worker, **columns)
     await add_held(store, "h-1", "c-1")
+    # A parked worker that serves a claim keeps its TTL, in case it goes back unused.
+    parked_before = f"held_from = 'parked', parked_since = {ago(9)}, parked_heard = {heard_ago(9)}, park_ttl = '5 s'"
+    await store.db.rows(f"UPDATE holdfast.worker SET {parked_before} WHERE id = 'h-1'")
     await insert(store, "worker", id="z-1", pool_id="p-2", state_since=ago(9))
     await insert(store, "worker", id="z-2", pool_id="p-2", state="spawning", state_since=ago(9))
     await store.pools.delete("pool-of-p-4")
