@@ -26,7 +26,7 @@ RESULTS = CACHE / "sql.jsonl"
 SURVIVORS = Path(__file__).with_name("survivors.toml")
 # How long the tests of one mutant may take together when they are recorded, in seconds. Some functions are reached by hundreds of
 # tests. Tests that differ most come first. A bug that only other tests would find counts as survived.
-MOST_SECONDS = 25.0
+MOST_SECONDS = 30.0
 PATIENCE = 20.0  # seconds in addition to four times the normal duration of the tests; after that the mutant is judged as hanging
 
 

@@ -80,6 +80,10 @@ class Trace:
                     shapes.setdefault(piece, set()).update(f"{text[:40]} {kind}" for kind in kinds)
             # A test that writes rows by itself prepares a case that the product's own statements do not make.
             prepared = {text for text in one["sent"] if not reached[text] and text.startswith(WRITES)}
+            # A test that reads the tables by itself checks what a statement wrote, and not only its answer.
+            reads = (
+                3 if any(not reached[text] and text.startswith("SELECT") and "holdfast." in text for text in one["sent"]) else 1
+            )
             product = sum(n for text, n in one["counts"].items() if reached[text])
             for piece, kinds_of in shapes.items():
                 kinds_of |= prepared
@@ -92,7 +96,7 @@ class Trace:
                 else:
                     about = 1 / len(shapes)
                 if about:
-                    found[piece.file, piece.name].append(Reach(test, about / (0.2 + one["seconds"]), frozenset(kinds_of)))
+                    found[piece.file, piece.name].append(Reach(test, reads * about / (0.2 + one["seconds"]), frozenset(kinds_of)))
         return {key: _ordered(reaches) for key, reaches in found.items()}
 
     def _product(self) -> str:

@@ -168,7 +168,8 @@ async def test_tenants_are_shown_with_their_claims_whether_or_not_they_were_writ
     await add_held(store, "w-2", "c-2", "assigned", tenant="busy", fence=2)
     for claim, tenant in {"c-3": "busy", "c-4": "unknown", "c-5": "unknown", "c-6": "unknown"}.items():
         await insert(store, "claim", id=claim, tenant=tenant)
-    await insert(store, "claim", id="c-7", tenant="busy", state="ended", outcome="lost", ended_at=NOW)
+    for claim in ("c-7", "c-8", "c-9"):
+        await insert(store, "claim", id=claim, tenant="busy", state="ended", outcome="lost", ended_at=NOW)
     shown = {tenant.name: (tenant.live, tenant.waiting, tenant.spec) for tenant in await store.pools.tenants()}
     assert list(shown) == ["busy", "idle", "unknown"], "in the order of their names"
     assert shown == {

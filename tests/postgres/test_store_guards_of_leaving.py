@@ -161,6 +161,15 @@ async def test_a_beat_shows_a_term_that_was_renewed_in_the_future_as_expired(
     assert (scale.expired, scale.idle) == (expired, idle)
 
 
+async def test_giving_up_a_worker_that_was_confirmed_meanwhile_changes_nothing(store: PostgresStore) -> None:
+    await installed(store)
+    await insert(store, "worker", id="w-1", unconfirmed_since=NOW)
+    confirmed = "UPDATE holdfast.worker SET unconfirmed_since = NULL"
+    [outcome] = await queued(store, confirmed, store.recovery.give_up("w-1", "hopeless"))
+    assert outcome == Stale()
+    assert await state_of(store, "worker", "w-1") == "warm"
+
+
 async def test_giving_up_a_worker_that_took_another_claim_meanwhile_changes_nothing(store: PostgresStore) -> None:
     await installed(store)
     await add_held(store, "w-1", "c-1", "assigned")

@@ -44,7 +44,7 @@ async def test_the_queue_is_read_by_priority_then_tag_then_id(store: PostgresSto
     ]:  # fmt: skip
         await insert(store, "claim", id=claim, tenant=tenant, priority=priority, tag=tag)
     await insert(store, "claim", id="other", pool_id="p-2", tenant="a", priority=9)
-    await insert(store, "claim", id="ended", tenant="a", priority=9, state="ended", outcome="lost")
+    await insert(store, "claim", id="ended", tenant="y", priority=9, state="ended", outcome="lost")
     await insert(store, "claim", id="elsewhere", pool_id="p-2", tenant="only-there", priority=9)
     order = ["c-1", "c-3", "c-2", "c-5", "c-6", "c-7", "c-4", "c-8"]
     for limit in (1, 3, 4, 6, 8, 20):
@@ -101,6 +101,7 @@ async def test_a_parked_worker_whose_tenant_does_not_wait_here_takes_no_place_in
     await add_parked(store, "w-3", "acme", pool_id="p-2")
     await add_parked(store, "w-4", "acme")
     await insert(store, "claim", id="c-1")
+    await insert(store, "claim", id="c-7", pool_id="p-2", priority=9)
     assert await pairs(store, limit=1) == [("c-1", "w-4")]
 
 
@@ -153,6 +154,17 @@ async def test_a_batch_that_goes_on_behind_a_cap_keeps_to_its_limit(store: Postg
     for n, tenant in enumerate(["a", "a", "b", "b", "b"]):
         await insert(store, "claim", id=f"c-{n}", tenant=tenant, tag=n)
     assert [claim for claim, _ in await pairs(store, limit=2)] == ["c-0", "c-2"]
+
+
+async def test_a_tenant_below_its_cap_is_served_again_behind_one_that_is_at_it(store: PostgresStore) -> None:
+    await two_pools(store)
+    await make_tenant(store, "a", max_claims=1)
+    await make_tenant(store, "b", max_claims=9)
+    for n in range(5):
+        await insert(store, "worker", id=f"w-{n}")
+    for n, tenant in enumerate(["a", "b", "a", "b", "b", "b"]):
+        await insert(store, "claim", id=f"c-{n}", tenant=tenant, tag=n)
+    assert [claim for claim, _ in await pairs(store, limit=4)] == ["c-0", "c-1", "c-3", "c-4"]
 
 
 async def test_while_the_installation_stops_requests_are_stored_and_wait(store: PostgresStore) -> None:

@@ -96,6 +96,14 @@ async def test_a_recovery_locks_also_claims_that_it_does_not_change(store: Postg
     assert await locked_while_waiting_for(store, ("claim", "c-2"), begin, ("claim", "c-1"), ("claim", "c-0")) == ["c-1"]
 
 
+async def test_a_recovery_does_not_wait_for_workers_without_an_assignment(store: PostgresStore) -> None:
+    await four_rows(store, "assigned")
+    await insert(store, "worker", id="w-0")
+    async with another(store) as holder, holder.transaction():
+        await holder.execute(row_lock("worker", "w-0"))
+        assert await store.recovery.begin("restored", 0)
+
+
 @pytest.mark.parametrize("end", ["give up", "end"])
 async def test_a_claim_is_locked_before_its_worker(store: PostgresStore, end: str) -> None:
     await four_rows(store, "assigned")

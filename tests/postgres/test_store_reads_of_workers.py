@@ -118,7 +118,7 @@ async def test_a_worker_is_identified_by_its_pod_until_it_is_gone(store: Postgre
 async def test_workers_are_found_page_by_page_newest_first(store: PostgresStore) -> None:
     await store.pools.put("p-1", "linux", JOB, "api")
     await store.pools.put("p-2", "other", JOB, "api")
-    for n, seconds in enumerate([5, 4, 3, 3, 3]):  # three of them at the same time
+    for n, seconds in {2: 5, 4: 4, 0: 3, 1: 3, 3: 3}.items():  # three of them at the same time
         await insert(store, "worker", id=f"w-{n}", created_at=Sql(f"'2030-01-01 12:00+00'::timestamptz - interval '{seconds} s'"))
     await insert(store, "worker", id="v-1", pool_id="p-2", created_at=Sql("'2030-01-01 13:00+00'"), state="spawning")
     await insert(store, "worker", id="v-2", created_at=ago(9), state="gone")
@@ -127,12 +127,12 @@ async def test_workers_are_found_page_by_page_newest_first(store: PostgresStore)
         found, following = await store.workers.find(**({"pool": "linux", "state": None, "limit": 2, "cursor": cursor} | about))
         return [worker.id for worker in found], following
 
-    assert await page() == (["w-4", "w-3"], "w-3")
-    assert await page("w-3") == (["w-2", "w-1"], "w-1")
-    assert await page("w-1") == (["w-0"], None)
-    assert await page(limit=5) == (["w-4", "w-3", "w-2", "w-1", "w-0"], None)
+    assert await page() == (["w-3", "w-1"], "w-1")
+    assert await page("w-1") == (["w-0", "w-4"], "w-4")
+    assert await page("w-4") == (["w-2"], None)
+    assert await page(limit=5) == (["w-3", "w-1", "w-0", "w-4", "w-2"], None)
     assert await page(pool="other") == (["v-1"], None)
-    assert await page(pool=None, limit=9) == (["v-1", "w-4", "w-3", "w-2", "w-1", "w-0"], None)
+    assert await page(pool=None, limit=9) == (["v-1", "w-3", "w-1", "w-0", "w-4", "w-2"], None)
     assert await page(pool=None, state="gone") == (["v-2"], None)
     assert await page(pool=None, state="spawning") == (["v-1"], None)
     assert await page(pool="none") == ([], None)
