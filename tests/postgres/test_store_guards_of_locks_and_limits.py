@@ -11,7 +11,6 @@ from postgres.changes import Changes, add_worker, apart, pool_with_worker
 from postgres.store_locks import queued
 from postgres.store_steps import DIRECT, JOB, SESSION, active, agent_report, ask, end, make_tenant, match
 
-
 ABOUT = {"pool": "linux", "pool_id": "p-1", "revision": "r", "tenant": "acme"}
 
 

@@ -45,6 +45,15 @@ async def test_a_worker_that_was_parked_before_its_hand_over_has_served_its_own_
     assert await store.claims.state("c-1") == ("assigned" if do == "hold" else "waiting")
 
 
+async def test_a_report_of_an_earlier_claim_does_not_run_an_active_claim_again(store: PostgresStore) -> None:
+    await installed(store, JOB)
+    await add_held(store, "w-1", "c-1", retry="lost", delivered=True)
+    await store.db.rows("UPDATE holdfast.worker SET pod_uid = 'uid-w-1', delivered = true")
+    async with await Changes.of(store) as changes:
+        assert (await store.workers.report(agent_report("w-1", reset_fence=6))).do == "nothing"
+        assert await changes.seen() == {}, "the report is no proof that the claim's worker died (P8)"
+
+
 async def test_a_retiring_worker_without_a_reason_exits(store: PostgresStore) -> None:
     await installed(store, state="retiring")
     await store.pools.put("p-2", "other", JOB, "api")
@@ -66,7 +75,8 @@ async def test_a_report_of_an_agent_that_is_not_idle_changes_nothing_of_a_free_w
     [
         ({"state": "ended", "outcome": "lost", "reason": "why"}, ("end", "why")),
         ({"state": "assigned", "worker_id": "w-9", "fence": 8}, ("end", "it was given to another")),
-        ({"state": "waiting", "fence": 7}, ("nothing", "")), ({"state": "waiting", "fence": 6}, ("end", "it was given to another")),
+        ({"state": "waiting", "fence": 7}, ("nothing", "")),
+        ({"state": "waiting", "fence": 6}, ("end", "it was given to another")),
     ],
 )  # fmt: skip
 async def test_an_agent_ends_a_claim_whose_row_shows_that_it_is_over_for_this_worker(
