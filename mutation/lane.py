@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from .targets import JUDGES, MODULES, POSTGRES
+from .targets import JUDGES, MODULES, POSTGRES, words
 
 # A function has a row here once it was called, but its count stays 0 while the connection that called it is still open.
 CALLED = """
@@ -72,6 +72,7 @@ class Judge:
         self._counts: dict[str, int] = {}
         self._called: dict[str, int] = {}
         self._tracing = False
+        self._words = words(copy)
         self._failed = ""
 
     def pytest_runtestloop(self, session: Any) -> bool:
@@ -80,7 +81,7 @@ class Judge:
         while (request := self._receive()) is not None:
             kind, argument = request
             if kind == "trace":
-                answer = self._forked(partial(self._trace, [items[test] for test in argument]), 900)
+                answer = self._forked(partial(self._trace, [items[test] for test in argument]), 1800)
             else:
                 path, text, tests, seconds = argument
                 original = (self._copy / path).read_text()
@@ -180,7 +181,7 @@ class Judge:
             except Exception as error:
                 self._sent.setdefault(text, set()).add(type(error).__name__)
                 raise
-            self._sent.setdefault(text, set()).add(_shape(args, found))
+            self._sent.setdefault(text, set()).add(_shape(args, found, self._words))
             self._counts[text] = self._counts.get(text, 0) + 1
             return found
 
@@ -194,12 +195,14 @@ class Judge:
         asyncpg.PostgresError.new = new
 
 
-def _shape(args: tuple[object, ...], found: list[Any]) -> str:
-    """Returns the kind of a call: which arguments were absent or flags, how many rows came back, and the first word."""
+def _shape(args: tuple[object, ...], found: list[Any], words: set[str]) -> str:
+    """Returns the kind of a call: which arguments were absent, flags or words of the SQL, how many rows came back, and the first
+    word."""
     flags = "".join(_flag(arg) for arg in args)
-    words = sorted({str(value) for row in found[:3] for value in row if value is None or isinstance(value, bool)})
+    named = sorted(arg for arg in args if isinstance(arg, str) and arg in words)
+    values = sorted({str(value) for row in found[:3] for value in row if value is None or isinstance(value, bool)})
     first = found[0][0] if found and isinstance(found[0][0], str) and "-" not in found[0][0] else ""
-    return f"{flags} {min(len(found), 2)} {words} {first}"
+    return f"{flags} {named} {min(len(found), 2)} {values} {first}"
 
 
 def _flag(arg: object) -> str:

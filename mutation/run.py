@@ -24,9 +24,9 @@ ROOT = Path(__file__).parent.parent
 CACHE = ROOT / ".mutation"
 RESULTS = CACHE / "sql.jsonl"
 SURVIVORS = Path(__file__).with_name("survivors.toml")
-# The most tests per mutant, because every test reaches some of the functions. Tests that differ most come first. A bug that only
-# other tests would find counts as survived.
-MOST_TESTS = 40
+# How long the tests of one mutant may take together when they are recorded, in seconds. Some functions are reached by hundreds of
+# tests. Tests that differ most come first. A bug that only other tests would find counts as survived.
+MOST_SECONDS = 30.0
 PATIENCE = 20.0  # seconds in addition to four times the normal duration of the tests; after that the mutant is judged as hanging
 
 
@@ -82,7 +82,9 @@ def judge(chosen: list[Mutation], lanes: int, keep: bool) -> Iterator[dict[str, 
         while queue or asked:
             while queue and (free := crew.free(asked)):
                 one = queue.pop()
-                tests = sorted(reaching[one.file, one.name], key=lambda test: -kills[one.name, test])[:MOST_TESTS]
+                tests = crew.trace.within(
+                    MOST_SECONDS, sorted(reaching[one.file, one.name], key=lambda test: -kills[one.name, test])
+                )
                 limit = PATIENCE + 4 * sum(crew.trace.seconds(test) for test in tests)
                 free.send(("judge", (str(one.file), apply(one, (ROOT / one.file).read_text()), tests, limit)))
                 asked[free] = one

@@ -77,8 +77,11 @@ def apply(mutation: Mutation, text: str) -> str:
 
 
 def drop_terms(tokens: list[Token], piece: Piece, text: str) -> Iterator[Edit]:
+    items = list(set_items(tokens))
     for start, end in terms(tokens):
-        yield "drop-term", start, end, ""
+        # The first term of `SET a = b OR c` begins after the equals sign.
+        begin = max([start, *(item.value for item in items if start < item.equals < end <= item.end)])
+        yield "drop-term", begin, end, ""
     for start, end in wheres(tokens):
         yield "drop-where", start, end, " true "
 

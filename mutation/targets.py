@@ -8,14 +8,15 @@ from pathlib import Path
 
 POSTGRES = Path("src/holdfast/postgres")
 FUNCTIONS = POSTGRES / "functions"
-MODULES = ("pools", "claims", "workers", "fleet", "history", "access")  # `workers` reads a constant of `pools`
+MODULES = ("pools", "claims", "workers", "fleet", "history", "access", "recovery")  # `workers` reads a constant of `pools`
 
 # The tests that judge a mutant. Those of them that never reach the store are left out by the recorded run.
 JUDGES = ("tests/postgres", "tests/duties", "tests/running", "tests/claimpath", "tests/recovery", "tests/model/test_tenants.py")
 
 HEAD = re.compile(r"^CREATE FUNCTION @fn\.(\w+)", re.MULTILINE)
 CALL = re.compile(r"@fn\.(\w+)")
-SQL_STARTS = re.compile(r"\s*(WITH|SELECT|INSERT|UPDATE|DELETE|,|[a-z]+\.)")
+SQL_STARTS = re.compile(r"\s*(WITH|SELECT|INSERT|UPDATE|DELETE|,|[a-z]+\.|[a-z_]+ AS MATERIALIZED)")
+WORD = re.compile(r"'([a-z][a-z_]*)'")
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,11 @@ def _statements(file: Path, text: str) -> Iterator[Piece]:
                 found = piece(each, literal)
                 if found is not None:
                     yield found
+
+
+def words(root: Path) -> set[str]:
+    """Returns the words that the SQL compares or stores, such as 'expired'. Calls with other words take other branches."""
+    return {word for piece in pieces(root) for word in WORD.findall((root / piece.file).read_text()[piece.start : piece.end])}
 
 
 def calls(root: Path) -> dict[str, set[str]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from .targets import CALL, POSTGRES, Piece, calls
 
+WRITES = ("UPDATE holdfast.", "INSERT INTO holdfast.")
 HOLE = re.compile(r"@\w+|\{\w+\}")
 Record = Callable[[list[str]], dict[str, Any]]
 
@@ -49,6 +50,15 @@ class Trace:
     def seconds(self, test: str) -> float:
         return float(self._tests[test]["seconds"])
 
+    def within(self, seconds: float, tests: Iterable[str]) -> list[str]:
+        """Returns the first tests that take at most so long together, leaving out tests that take too long."""
+        chosen, left = [], seconds
+        for test in tests:
+            if self.seconds(test) <= left:
+                chosen.append(test)
+                left -= self.seconds(test)
+        return chosen
+
     def reaching(self, pieces: list[Piece], tests: Iterable[str]) -> dict[tuple[Path, str], list[str]]:
         """Returns the tests that reach each piece. First come tests that are mainly about it, quick, and unlike earlier ones."""
         texts = {piece: (self._root / piece.file).read_text()[piece.start : piece.end] for piece in pieces}
@@ -68,17 +78,25 @@ class Trace:
                     }  # fmt: skip
                 for piece in reached[text]:
                     shapes.setdefault(piece, set()).update(f"{text[:40]} {kind}" for kind in kinds)
+            # A test that writes rows by itself prepares a case that the product's own statements do not make.
+            prepared = {text for text in one["sent"] if not reached[text] and text.startswith(WRITES)}
+            # A test that reads the tables by itself checks what a statement wrote, and not only its answer.
+            reads = (
+                3 if any(not reached[text] and text.startswith("SELECT") and "holdfast." in text for text in one["sent"]) else 1
+            )
+            product = sum(n for text, n in one["counts"].items() if reached[text])
             for piece, kinds_of in shapes.items():
+                kinds_of |= prepared
                 # Postgres does not count SQL functions that it inlines into their callers. For these, every possible caller
                 # counts.
                 if piece.file.suffix != ".sql":
-                    about = sum(n for text, n in one["counts"].items() if piece in reached[text]) / sum(one["counts"].values())
+                    about = sum(n for text, n in one["counts"].items() if piece in reached[text]) / product
                 elif piece.name in counted:
                     about = one["called"].get(piece.name, 0) / (sum(one["called"].values()) or 1)
                 else:
                     about = 1 / len(shapes)
                 if about:
-                    found[piece.file, piece.name].append(Reach(test, about / (0.2 + one["seconds"]), frozenset(kinds_of)))
+                    found[piece.file, piece.name].append(Reach(test, reads * about / (0.2 + one["seconds"]), frozenset(kinds_of)))
         return {key: _ordered(reaches) for key, reaches in found.items()}
 
     def _product(self) -> str:

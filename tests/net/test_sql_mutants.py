@@ -26,6 +26,7 @@ def mutants(text: str, plpgsql: bool = True) -> dict[str, set[str]]:
     [
         ("WHERE a AND b", "drop-term", {"WHERE b", "WHERE a"}),
         ("WHERE (a OR b AND c)", "drop-term", {"WHERE ( b AND c)", "WHERE (a )", "WHERE (a OR c)", "WHERE (a OR b )"}),
+        ("UPDATE t SET a = b OR c, d = 1;", "drop-term", {"UPDATE t SET a = c, d = 1;", "UPDATE t SET a = b , d = 1;"}),
         ("WHERE x = 1 LIMIT 3", "drop-where", {"WHERE true LIMIT 3"}),
         ("IF a IS NULL THEN RETURN; END IF;", "never", {"IF false AND (a IS NULL) THEN RETURN; END IF;"}),
         ("SELECT CASE WHEN a THEN 'x' END", "never", {"SELECT CASE WHEN false AND (a) THEN 'x' END"}),

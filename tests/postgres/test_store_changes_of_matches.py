@@ -190,3 +190,46 @@ async def test_a_cap_counts_live_claims_of_its_tenant_only(store: PostgresStore,
     asked = [ask("acme", id="c-3"), ask("acme", id="c-4"), ask("acme", id="c-5"), ask("behind", id="c-6")]
     served = [pair.claim for pair in await match(store, pool, *asked)]
     assert sorted(served) == [*["c-3", "c-4", "c-5"][: 3 if cap is None else cap], "c-6"]
+
+
+async def test_an_assignment_forgets_what_the_last_one_left_behind(store: PostgresStore) -> None:
+    await apart(store)
+    await store.pools.put("p-1", "linux", JOB, "api")
+    await store.db.rows(
+        """INSERT INTO holdfast.claim (id, pool_id, tenant, request_hash, request, state, tag, max_duration, created_at,
+               deadline_heard, reason, offered, delivered, protected, attempts, fence)
+           VALUES ('c-1', 'p-1', 'acme', 'h', '{}', 'waiting', 0, '1 h', holdfast.now(), holdfast.heard(), 'its worker died',
+               true, true, true, 1, 7)"""
+    )
+    await store.db.rows(
+        """INSERT INTO holdfast.worker (id, pool_id, state, revision, ready, delivered, created_at, state_since, state_heard)
+           VALUES ('w-1', 'p-1', 'warm', 'r', true, true, holdfast.now(), holdfast.now() - interval '9 s',
+               holdfast.heard() - interval '9 s')"""
+    )
+    async with await Changes.of(store) as changes:
+        [pair] = await match(store, (await store.pools.all())[0])
+        found = await changes.seen()
+        assert found["claim c-1"] == {
+            "state": "assigned", "worker_id": "w-1", "fence": pair.fence, "attempts": 2, "reason": "", "offered": False,
+            "delivered": False, "protected": None, "assigned_at": 100.0, "progress_heard": 0.0,
+        }  # fmt: skip
+        assert found["worker w-1"] == {
+            "state": "held", "version": 2, "held_from": "warm", "claim_id": "c-1", "tenant": "acme", "fence": pair.fence,
+            "delivered": False, "state_since": 100.0, "state_heard": 0.0,
+        }  # fmt: skip
+
+
+async def test_a_charge_never_moves_a_share_back(store: PostgresStore) -> None:
+    await apart(store)
+    pool = await pool_with_worker(store, DIRECT)
+    await store.db.rows(f"INSERT INTO holdfast.fair VALUES ('p-1', 0, 'acme', {9 * TURN}), ('p-1', 0, '', {9 * TURN})")
+    await store.db.rows(
+        """INSERT INTO holdfast.claim (id, pool_id, tenant, request_hash, request, state, tag, max_duration, created_at,
+               deadline_heard)
+           SELECT id, 'p-1', 'acme', 'h', '{}', 'waiting', tag, '1 h', holdfast.now(), holdfast.heard()
+           FROM (VALUES ('c-1', 0), ('c-2', 50000000)) AS c(id, tag)"""
+    )
+    async with await Changes.of(store) as changes:
+        assert [pair.claim for pair in await match(store, pool)] == ["c-1"]
+        found = await changes.seen()
+        assert not [row for row in found if row.startswith("fair")], "c-1 was served late, and c-2 was not served"

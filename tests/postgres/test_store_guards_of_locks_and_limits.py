@@ -11,6 +11,8 @@ from postgres.changes import Changes, add_worker, apart, pool_with_worker
 from postgres.store_locks import queued
 from postgres.store_steps import DIRECT, JOB, SESSION, active, agent_report, ask, end, make_tenant, match
 
+ABOUT = {"pool": "linux", "pool_id": "p-1", "revision": "r", "tenant": "acme"}
+
 
 def lock(name: str) -> str:
     return f"SELECT pg_advisory_xact_lock(hashtextextended('holdfast.{name}', 0))"
@@ -27,7 +29,9 @@ async def parked(store: PostgresStore, worker: str, tenant: str) -> None:
     await store.workers.report(agent_report(worker, reset_fence=pair.fence))
 
 
-@pytest.mark.parametrize("change", ["match", "spawn", "condemn one too many", "put", "begin recovery", "prune"])
+@pytest.mark.parametrize(
+    "change", ["match", "spawn", "condemn one too many", "put", "begin recovery", "end recovery", "adopt", "prune", "releases"]
+)
 async def test_a_change_waits_for_another_change_under_the_same_lock(store: PostgresStore, change: str) -> None:
     await pool_with_worker(store, JOB)
     call, name = {
@@ -36,9 +40,13 @@ async def test_a_change_waits_for_another_change_under_the_same_lock(store: Post
         "condemn one too many": (lambda: store.workers.condemn("w-1", None, "x", counted=False, floor=0), "pool.p-1"),
         "put": (lambda: store.pools.put("p-2", "linux", SESSION, "api"), "name.linux"),
         "begin recovery": (lambda: store.recovery.begin("restored", 0), "recovery"),
+        "end recovery": (store.recovery.end, "recovery"),
+        "adopt": (lambda: store.recovery.adopt(Adoption(worker="w-1", claim="c-1", fence=7, uid="u", **ABOUT)), "recovery"),
         "prune": (lambda: store.history.prune(7), "partitions"),
+        "releases": (lambda: store.history.prune(7), ""),
     }[change]
-    [answer] = await queued(store, lock(name), call())  # fails if the call does not wait
+    statement = lock(name) if name else "SELECT pg_advisory_xact_lock(7413000001)"  # the lock of migrate.py
+    [answer] = await queued(store, statement, call())  # fails if the call does not wait
     assert not isinstance(answer, BaseException), answer
 
 
@@ -138,6 +146,7 @@ async def test_functions_of_a_release_that_no_replica_runs_are_dropped_and_count
            VALUES ('r-1', 1, 'h', 'u', '1', 'holdfast_00000002', holdfast.now(), holdfast.now() - interval '23 h'),
                   ('r-2', 1, 'h', 'u', '1', 'holdfast_00000001', holdfast.now(), holdfast.now() - interval '25 h')"""
     )
-    assert (await store.history.prune(7))["releases"] == 1
+    # Called alone, because pruning removes old replicas before it looks for old releases.
+    assert await store.db.value("SELECT @fn.drop_old_releases($1)", store.db.functions) == 1
     left = await store.db.rows("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'holdfast\\_%' ORDER BY 1")
     assert {row[0] for row in left} == {"holdfast_00000002", "holdfast_not_ours", store.db.functions}

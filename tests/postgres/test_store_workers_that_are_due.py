@@ -7,6 +7,7 @@ import pytest
 from holdfast.postgres.store import PostgresStore
 from holdfast.running.looks import due_workers
 from postgres.changes import apart, pool_with_worker
+from postgres.store_rows import add_held, heard_ago, insert
 from postgres.store_steps import BARE, JOB, active, agent_report, ask
 
 SINCE = "holdfast.heard() - interval "
@@ -67,6 +68,18 @@ async def test_protection_may_stay_on_a_free_worker_where_it_is_always_there(sto
     await store.db.rows("UPDATE holdfast.pool SET spec = jsonb_set(spec, '{protection,mode}', '\"always\"')")
     await store.db.rows("UPDATE holdfast.worker SET protected = true")
     assert await due_workers(store) == []
+
+
+async def test_retiring_workers_come_after_others_and_silent_busy_ones_last(store: PostgresStore) -> None:
+    await apart(store)
+    await store.pools.put("p-1", "linux", JOB, "api")
+    await add_held(store, "w-busy", "c-1")
+    await store.db.rows(f"UPDATE holdfast.worker SET protected = true, state_heard = {SINCE} '5 h'")
+    await insert(store, "worker", id="w-retiring", state="retiring", state_heard=heard_ago(4 * 3600))
+    for n in (1, 2):
+        await insert(store, "worker", id=f"w-{n}", state_heard=heard_ago(n * 3600))
+    await add_held(store, "w-unprotected", "c-2", fence=8)
+    assert await due_workers(store) == ["w-2", "w-1", "w-unprotected", "w-retiring", "w-busy"]
 
 
 async def test_a_worker_that_reported_lately_is_not_silent_however_old_it_is(store: PostgresStore) -> None:

@@ -176,7 +176,7 @@ END = f"""
 WITH result AS MATERIALIZED (
     SELECT * FROM @fn.end_claim(p_claim => $1, p_fence => $2, p_tenant => $3, p_states => $4, p_outcome => $5, p_how => $6,
                                 p_reason => $7, p_exit => $8, p_acting => @acting)
-), chosen AS MATERIALIZED (SELECT (r.o_claim).* FROM result r WHERE r.o_what = 'done'), {WHY_WAITING}
+), chosen AS MATERIALIZED (SELECT (r.o_claim).* FROM result r), {WHY_WAITING}
 SELECT result.o_what, shown.* FROM result LEFT JOIN ({SHOWN}) shown ON true
 """
 STATE = "SELECT state FROM holdfast.claim WHERE id = $1"

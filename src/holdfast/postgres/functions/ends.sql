@@ -90,7 +90,6 @@ BEGIN
     v_to := @fn.onward(w => w, c => c, p_outcome => p_outcome, p_keep => p_keep);
     UPDATE holdfast.worker SET
         state = v_to, version = version + 1, claim_id = NULL, held_from = NULL, state_since = t, state_heard = h,
-        delivered = CASE WHEN v_to = 'warm' THEN false ELSE delivered END,
         tenant = CASE WHEN v_to = 'warm' THEN NULL ELSE tenant END,
         -- A parked worker becomes free when its agent reports that the reset is done.
         ready = CASE WHEN v_to = 'parked' AND w.delivered THEN false ELSE ready END,
@@ -146,10 +145,8 @@ BEGIN
     UPDATE holdfast.claim SET state = 'ended', outcome = p_outcome, how = p_how, reason = p_reason, exit_code = p_exit,
         ended_at = t WHERE id = p_claim RETURNING * INTO v_ended;
     DELETE FROM holdfast.claim_secret WHERE claim_id = p_claim;
-    IF c.worker_id IS NOT NULL AND c.state IN @claim.live THEN
-        v_also := @fn.leave(c => c, p_outcome => p_outcome, p_keep => p_how <> 'death',
-                            p_reason => format('its claim ended: %s', p_outcome));
-    END IF;
+    v_also := @fn.leave(c => c, p_outcome => p_outcome, p_keep => p_how <> 'death',
+                        p_reason => format('its claim ended: %s', p_outcome));
     INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant, reason, data)
     VALUES (t, 'claim.ended', v_also, c.pool_id, c.worker_id, c.id, c.tenant, p_reason,
             jsonb_build_object('outcome', p_outcome, 'how', p_how, 'exit_code', p_exit, 'from', c.state));
@@ -174,7 +171,7 @@ DECLARE
 BEGIN
     SELECT * INTO c FROM holdfast.claim WHERE id = p_claim AND fence = p_fence AND (state IN @claim.requeue
         OR (state IN @claim.retry AND p_dead AND ((p_untouched AND NOT secret) OR (retry = 'lost' AND losses < @MAX_LOST_RETRIES)))) FOR UPDATE;
-    IF NOT FOUND OR (p_idle IS NOT NULL AND c.progress_heard > holdfast.heard() - make_interval(secs => p_idle)) THEN
+    IF NOT FOUND OR c.progress_heard > holdfast.heard() - make_interval(secs => p_idle) THEN
         RETURN 'stale';
     END IF;
     -- An unconfirmed worker may have acknowledged in one of the lost commits, so a stalled hand-over proves nothing.

@@ -90,9 +90,6 @@ BEGIN
     INTO v_present, v_coming, v_starting FROM holdfast.worker w WHERE w.pool_id = p_pool AND w.state <> 'gone';
     v_count := least(cardinality(p_ids), (p.spec ->> 'max')::integer - v_present, p_free_target - v_coming,
                      p_limit_starting - v_starting);
-    IF v_count <= 0 THEN
-        RETURN;
-    END IF;
     RETURN QUERY
     WITH made AS (
         INSERT INTO holdfast.worker (id, pool_id, state, revision, epoch, created_at, state_since, state_heard)

@@ -59,9 +59,9 @@ CREATE FUNCTION @fn.take_in(p_pool text, p_new jsonb) RETURNS void LANGUAGE sql 
     ), tagged AS (
         -- A claim's tag is its place in the fair order (decision 0004). It comes after the tenant's served claims and after its claims that still wait. A claim that was cancelled or
         -- refused does not move it.
-        SELECT a.*, greatest(coalesce(f.tag, 0), coalesce(v.tag, 0), coalesce((
+        SELECT a.*, greatest(0, f.tag, v.tag, (
                         SELECT c.tag + a.cost FROM holdfast.claim c WHERE c.pool_id = p_pool AND c.tenant = a.tenant
-                        AND c.priority = a.granted AND c.state = 'waiting' ORDER BY c.tag DESC LIMIT 1), 0))
+                        AND c.priority = a.granted AND c.state = 'waiting' ORDER BY c.tag DESC LIMIT 1))
                     + (row_number() OVER (PARTITION BY a.tenant, a.granted ORDER BY a.ord) - 1) * a.cost AS tag
         FROM asked a
         LEFT JOIN holdfast.fair f ON f.pool_id = p_pool AND f.priority = a.granted AND f.tenant = a.tenant
@@ -165,7 +165,7 @@ BEGIN
                 SELECT id, request_hash FROM holdfast.claim WHERE id = n.id
                 UNION ALL
                 SELECT id, request_hash FROM holdfast.claim
-                WHERE n.key IS NOT NULL AND key_live AND tenant = n.tenant AND key = n.key AND id <> n.id
+                WHERE key_live AND tenant = n.tenant AND key = n.key AND id <> n.id
             ) AS c;
     END IF;
     IF NOT p_acting OR EXISTS (SELECT FROM holdfast.installation WHERE stopping) THEN
@@ -201,7 +201,6 @@ BEGIN
 
     -- Then warm workers are given out in the fair order, workers of the newest revision first.
     LOOP
-        EXIT WHEN v_left <= 0;
         -- The queue is read once per batch, so that the claims that are checked below are exactly those that are assigned.
         SELECT array_agg(s.o_id), array_agg(s.o_tenant) INTO v_ids, v_tenants FROM @fn.first_waiting(p_pool, v_full, v_left) s;
         EXIT WHEN v_ids IS NULL;
@@ -244,6 +243,5 @@ BEGIN
         END IF;
         -- Repeat only if claims of tenants at their cap were in front, because claims of other tenants may wait behind them.
         EXIT WHEN v_claims IS NOT NULL AND cardinality(v_claims) = v_slice;
-        EXIT WHEN cardinality(v_full) = 0;
     END LOOP;
 END $$;

@@ -25,7 +25,7 @@ BEGIN
     IF NOT EXISTS (SELECT FROM holdfast.installation WHERE recovering_since IS NULL OR epoch <= p_epoch) THEN
         -- Several replicas may notice the same loss. The mark is raised to the highest that one of them saw, because otherwise
         -- that replica would take it for another loss after this recovery.
-        UPDATE holdfast.hearing SET mark = p_mark WHERE mark < p_mark;
+        UPDATE holdfast.hearing SET mark = greatest(mark, p_mark);
         RETURN false;
     END IF;
     t := holdfast.now();
@@ -146,7 +146,7 @@ BEGIN
         RETURN 'stale';
     END IF;
     -- The worker's row shows another claim. The row is older than what the pod shows, so that claim has left this worker.
-    IF w.claim_id IS NOT NULL AND w.claim_id <> p_claim THEN
+    IF w.claim_id <> p_claim THEN
         SELECT * INTO other FROM holdfast.claim WHERE id = w.claim_id FOR UPDATE;
         IF other.state IN @claim.requeue THEN
             UPDATE holdfast.claim SET state = 'waiting', worker_id = NULL, offered = false, delivered = false, protected = NULL,
@@ -154,7 +154,7 @@ BEGIN
             WHERE id = other.id;
             INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
             VALUES (t, 'claim.requeued', other.pool_id, p_worker, other.id, other.tenant, 'its worker was found to hold another claim');
-        ELSIF other.state IN @claim.end THEN
+        ELSIF other.state IN @claim.live THEN
             -- Its worker took a later assignment, so this claim had ended in one of the ways of P2. Which way it was is lost.
             UPDATE holdfast.claim SET state = 'ended', outcome = 'lost', how = 'forgotten', ended_at = t,
                 reason = 'its end was in commits that the database lost' WHERE id = other.id;
@@ -250,8 +250,7 @@ BEGIN
         ((p.spec #>> '{worker,agent}')::boolean AND w.state IN @worker.started AND NOT EXISTS (
             SELECT FROM holdfast.heartbeat u WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard))
         OR (NOT (p.spec #>> '{worker,agent}')::boolean AND p.spec #>> '{protection,mode}' <> 'claim' AND w.state = 'warm'));
-    PERFORM @fn.retire_spent(w.id) FROM holdfast.worker w JOIN holdfast.heartbeat u ON u.worker_id = w.id
-    WHERE w.state IN @worker.disown AND u.reset_fence IS NOT NULL;
+    PERFORM @fn.retire_spent(u.worker_id) FROM holdfast.heartbeat u WHERE u.reset_fence IS NOT NULL;
     INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'recovery.ended', 'pods and agents have been compared');
     RETURN 'done';
 END $$;

@@ -61,8 +61,8 @@ BEGIN
     END IF;
     IF w.state = 'held' THEN
         SELECT * INTO c FROM holdfast.claim WHERE id = w.claim_id;
-        IF p_reset_fence IS NOT NULL AND w.held_from = 'warm' AND c.state = 'assigned' THEN
-            -- The worker has served another claim before, which is known only now. Its assignment has not started, so the claim
+        IF p_reset_fence IS NOT NULL AND w.held_from = 'warm' THEN
+            -- The worker has served another claim before, which is known only now. If its assignment has not started, the claim
             -- gets another worker.
             PERFORM @fn.requeue(p_claim => c.id, p_fence => c.fence, p_keep_worker => false, p_suspect => false, p_dead => false,
                                 p_untouched => false, p_idle => NULL,
