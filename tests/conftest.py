@@ -60,6 +60,8 @@ def shared_postgres() -> Iterator[EmbeddedPostgres]:
 @pytest.fixture(scope="session")
 def template(shared_postgres: EmbeddedPostgres) -> str:
     """Returns the name of a migrated database, from which the databases of tests are copied."""
+    if made := os.environ.get("HOLDFAST_TEST_TEMPLATE"):  # a database of the server that keeps running
+        return made
 
     async def make() -> None:
         await _admin(shared_postgres.dsn, "CREATE DATABASE migrated")
