@@ -61,7 +61,7 @@ class ClaimPath:
             submitted = await self._batcher(pool).add(new)
             if submitted.what in ("closed", "other"):
                 return submitted, None
-            if submitted.claim == new.id and seconds > 0:
+            if submitted.claim == new.id:
                 return submitted, await self._until(waiter, new.id, until, seconds, look=False)
         return submitted, await self.wait(submitted.claim, until, seconds)
 
@@ -234,9 +234,9 @@ class ClaimPath:
             over = end <= loop.time() or self._signals.stopping.is_set()
             # A waiter that reads without a signal reads only the state, which costs very little.
             if over or changed or (look and await self._store.claims.state(claim_id) in (*until, None)):
-                found = await self._store.claims.get([claim_id])
-                if over or not found or found[0].state in until:
-                    return found[0] if found else None
+                claim = next(iter(await self._store.claims.get([claim_id])), None)
+                if over or claim is None or claim.state in until:
+                    return claim
             await waiter.wait(min(end - loop.time(), LOOK_AGAIN))
             look = waiter.row is None
 
