@@ -29,9 +29,9 @@ HAND_OVERS = tuple(f"tests/postgres/test_store_{about}.py" for about in ("rush",
 # A file is judged by the first line that names it or one of its folders.
 TARGETS = (
     Target("src/holdfast/duties/cases.py", (*PLANS, *CASES, "tests/duties/test_converge_on_store.py")),
-    Target("src/holdfast/recovery/marks.py", (*PLANS, "tests/recovery/test_marks.py")),
+    Target("src/holdfast/recovery/marks.py", ("tests/recovery/test_marks_in_time.py", "tests/recovery/test_marks.py")),
     Target("src/holdfast/recovery/actions.py", (*VALUES, *CASES, "tests/recovery/test_marks.py")),
-    Target("src/holdfast/recovery", (*PLANS, "tests/recovery/test_compare.py", *CASES, "tests/recovery/test_marks.py")),
+    Target("src/holdfast/recovery", (*PLANS, "tests/recovery/test_compare*.py", *CASES, "tests/recovery/test_marks.py")),
     Target("src/holdfast/claimpath/batcher.py", ("tests/claimpath/test_batcher.py", "tests/claimpath/test_submit.py")),
     Target("src/holdfast/claimpath/signals.py", ("tests/claimpath/test_signals.py", "tests/claimpath/test_waiting.py")),
     Target("src/holdfast/claimpath", ("tests/claimpath", *HAND_OVERS)),

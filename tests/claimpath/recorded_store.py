@@ -1,8 +1,7 @@
 """A store whose claims are only records in memory, for tests of the claim path on virtual time. A test sets its answers."""
 
 import asyncio
-import random
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -15,30 +14,8 @@ from holdfast.model.outcome import Done, Outcome
 from holdfast.model.pool import Pool, PoolSpec, revision_of
 from holdfast.model.worker import Worker
 from holdfast.ports.store import AcknowledgedClaim, Batch, EndedClaim, NewClaim, Pair, SubmittedAs
-from holdfast.sim.loop import VirtualLoop
 from postgres.recorded_cluster import RecordedCluster
-
-BEGIN = 1000.0  # what the virtual clock shows at the start
-
-
-def on_virtual_time(scenario: Coroutine[Any, Any, None]) -> None:
-    """Runs a scenario on a clock that jumps to the next timer. An error that no code handles ends the run."""
-    loop = VirtualLoop(random.Random(1), BEGIN)
-    try:
-        loop.run_until_complete(scenario)
-    finally:
-        loop.end_all()
-
-
-def passed() -> float:
-    """Returns the virtual seconds since the start."""
-    return round(asyncio.get_running_loop().time() - BEGIN, 6)
-
-
-async def settle() -> None:
-    """Lets everything run that needs no time."""
-    for _ in range(60):
-        await asyncio.sleep(0)
+from virtual_time import passed
 
 
 def make_pool(spec: PoolSpec | None = None, name: str = "linux") -> Pool:

@@ -7,12 +7,13 @@ import msgspec
 import pytest
 import structlog.testing
 
-from claimpath.recorded_store import Path, make_claim, make_pair, make_pool, on_virtual_time, passed, settle
+from claimpath.recorded_store import Path, make_claim, make_pair, make_pool
 from holdfast.claimpath.path import YIELD_SECONDS
 from holdfast.model.outcome import Done, Stale
 from holdfast.model.pool import PoolSpec, ProtectionSpec
 from holdfast.model.worker import Worker
 from holdfast.ports.store import AcknowledgedClaim, EndedClaim, StoreUnavailable
+from virtual_time import on_virtual_time, passed, settle
 
 PAIR = make_pair("c-1")
 

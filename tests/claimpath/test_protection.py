@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from claimpath.recorded_store import RecordedStore, make_pair, make_pool, on_virtual_time, passed
+from claimpath.recorded_store import RecordedStore, make_pair, make_pool
 from holdfast.claimpath import protection
 from holdfast.claimpath.protection import Protected, Protection, Unusable, clear
 from holdfast.duties import deadlines
@@ -19,6 +19,7 @@ from holdfast.model.worker import Worker
 from holdfast.ports.cluster import ClusterUnavailable
 from holdfast.ports.store import Pair
 from postgres.recorded_cluster import RecordedCluster
+from virtual_time import on_virtual_time, passed
 
 PAIR = make_pair("c-1")
 CLAIM, ALWAYS, OFF = ProtectionSpec(mode="claim"), ProtectionSpec(mode="always"), ProtectionSpec(mode="off")

@@ -5,9 +5,9 @@ from typing import Literal
 
 import pytest
 
-from claimpath.recorded_store import on_virtual_time, passed
 from holdfast.claimpath.signals import Signals
 from holdfast.model.claim import Claim
+from virtual_time import on_virtual_time, passed
 
 
 def claim(state: Literal["waiting", "assigned", "active", "ended"]) -> Claim:

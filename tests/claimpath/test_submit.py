@@ -1,14 +1,15 @@
-"""A request is stored with its pool's next batch, is sent again when the store does not answer, and every caller gets its answer."""
+"""A request is stored with its pool's next batch and is sent again when the store does not answer. Each caller is answered."""
 
 import asyncio
 
 import pytest
 import structlog.testing
 
-from claimpath.recorded_store import Path, make_claim, make_pair, make_pool, on_virtual_time, passed, settle
+from claimpath.recorded_store import Path, make_claim, make_pair, make_pool
 from holdfast.claimpath.path import BATCH, LOOK_AGAIN, UNKNOWN_TRIES, YIELD_SECONDS, Submitted
 from holdfast.ports.store import StoreUnavailable
 from postgres.store_steps import ask
+from virtual_time import on_virtual_time, passed, settle
 
 DONE = ("active", "ended")
 

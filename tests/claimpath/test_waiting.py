@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from claimpath.recorded_store import Path, make_claim, on_virtual_time, passed, settle
+from claimpath.recorded_store import Path, make_claim
 from holdfast.claimpath.path import LOOK_AGAIN
 from holdfast.model.claim import Claim
+from virtual_time import on_virtual_time, passed, settle
 
 DONE = ("active", "ended")
 

@@ -1,0 +1,30 @@
+"""Runs asynchronous tests on a clock that jumps to the next timer, so that exact times can be checked and nothing waits."""
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+from holdfast.sim.loop import VirtualLoop
+
+BEGIN = 1000.0  # what the virtual clock shows at the start
+
+
+def on_virtual_time(scenario: Coroutine[Any, Any, None]) -> None:
+    """Runs a scenario. An error that no code handles ends the run."""
+    loop = VirtualLoop(random.Random(1), BEGIN)
+    try:
+        loop.run_until_complete(scenario)
+    finally:
+        loop.end_all()
+
+
+def passed() -> float:
+    """Returns the virtual seconds since the start."""
+    return round(asyncio.get_running_loop().time() - BEGIN, 6)
+
+
+async def settle() -> None:
+    """Lets everything run that needs no time."""
+    for _ in range(60):
+        await asyncio.sleep(0)
