@@ -26,6 +26,9 @@ CASES = (
 
 HAND_OVERS = tuple(f"tests/postgres/test_store_{about}.py" for about in ("rush", "turns", "protection"))
 
+STATES = ("tests/agent/test_agent_states.py", "tests/agent/test_agent_directives.py")
+PROCESSES = ("tests/agent/test_agent_job.py", "tests/agent/test_agent_session.py")
+
 # A file is judged by the first line that names it or one of its folders.
 TARGETS = (
     Target("src/holdfast/duties/cases.py", (*PLANS, *CASES, "tests/duties/test_converge_on_store.py")),
@@ -57,7 +60,12 @@ TARGETS = (
     Target("src/holdfast/agent/noop.py", ("tests/agent/test_agent_staging.py",)),
     Target("src/holdfast/agent/session.py", ("tests/agent/test_agent_session.py", "tests/agent/test_agent_proxy.py")),
     Target("src/holdfast/agent/sessions.py", ("tests/agent/test_agent_session.py", "tests/agent/test_agent_proxy.py")),
-    Target("src/holdfast/agent", ("tests/agent",)),
+    Target("src/holdfast/agent/main.py", (*STATES, *PROCESSES, "tests/agent/test_agent_start.py")),
+    Target(
+        "src/holdfast/agent/activation.py", ("tests/agent/test_agent_parts.py", "tests/agent/test_agent_files.py", *PROCESSES)
+    ),
+    Target("src/holdfast/agent/__main__.py", ("tests/agent/test_agent_start.py", "tests/agent/test_agent_job.py")),
+    Target("src/holdfast/agent", ("tests/agent/test_agent_parts.py", *STATES, *PROCESSES)),
 )
 
 

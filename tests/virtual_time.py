@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from holdfast.sim.loop import VirtualLoop
@@ -10,9 +10,20 @@ from holdfast.sim.loop import VirtualLoop
 BEGIN = 1000.0  # what the virtual clock shows at the start
 
 
+class Loop(VirtualLoop):
+    """Keeps the handlers of signals, so that a test can call them. No process gets a real signal here."""
+
+    def __init__(self) -> None:
+        super().__init__(random.Random(1), BEGIN)
+        self.handlers: dict[int, Callable[..., object]] = {}
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: object) -> None:
+        self.handlers[sig] = callback
+
+
 def on_virtual_time(scenario: Coroutine[Any, Any, None]) -> None:
     """Runs a scenario. An error that no code handles ends the run."""
-    loop = VirtualLoop(random.Random(1), BEGIN)
+    loop = Loop()
     try:
         loop.run_until_complete(scenario)
     finally:
