@@ -6,7 +6,7 @@ import pytest
 import structlog.testing
 
 from claimpath.recorded_store import Path, make_claim, make_pair, make_pool
-from holdfast.claimpath.path import BATCH, LOOK_AGAIN, UNKNOWN_TRIES, YIELD_SECONDS, Submitted
+from holdfast.claimpath.path import BATCH, LOOK_AGAIN, OFFERS, UNKNOWN_TRIES, YIELD_SECONDS, Submitted
 from holdfast.ports.store import StoreUnavailable
 from postgres.store_steps import ask
 from virtual_time import on_virtual_time, passed, settle
@@ -15,7 +15,7 @@ DONE = ("active", "ended")
 
 
 def test_the_numbers_of_the_claim_path_are_the_documented_ones() -> None:
-    assert (BATCH, UNKNOWN_TRIES, LOOK_AGAIN, YIELD_SECONDS) == (128, 3, 3.0, 0.5)
+    assert (BATCH, OFFERS, UNKNOWN_TRIES, LOOK_AGAIN, YIELD_SECONDS) == (128, 10_000, 3, 3.0, 0.5)
 
 
 @pytest.mark.parametrize("what", ["closed", "other"])
@@ -99,16 +99,17 @@ def test_a_pool_whose_batch_is_in_progress_is_not_forgotten_for_another() -> Non
     on_virtual_time(main())
 
 
-def test_a_batch_of_unknown_outcome_is_sent_again_after_a_pause_with_the_same_ids() -> None:
+@pytest.mark.parametrize("times", [[0.0, 0.2], [0.0, 0.2, 0.4]])
+def test_a_batch_of_unknown_outcome_is_sent_again_after_a_pause_with_the_same_ids(times: list[float]) -> None:
     async def main() -> None:
         on, new = Path(), ask()
-        on.claims.errors = [StoreUnavailable("lost"), StoreUnavailable("lost"), None]
+        on.claims.errors = [*(StoreUnavailable("lost") for _ in times[1:]), None]
         on.change(new.id, "active")
         submitted, claim = await on.path.submit(on.pool, new, DONE, 20.0)
-        assert on.claims.times == [0.0, 0.2, 0.4]
+        assert on.claims.times == times
         assert {tuple(ids) for _, ids, _ in on.claims.matches} == {(new.id,)}
         # An earlier try had stored the claim and served it, so this result has no pair and no other code will send a signal.
-        assert (submitted.what, claim, passed()) == ("new", on.claims.rows[new.id], 0.4)
+        assert (submitted.what, claim, passed()) == ("new", on.claims.rows[new.id], times[-1])
 
     on_virtual_time(main())
 

@@ -22,6 +22,7 @@ from .signals import Signals, Waiter
 log = structlog.get_logger()
 
 BATCH = 128  # requests; in a larger batch, the first request loses more time than the last one gains
+OFFERS = 10_000  # offers in one statement; more hand-overs are never in progress, because each pool makes BATCH pairs at a time
 UNKNOWN_TRIES = 3  # when it is unknown whether a batch was stored, the same batch is sent again, with the same ids
 LOOK_AGAIN = 3.0  # seconds after which a waiter reads without a signal, because signals may be lost
 YIELD_SECONDS = 0.5  # how long other work waits for hand-overs in progress
@@ -46,7 +47,7 @@ class ClaimPath:
         self._metrics = metrics
         self._protection = Protection(cluster, metrics)
         self._requests: dict[str, Batcher[NewClaim, Submitted]] = {}  # by the pool's id
-        self._offers: Batcher[Offer, Claim | None] = Batcher(self._send_offers, limit=10_000)
+        self._offers: Batcher[Offer, Claim | None] = Batcher(self._send_offers, OFFERS)
         self._pools: dict[str, Pool] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._handing_over, self._none_in_progress = 0, asyncio.Event()
