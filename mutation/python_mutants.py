@@ -175,6 +175,8 @@ def _left_alone(source: str) -> Iterator[Place]:
             yield _place(node)  # the code says that this line is never reached
         elif isinstance(node, ast.Call) and _calls(node, "cast", "TypeVar"):
             yield _place(node.args[0])
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("read", "recv"):
+            yield from map(_place, node.args)  # the size of a buffer: it changes how many reads there are, not what is read
         elif isinstance(node, ast.Assign) and _type_alias(node.value):
             yield _place(node.value)
         elif isinstance(node, ast.keyword) and node.arg in NO_EFFECT:

@@ -54,7 +54,7 @@ TARGETS = (
     Target("src/holdfast/agent/http.py", ("tests/agent/test_agent_http.py", *STATES)),
     Target("src/holdfast/agent/messages.py", ("tests/agent/test_agent_http.py",)),
     Target("src/holdfast/agent/proxy_headers.py", ("tests/agent/test_proxy_headers.py",)),
-    Target("src/holdfast/agent/proxy.py", ("tests/agent/test_agent_proxy.py", "tests/agent/test_agent_session.py")),
+    Target("src/holdfast/agent/proxy.py", ("tests/agent/test_proxy_re*.py", "tests/agent/test_agent_proxy.py")),
     Target("src/holdfast/agent/memory.py", ("tests/agent/test_memory.py", "tests/agent/test_agent_session.py")),
     Target("src/holdfast/agent/staging.py", ("tests/agent/test_agent_staging.py",)),
     Target("src/holdfast/agent/noop.py", ("tests/agent/test_agent_staging.py",)),

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.agent import http as module
 from holdfast.agent.http import ANSWER_BYTES, CONNECT_SECONDS, IDLE_CONNECTIONS, Caller, HttpResponse, Unreachable
-from holdfast.agent.messages import AgentReport, Assignment, Directive, Hooks, Registration
+from holdfast.agent.messages import AgentReport, Assignment, Directive, ErrorBody, Hooks, Registration
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -22,6 +22,7 @@ class Server:
         self.heads: list[bytes] = []
         self.bodies: list[bytes] = []
         self.connections = 0
+        self.transports: list[asyncio.WriteTransport] = []
         self.gate: asyncio.Event | None = None
 
     async def __aenter__(self) -> "Server":
@@ -34,6 +35,7 @@ class Server:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.transports.append(writer.transport)
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -167,9 +169,45 @@ def test_a_server_that_is_not_there_is_unreachable() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(Unreachable, match="cannot connect"):
+        with pytest.raises(Unreachable, match=r"cannot connect: .*Connect call failed"):
             asyncio.run(post(Caller(), url))
+
+
+def test_a_server_that_takes_no_connection_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CONNECT_SECONDS == 5.0
+    monkeypatch.setattr(module, "CONNECT_SECONDS", 0.05)
+
+    async def stuck(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "open_connection", stuck)
+    with pytest.raises(Unreachable, match="cannot connect: TimeoutError"):
+        asyncio.run(post(Caller(), "http://h", 60.0))
+
+
+def test_the_certificates_are_loaded_once_and_only_for_encryption(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[object] = []
+    used: list[object] = []
+
+    def load() -> object:
+        loaded.append(object())
+        return loaded[-1]
+
+    async def connect(host: str, port: int, ssl: object) -> None:
+        used.append(ssl)
+        raise OSError("no")
+
+    async def story() -> None:
+        caller = Caller()
+        for url in ("http://h", "https://h", "http://h", "https://i"):
+            with pytest.raises(Unreachable):
+                await post(caller, url)
+            assert len(loaded) == (0 if url == "http://h" and len(used) == 1 else 1)
+
+    monkeypatch.setattr(module.ssl, "create_default_context", load)
+    monkeypatch.setattr(asyncio, "open_connection", connect)
+    asyncio.run(story())
+    assert used == [None, loaded[0], None, loaded[0]]
 
 
 @pytest.mark.parametrize(
@@ -212,10 +250,35 @@ def test_a_problems_code_is_read_if_there_is_one(body: bytes, code: str) -> None
     assert HttpResponse(409, body).code == code
 
 
+def test_an_answer_names_no_pause_unless_the_server_does() -> None:
+    assert HttpResponse(200, b"").retry_after == 0
+
+
+@pytest.mark.parametrize("how", ["closed", "reset"])
+def test_a_kept_connection_that_ended_is_closed_and_gets_no_request(how: str) -> None:
+    async def story(server: Server, caller: Caller) -> None:
+        await post(caller, server.url)
+        [connection] = caller._idle[server.url]
+        assert connection.good()
+        for transport in server.transports:
+            transport.close() if how == "closed" else transport.abort()
+        while connection.good():
+            await asyncio.sleep(0.001)
+        asking = connection.ask
+        connection.ask = None  # type: ignore[method-assign, assignment]
+        assert (await post(caller, server.url)).status == 200
+        assert asking.__self__._writer.is_closing()  # type: ignore[attr-defined]
+
+    assert run(story).connections == 2
+
+
 def test_closing_ends_the_kept_connections() -> None:
     async def story(server: Server, caller: Caller) -> None:
         await post(caller, server.url)
+        [connection] = caller._idle[server.url]
         caller.close()
+        assert connection._writer.is_closing()
+        assert caller._idle == {}
         await post(caller, server.url)
         assert server.connections == 2
 
@@ -232,7 +295,7 @@ def test_what_a_server_leaves_out_has_its_default_and_what_it_adds_is_ignored() 
 
 
 @pytest.mark.parametrize(
-    "kind", [Hooks, Registration, Assignment, Directive, AgentReport, HttpResponse], ids=lambda kind: kind.__name__
+    "kind", [Hooks, Registration, Assignment, Directive, AgentReport, HttpResponse, ErrorBody], ids=lambda kind: kind.__name__
 )
 def test_messages_are_frozen_values(kind: type) -> None:
     assert kind.__struct_config__.frozen  # type: ignore[attr-defined]

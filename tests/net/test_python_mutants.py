@@ -63,6 +63,7 @@ def test_annotations_imports_log_lines_and_texts_are_left_alone() -> None:
         'Item = TypeVar("Item")',
         'crash_point("claim.stored")',
         'raise AssertionError("unreachable")',
+        "data = reader.read(65_536)",
         "class Spec(Struct, kw_only=True): pass",
         'pool = option("--pool", help="the pool")',
     ],
