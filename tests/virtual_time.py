@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.sim.loop import VirtualLoop
 
+MOST_STEPS = 100_000  # a scenario takes some thousands at most
 BEGIN = 1000.0  # what the virtual clock shows at the start
 
 
@@ -16,6 +17,10 @@ class Loop(VirtualLoop):
     def __init__(self) -> None:
         super().__init__(random.Random(1), BEGIN)
         self.handlers: dict[int, Callable[..., object]] = {}
+
+    def _run_once(self) -> None:
+        assert self.steps < MOST_STEPS, "this scenario does not come to an end"
+        super()._run_once()
 
     def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: object) -> None:
         self.handlers[sig] = callback
