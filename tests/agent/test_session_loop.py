@@ -1,0 +1,309 @@
+"""A session agent in this process: who gets access and when, what follows each end of a claim, and what a restart continues."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from fronted import becomes
+from scripted_server import STALE, Place, Server
+
+from holdfast.agent import sessions
+from holdfast.agent.hold import NOT_OURS
+from holdfast.agent.main import Agent
+from holdfast.agent.memory import KEPT, Held, Kept, Memory, Settings
+from holdfast.agent.messages import Hooks
+
+KEY = "secret"  # the credential of the scripted server's offers
+
+
+class Life:
+    """A living session agent, and the other container that it guards."""
+
+    def __init__(self, agent: Agent, server: Server) -> None:
+        self.agent, self.server = agent, server
+        self.living = asyncio.create_task(agent.live())
+
+    async def does(self, doing: str, fence: int | None = None, served: int | None = None) -> dict[str, Any]:
+        """Waits until the agent reports this state, for this claim and after this one, and returns its report."""
+
+        def reported() -> bool:
+            polls = self.server.sent("poll")
+            return bool(polls) and [polls[-1][name] for name in ("doing", "fence", "reset_fence")] == [doing, fence, served]
+
+        await becomes(lambda: reported() or self.living.done())
+        assert reported(), self.server.calls
+        return self.server.sent("poll")[-1]
+
+    async def status(self, key: str = KEY) -> int:
+        assert self.agent.endpoint is not None
+        port = int(self.agent.endpoint.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET / HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
+        try:
+            return int((await asyncio.wait_for(reader.readuntil(b"\r\n"), 60)).split()[1])
+        finally:
+            writer.transport.abort()
+
+    async def code(self) -> int:
+        return await asyncio.wait_for(self.living, 60)
+
+
+@pytest.fixture
+async def other_container() -> AsyncIterator[int]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    served = await asyncio.start_server(serve, "127.0.0.1", 0)
+    yield served.sockets[0].getsockname()[1]
+    served.close()
+
+
+@pytest.fixture
+async def begin(place: Place, other_container: int) -> AsyncIterator[Callable[..., Life]]:
+    lives: list[Life] = []
+
+    def start(worker: dict[str, Any] | None = None, server: Server | None = None, **settings: Any) -> Life:
+        scripted = server or Server()
+        scripted.registration |= {"mode": "session", "worker": worker or {"port": other_container}}
+        lives.append(Life(place.agent(scripted, **settings), scripted))
+        return lives[-1]
+
+    yield start
+    for life in lives:
+        life.living.cancel()
+        await asyncio.wait({life.living})
+
+
+def kept(place: Place) -> Kept:
+    found = Memory(place.folder).kept
+    assert found is not None
+    return found
+
+
+async def test_the_holder_has_access_from_the_acknowledgement_to_the_end_and_the_next_claim_follows(
+    begin: Callable[..., Life], place: Place
+) -> None:
+    life = begin()
+    idle = await life.does("idle")
+    assert (idle["endpoint"], idle["reset_fence"]) == (life.agent.endpoint, None)
+    assert await life.status() == 401
+    for fence, before in ((7, None), (8, 7)):
+        life.server.offer(fence)
+        await life.does("running", fence, before)
+        assert life.server.sent("ack")[-1] == {"fence": fence, "endpoint": life.agent.endpoint}
+        assert (await life.status(), await life.status("wrong")) == (200, 401)
+        assert kept(place).held == Held("c-1", fence, "acme", KEY)
+        life.server.direct(do="end", fence=fence, reason="released", park=True)
+        await life.does("idle", served=fence)
+        assert await life.status() == 401
+        assert (kept(place).held, kept(place).served, kept(place).reset) == (None, fence, True)
+    life.server.offer(9)
+    await life.does("running", 9, 8)
+    life.server.direct(do="end", fence=9, reason="released")
+    assert await life.code() == 0
+    assert (kept(place).held, kept(place).served, kept(place).reset) == (None, 9, False), "it was not reset"
+    assert life.server.sent("failed") == []
+
+
+async def test_a_claim_without_a_credential_gives_no_access(begin: Callable[..., Life]) -> None:
+    life = begin()
+    await life.does("idle")
+    life.server.offer(credential=None)
+    await life.does("running", 7)
+    assert await life.status("") == 401
+
+
+async def test_a_claim_that_is_not_ours_spends_the_worker(begin: Callable[..., Life], place: Place) -> None:
+    life = begin()
+    await life.does("idle")
+    life.server.answers["ack"] = [STALE]
+    life.server.offer()
+    assert await life.code() == 1
+    assert life.server.sent("failed") == [{"reason": NOT_OURS}]
+    assert not kept(place).reset
+
+
+@pytest.mark.parametrize("park", [True, False])
+async def test_a_claim_that_ends_before_it_is_accepted_ends_as_any_other(begin: Callable[..., Life], park: bool) -> None:
+    life = begin()
+    await life.does("idle")
+    life.server.slow["ack"] = 60.0
+    life.server.offer()
+    await becomes(lambda: life.server.sent("ack"))
+    life.server.direct(do="end", fence=7, reason="cancelled", park=park)
+    if park:
+        await life.does("idle", served=7)
+        assert await life.status() == 401
+    else:
+        assert await life.code() == 0
+
+
+async def test_a_claim_that_outlasts_the_grace_does_not_look_like_a_success(begin: Callable[..., Life]) -> None:
+    server = Server(grace=0.05)
+    life = begin(server=server)
+    await life.does("idle")
+    server.offer()
+    await life.does("running", 7)
+    life.agent.drain()
+    assert await life.code() == 143
+
+
+@pytest.mark.parametrize(("reset", "ok"), [(["true"], True), (["false"], False)])
+async def test_a_worker_serves_its_next_claim_only_after_its_reset(
+    begin: Callable[..., Life], other_container: int, place: Place, reset: list[str], ok: bool
+) -> None:
+    life = begin({"port": other_container, "reset": reset})
+    await life.does("idle")
+    life.server.offer()
+    await life.does("running", 7)
+    life.server.direct(do="end", fence=7, park=True)
+    if ok:
+        await life.does("idle", served=7)
+        assert "resetting" in life.server.doing()
+    else:
+        assert await life.code() == 1
+        assert life.server.sent("failed") == [{"reason": "reset exited with 1"}]
+    assert kept(place).reset is ok
+
+
+async def test_an_address_with_colons_is_written_in_brackets(begin: Callable[..., Life]) -> None:
+    life = begin(advertise="fd00::1")
+    endpoint = (await life.does("idle"))["endpoint"]
+    assert endpoint.startswith("http://[fd00::1]:")
+
+
+async def test_a_port_that_is_taken_is_a_failure(begin: Callable[..., Life]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        life = begin(port=port)
+        assert await life.code() == 1
+        [failed] = life.server.sent("failed")
+        assert failed["reason"].startswith(f"cannot listen on 127.0.0.1:{port}: ")
+
+
+# The served process
+
+
+async def test_a_served_process_that_does_not_start_is_a_failure(begin: Callable[..., Life]) -> None:
+    life = begin({"serve": ["sh", "-c", "exit 3"]})
+    assert await life.code() == 1
+    assert life.server.sent("failed") == [{"reason": "serve exited with 3"}]
+
+
+SERVES = "import os, sys, socket, time; s = socket.create_server(('127.0.0.1', int(os.environ['PORT']))); "
+UNTIL = "\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\nsys.exit(5)"
+
+
+@pytest.mark.parametrize("when", ["free", "asked", "held"])
+async def test_the_death_of_the_served_process_is_reported_unless_its_holder_had_access(
+    begin: Callable[..., Life], tmp_path: Path, when: str
+) -> None:
+    gate = tmp_path / "gate"
+    life = begin({"serve": ["python3", "-c", SERVES + UNTIL, str(gate)]})
+    await life.does("idle")
+    if when != "free":
+        life.server.slow["ack"] = 60.0 if when == "asked" else 0.0
+        life.server.offer()
+        await becomes(lambda: life.server.sent("ack"))
+        if when == "held":
+            await life.does("running", 7)
+    gate.touch()
+    assert await life.code() == (5 if when == "held" else 1)
+    reason = "serve exited with 5"
+    assert life.server.sent("failed") == ([{"reason": reason}] if when == "free" else [])
+    assert life.server.sent("refuse") == ([{"fence": 7, "reason": reason}] if when == "asked" else [])
+
+
+async def test_an_agent_that_started_its_served_process_stores_nothing_for_a_restart(
+    begin: Callable[..., Life], place: Place
+) -> None:
+    life = begin({"serve": ["python3", "-c", SERVES + "time.sleep(600)"]})
+    await life.does("idle")
+    assert not (place.folder / KEPT).exists()
+
+
+# A restart
+
+
+def restarted(place: Place, port: int, **facts: Any) -> None:
+    """Stores what an agent that died had stored."""
+    settings = Settings("session", Hooks(port=port), 60, 1000)
+    (place.folder / KEPT).write_bytes(msgspec.json.encode(Kept(settings, **facts)))
+
+
+HELD = Held("c-5", 5, "acme", KEY)
+
+
+async def test_a_restarted_agent_continues_its_claim_with_its_first_settings(
+    begin: Callable[..., Life], place: Place, other_container: int
+) -> None:
+    restarted(place, other_container, held=HELD, served=4)
+    life = begin({"port": 1, "reset": ["false"]})  # the pool was changed since
+    report = await life.does("running", 5, 4)
+    await becomes(lambda: life.server.sent("ack"))
+    assert (report["claim"], report["credential"]) == ("c-5", KEY)
+    assert await life.status() == 200
+    assert life.server.sent("ack") == [{"fence": 5, "endpoint": life.agent.endpoint}]
+    life.server.direct(do="end", fence=5, park=True)
+    await life.does("idle", served=5)
+    assert await life.status() == 401
+
+
+async def test_a_restarted_agent_gives_access_only_after_the_server_confirmed_its_claim(
+    begin: Callable[..., Life], place: Place, other_container: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sessions.ASK_AGAIN == 5.0
+    monkeypatch.setattr(sessions, "ASK_AGAIN", 0.05)
+    restarted(place, other_container, held=HELD)
+    server = Server()
+    server.answers["ack"] = [STALE, STALE]
+    life = begin(server=server)
+    await becomes(lambda: life.agent.endpoint)
+    assert await life.status() == 200, "its request waited for the third answer"
+    assert len(server.sent("ack")) == 3
+
+
+async def test_a_restarted_agent_whose_claim_ended_meanwhile_obeys_the_directive(
+    begin: Callable[..., Life], place: Place, other_container: int
+) -> None:
+    restarted(place, other_container, held=HELD)
+    server = Server()
+    server.answers["ack"] = [STALE] * 100
+    life = begin(server=server)
+    await becomes(lambda: server.sent("ack"))
+    server.direct(do="end", fence=5, reason="released")
+    assert await life.code() == 0
+
+
+async def test_an_agent_that_was_restarted_before_the_reset_fails(
+    begin: Callable[..., Life], place: Place, other_container: int
+) -> None:
+    restarted(place, other_container, served=4, reset=False)
+    life = begin()
+    assert await life.code() == 1
+    assert life.server.sent("failed") == [{"reason": "the agent was restarted before the worker was reset"}]
+
+
+async def test_a_restarted_agent_without_a_claim_is_idle_and_reports_what_it_served(
+    begin: Callable[..., Life], place: Place, other_container: int
+) -> None:
+    restarted(place, other_container, served=4)
+    assert (await begin().does("idle", served=4))["claim"] is None
+
+
+async def test_an_agent_that_cannot_store_its_state_fails(begin: Callable[..., Life], place: Place) -> None:
+    (place.folder / KEPT).mkdir()  # a folder is in the way of the file
+    life = begin()
+    assert await life.code() == 1
+    [failed] = life.server.sent("failed")
+    assert failed["reason"].startswith("cannot store the state that a restart needs: ")
