@@ -92,7 +92,9 @@ async def test_an_answer_that_breaks_off_ends_with_a_reset(how: str) -> None:
         await becomes(lambda: not front.proxy._writers)
 
 
-async def test_a_defect_of_the_proxy_cuts_its_connection_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_defect_of_the_proxy_is_logged_and_cuts_its_connection_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def broken(*_: object) -> str:
         raise ValueError("a defect")
 
@@ -101,9 +103,28 @@ async def test_a_defect_of_the_proxy_cuts_its_connection_only(monkeypatch: pytes
             patch.setattr(proxy, "bad_request", broken)
             with pytest.raises(ConnectionResetError):
                 await front.ask()
+        assert "proxy failed" in capsys.readouterr().err
         client = await front.dial()
         await client.send(GET)
         assert (await client.answer())[0] == 200
+
+
+@pytest.mark.parametrize("how", ["leaves", "resets", "sends nonsense"])
+async def test_a_client_that_breaks_its_request_off_is_no_defect_of_the_proxy(
+    how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with fronted(hangs) as front:
+        client = await front.dial()
+        await client.send(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + AUTH + b"\r\n3\r\none\r\n")
+        await becomes(lambda: front.upstreams == 1)
+        if how == "leaves":
+            client.writer.close()
+        elif how == "resets":
+            proxy._abort(client.writer)
+        else:
+            await client.send(b"NONSENSE\r\n")
+        await becomes(lambda: not front.proxy._writers)
+    assert "proxy failed" not in capsys.readouterr().err
 
 
 async def test_a_client_that_sends_no_request_is_not_kept_and_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +180,10 @@ async def test_the_end_of_the_claim_cuts_both_sides_of_every_connection() -> Non
         waiting, idle = await front.dial(), await front.dial()
         await waiting.send(GET)
         await becomes(lambda: front.upstreams == 1 and len(front.proxy._tasks) == 2)
+        writers = set(front.proxy._writers)
         front.proxy.close()
+        assert len(writers) == 3
+        assert all(writer.is_closing() for writer in writers), "at once, before any other task runs"
         for client in (waiting, idle):
             with pytest.raises(ConnectionResetError):
                 await client.rest()

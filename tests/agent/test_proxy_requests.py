@@ -30,6 +30,21 @@ async def test_a_connection_carries_one_request_after_another_even_if_they_were_
         await becomes(lambda: not front.proxy._writers and not front.proxy._tasks)
 
 
+async def test_the_served_process_sees_the_end_of_a_connection_as_soon_as_its_answer_was_forwarded() -> None:
+    ended = asyncio.Event()
+
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await says_hi(reader, writer)
+        await reader.read()
+        ended.set()
+
+    async with fronted(answers) as front:
+        client = await front.dial()
+        await client.send(GET)
+        assert (await client.answer())[2] == b"hi"
+        await asyncio.wait_for(ended.wait(), LIMIT)
+
+
 async def test_the_served_process_gets_method_target_headers_and_body_in_order() -> None:
     got = bytearray()
 

@@ -71,7 +71,7 @@ class Caller:
                 reader, writer = await asyncio.open_connection(
                     parts.hostname, parts.port or (443 if tls else 80), ssl=self._tls if tls else None
                 )
-        except (OSError, TimeoutError) as error:  # a TLS failure is an OSError too
+        except OSError as error:  # a TimeoutError and a TLS failure are OSErrors too
             raise Unreachable(f"cannot connect: {str(error) or type(error).__name__}") from None
         return _Connection(reader, writer)
 
