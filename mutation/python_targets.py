@@ -49,7 +49,9 @@ TARGETS = (
     Target("src/holdfast/model", ("tests/model",)),
     Target("src/holdfast/api/auth.py", ("tests/api/test_auth*.py", "tests/api/test_agent_tokens.py", "tests/api/test_doors.py")),
     Target("src/holdfast/agent/config.py", ("tests/agent/test_agent_settings.py",)),
-    Target("src/holdfast/agent/control.py", ("tests/agent/test_agent_control.py", *STATES)),
+    Target(
+        "src/holdfast/agent/control.py", ("tests/agent/test_agent_control.py", "tests/agent/test_agent_log_lines.py", *STATES)
+    ),
     Target("src/holdfast/agent/job.py", ("tests/agent/test_agent_files.py", "tests/agent/test_agent_job.py")),
     Target("src/holdfast/agent/process.py", ("tests/agent/test_agent_files.py", "tests/agent/test_agent_job.py")),
     Target("src/holdfast/agent/http.py", ("tests/agent/test_agent_http.py", *STATES)),
@@ -59,7 +61,7 @@ TARGETS = (
     Target("src/holdfast/agent/memory.py", ("tests/agent/test_memory.py", *LOOP)),
     Target("src/holdfast/agent/staging.py", ("tests/agent/test_agent_staging.py",)),
     Target("src/holdfast/agent/noop.py", ("tests/agent/test_agent_staging.py",)),
-    Target("src/holdfast/agent/session.py", (*LOOP, "tests/agent/test_agent_session.py")),
+    Target("src/holdfast/agent/session.py", ("tests/agent/test_served.py", *LOOP, "tests/agent/test_agent_session.py")),
     Target("src/holdfast/agent/sessions.py", (*LOOP, "tests/agent/test_agent_session.py")),
     Target("src/holdfast/agent/main.py", (*STATES, *LOOP, *PROCESSES)),
     Target(
