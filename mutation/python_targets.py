@@ -49,9 +49,7 @@ TARGETS = (
     Target("src/holdfast/model", ("tests/model",)),
     Target("src/holdfast/api/auth.py", ("tests/api/test_auth*.py", "tests/api/test_agent_tokens.py", "tests/api/test_doors.py")),
     Target("src/holdfast/agent/config.py", ("tests/agent/test_agent_settings.py",)),
-    Target(
-        "src/holdfast/agent/control.py", ("tests/agent/test_agent_control.py", "tests/agent/test_agent_log_lines.py", *STATES)
-    ),
+    Target("src/holdfast/agent/control.py", ("tests/agent/test_agent_control.py", "tests/agent/test_agent_answers.py", *STATES)),
     Target("src/holdfast/agent/job.py", ("tests/agent/test_agent_files.py", "tests/agent/test_agent_job.py")),
     Target("src/holdfast/agent/process.py", ("tests/agent/test_agent_files.py", "tests/agent/test_agent_job.py")),
     Target("src/holdfast/agent/http.py", ("tests/agent/test_agent_http.py", *STATES)),

@@ -24,6 +24,7 @@ class Server:
     def __init__(self, **registration: Any) -> None:
         self.registration = {"token": "signed", "mode": "job", "poll_seconds": 20, "grace": 3600} | registration
         self.calls: list[Call] = []
+        self.servers: list[str] = []  # the address of each call
         self.directives: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.answers: dict[str, list[HttpResponse]] = {}
         self.away: set[str] = set()  # calls of these kinds do not reach the server
@@ -34,6 +35,7 @@ class Server:
     async def post(self, server: str, path: str, token: str, body: bytes, timeout: float) -> HttpResponse:
         door, sent = path.removeprefix("/v1/worker/"), json.loads(body)
         self.calls.append((passed(), door, sent))
+        self.servers.append(server)
         if door in self.away:
             raise Unreachable("gone")
         await asyncio.sleep(self.slow.get(door, 0))

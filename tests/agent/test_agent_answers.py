@@ -1,4 +1,4 @@
-"""What an agent logs about its server: one line when it is cut off, one when it is connected again, one per refused call."""
+"""Which answers of a server end a call, which go to another replica, and what the agent logs about them."""
 
 import asyncio
 
@@ -44,5 +44,31 @@ def test_a_call_that_is_refused_again_and_again_is_one_line(place: Place, capsys
         assert await control.acknowledge(7, None)
         assert lines(capsys) == ["refused"]
         assert passed() > 1, "with a pause after each of them"
+
+    on_virtual_time(run())
+
+
+@pytest.mark.parametrize(("status", "calls"), [(200, 1), (204, 1), (299, 1), (300, 2), (304, 2), (404, 2)])
+def test_only_a_success_ends_a_call(place: Place, status: int, calls: int) -> None:
+    async def run() -> None:
+        server = Server()
+        server.answers["ack"] = [answer({}, status)]
+        assert await place.agent(server).control.acknowledge(7, None)
+        assert len(server.sent("ack")) == calls
+
+    on_virtual_time(run())
+
+
+@pytest.mark.parametrize(("status", "servers", "pauses"), [(404, 1, True), (499, 1, True), (500, 2, False), (503, 2, False)])
+def test_a_replica_that_fails_is_left_at_once_and_one_that_refuses_is_asked_again_later(
+    place: Place, status: int, servers: int, pauses: bool
+) -> None:
+    async def run() -> None:
+        server = Server()
+        server.answers["ack"] = [answer({}, status)]
+        agent = place.agent(server, servers=("http://one", "http://two"))
+        assert await agent.control.acknowledge(7, None)
+        assert len(set(server.servers[-2:])) == servers
+        assert (passed() > 0) is pauses
 
     on_virtual_time(run())
