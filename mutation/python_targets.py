@@ -50,9 +50,9 @@ TARGETS = (
     Target("src/holdfast/api/auth.py", ("tests/api/test_auth*.py", "tests/api/test_agent_tokens.py", "tests/api/test_doors.py")),
     Target("src/holdfast/agent/config.py", ("tests/agent/test_agent_settings.py",)),
     Target("src/holdfast/agent/control.py", ("tests/agent/test_agent_control.py", "tests/agent/test_agent_answers.py", *STATES)),
-    Target("src/holdfast/agent/job.py", ("tests/agent/test_agent_files.py", "tests/agent/test_agent_job.py")),
-    Target("src/holdfast/agent/process.py", ("tests/agent/test_agent_files.py", "tests/agent/test_agent_job.py")),
-    Target("src/holdfast/agent/http.py", ("tests/agent/test_agent_http.py", *STATES)),
+    Target("src/holdfast/agent/job.py", ("tests/agent/test_agent_files.py", "tests/agent/test_agent_groups.py", *STATES)),
+    Target("src/holdfast/agent/process.py", ("tests/agent/test_agent_files.py", "tests/agent/test_agent_groups.py", *STATES)),
+    Target("src/holdfast/agent/http.py", ("tests/agent/test_agent_http.py", "tests/agent/test_agent_connections.py", *STATES)),
     Target("src/holdfast/agent/messages.py", ("tests/agent/test_agent_http.py",)),
     Target("src/holdfast/agent/proxy_headers.py", ("tests/agent/test_proxy_headers.py",)),
     Target("src/holdfast/agent/proxy.py", ("tests/agent/test_proxy_re*.py", "tests/agent/test_agent_proxy.py")),
@@ -62,9 +62,7 @@ TARGETS = (
     Target("src/holdfast/agent/session.py", ("tests/agent/test_served.py", *LOOP, "tests/agent/test_agent_session.py")),
     Target("src/holdfast/agent/sessions.py", (*LOOP, "tests/agent/test_agent_session.py")),
     Target("src/holdfast/agent/main.py", (*STATES, *LOOP, *PROCESSES)),
-    Target(
-        "src/holdfast/agent/activation.py", ("tests/agent/test_agent_parts.py", "tests/agent/test_agent_files.py", *PROCESSES)
-    ),
+    Target("src/holdfast/agent/activation.py", ("tests/agent/test_agent_parts.py", "tests/agent/test_agent_files.py", *STATES)),
     Target("src/holdfast/agent/__main__.py", ("tests/agent/test_agent_start.py", "tests/agent/test_agent_job.py")),
     Target("src/holdfast/agent", ("tests/agent/test_agent_parts.py", *STATES, *LOOP, *PROCESSES)),
 )
