@@ -11,7 +11,7 @@ from holdfast.agent.proxy import Proxy
 KEY = "open-sesame"
 AUTH = f"Host: h\r\nAuthorization: Bearer {KEY}\r\n".encode()
 GET = b"GET /x HTTP/1.1\r\n" + AUTH + b"\r\n"
-LIMIT = 60.0  # seconds; no wait of these tests may last longer
+LIMIT = 20.0  # seconds; no wait of these tests may last longer
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 

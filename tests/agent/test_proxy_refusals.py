@@ -192,10 +192,14 @@ async def test_the_end_of_the_claim_cuts_both_sides_of_every_connection() -> Non
         assert refusal(await front.ask()) == (401, "unauthorized")
 
 
-async def test_a_stopped_proxy_takes_no_connection() -> None:
+async def test_a_stopped_proxy_takes_no_connection_and_keeps_none() -> None:
     Proxy(("127.0.0.1", 1)).stop()  # one that never listened
     async with fronted(says_hi) as front:
+        client = await front.dial()
+        await becomes(lambda: front.proxy._tasks)
         front.proxy.stop()
+        with pytest.raises(ConnectionResetError):
+            await client.rest()
         with pytest.raises(ConnectionRefusedError):
             await front.dial()
 

@@ -224,6 +224,24 @@ async def test_the_death_of_the_served_process_is_reported_unless_its_holder_had
     assert life.server.sent("refuse") == ([{"fence": 7, "reason": reason}] if when == "asked" else [])
 
 
+async def test_when_the_served_process_dies_connections_are_cut_before_it_is_reported(
+    begin: Callable[..., Life], tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    life = begin({"serve": ["python3", "-c", SERVES + UNTIL, str(gate)]})
+    await life.does("idle")
+    assert life.agent.endpoint is not None
+    reader, _ = await asyncio.open_connection("127.0.0.1", int(life.agent.endpoint.rpartition(":")[2]))
+    assert life.agent.proxy is not None
+    await becomes(lambda: life.agent.proxy is not None and life.agent.proxy._writers)
+    life.server.slow["failed"] = 600.0
+    gate.touch()
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), 60)
+    await becomes(lambda: life.server.sent("failed"))
+    assert not life.living.done()
+
+
 async def test_an_agent_that_started_its_served_process_stores_nothing_for_a_restart(
     begin: Callable[..., Life], place: Place
 ) -> None:
