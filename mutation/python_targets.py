@@ -20,6 +20,7 @@ CASES = (
     "tests/duties/test_converge_strangers.py",
     "tests/duties/test_converge_cases.py",
     "tests/recovery/test_compare.py",
+    "tests/recovery/test_compare_exactly.py",
     "tests/duties/test_converge_reads.py",
     "tests/duties/test_converge.py",
 )
@@ -27,7 +28,7 @@ CASES = (
 HAND_OVERS = tuple(f"tests/postgres/test_store_{about}.py" for about in ("rush", "turns", "protection"))
 
 STATES = ("tests/agent/test_agent_states.py", "tests/agent/test_agent_directives.py", "tests/agent/test_agent_job_loop.py")
-LOOP = ("tests/agent/test_session_loop.py",)  # a whole agent in the test's process
+LOOP = ("tests/agent/test_session_loop.py", "tests/agent/test_session_restart.py")  # a whole agent in the test's process
 PROCESSES = ("tests/agent/test_agent_job.py", "tests/agent/test_agent_session.py")
 
 # A file is judged by the first line that names it or one of its folders.

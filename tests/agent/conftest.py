@@ -8,6 +8,7 @@ import pytest
 from agent_control_plane import Plane
 from running_agent import Running
 from scripted_server import Place
+from session_life import begin, other_container  # noqa: F401 - fixtures
 
 
 @pytest.fixture

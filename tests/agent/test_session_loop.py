@@ -1,91 +1,17 @@
-"""A session agent in this process: who gets access and when, what follows each end of a claim, and what a restart continues."""
+"""A session agent in this process: who gets access and when, and what follows each end of a claim."""
 
 import asyncio
-import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 from fronted import becomes
 from scripted_server import STALE, Place, Server
+from session_life import KEY, Life, kept
 
-from holdfast.agent import sessions
 from holdfast.agent.hold import NOT_OURS
-from holdfast.agent.main import Agent
-from holdfast.agent.memory import KEPT, Held, Kept, Memory, Settings
-from holdfast.agent.messages import Hooks
-
-KEY = "secret"  # the credential of the scripted server's offers
-
-
-class Life:
-    """A living session agent, and the other container that it guards."""
-
-    def __init__(self, agent: Agent, server: Server) -> None:
-        self.agent, self.server = agent, server
-        self.living = asyncio.create_task(agent.live())
-
-    async def does(self, doing: str, fence: int | None = None, served: int | None = None) -> dict[str, Any]:
-        """Waits until the agent reports this state, for this claim and after this one, and returns its report."""
-
-        def reported() -> bool:
-            polls = self.server.sent("poll")
-            return bool(polls) and [polls[-1][name] for name in ("doing", "fence", "reset_fence")] == [doing, fence, served]
-
-        await becomes(lambda: reported() or self.living.done())
-        assert reported(), self.server.calls
-        return self.server.sent("poll")[-1]
-
-    async def status(self, key: str = KEY) -> int:
-        assert self.agent.endpoint is not None
-        port = int(self.agent.endpoint.rpartition(":")[2])
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(f"GET / HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
-        try:
-            return int((await asyncio.wait_for(reader.readuntil(b"\r\n"), 60)).split()[1])
-        finally:
-            writer.transport.abort()
-
-    async def code(self) -> int:
-        return await asyncio.wait_for(self.living, 60)
-
-
-@pytest.fixture
-async def other_container() -> AsyncIterator[int]:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, EOFError):
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-        writer.close()
-
-    served = await asyncio.start_server(serve, "127.0.0.1", 0)
-    yield served.sockets[0].getsockname()[1]
-    served.close()
-
-
-@pytest.fixture
-async def begin(place: Place, other_container: int) -> AsyncIterator[Callable[..., Life]]:
-    lives: list[Life] = []
-
-    def start(worker: dict[str, Any] | None = None, server: Server | None = None, **settings: Any) -> Life:
-        scripted = server or Server()
-        scripted.registration |= {"mode": "session", "worker": worker or {"port": other_container}}
-        lives.append(Life(place.agent(scripted, **settings), scripted))
-        return lives[-1]
-
-    yield start
-    for life in lives:
-        life.living.cancel()
-        await asyncio.wait({life.living})
-
-
-def kept(place: Place) -> Kept:
-    found = Memory(place.folder).kept
-    assert found is not None
-    return found
+from holdfast.agent.memory import KEPT, Held
 
 
 async def test_the_holder_has_access_from_the_acknowledgement_to_the_end_and_the_next_claim_follows(
@@ -248,80 +174,3 @@ async def test_an_agent_that_started_its_served_process_stores_nothing_for_a_res
     life = begin({"serve": ["python3", "-c", SERVES + "time.sleep(600)"]})
     await life.does("idle")
     assert not (place.folder / KEPT).exists()
-
-
-# A restart
-
-
-def restarted(place: Place, port: int, **facts: Any) -> None:
-    """Stores what an agent that died had stored."""
-    settings = Settings("session", Hooks(port=port), 60, 1000)
-    (place.folder / KEPT).write_bytes(msgspec.json.encode(Kept(settings, **facts)))
-
-
-HELD = Held("c-5", 5, "acme", KEY)
-
-
-async def test_a_restarted_agent_continues_its_claim_with_its_first_settings(
-    begin: Callable[..., Life], place: Place, other_container: int
-) -> None:
-    restarted(place, other_container, held=HELD, served=4)
-    life = begin({"port": 1, "reset": ["false"]})  # the pool was changed since
-    report = await life.does("running", 5, 4)
-    await becomes(lambda: life.server.sent("ack"))
-    assert (report["claim"], report["credential"]) == ("c-5", KEY)
-    assert await life.status() == 200
-    assert life.server.sent("ack") == [{"fence": 5, "endpoint": life.agent.endpoint}]
-    life.server.direct(do="end", fence=5, park=True)
-    await life.does("idle", served=5)
-    assert await life.status() == 401
-
-
-async def test_a_restarted_agent_gives_access_only_after_the_server_confirmed_its_claim(
-    begin: Callable[..., Life], place: Place, other_container: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert sessions.ASK_AGAIN == 5.0
-    monkeypatch.setattr(sessions, "ASK_AGAIN", 0.05)
-    restarted(place, other_container, held=HELD)
-    server = Server()
-    server.answers["ack"] = [STALE, STALE]
-    life = begin(server=server)
-    await becomes(lambda: life.agent.endpoint)
-    assert await life.status() == 200, "its request waited for the third answer"
-    assert len(server.sent("ack")) == 3
-
-
-async def test_a_restarted_agent_whose_claim_ended_meanwhile_obeys_the_directive(
-    begin: Callable[..., Life], place: Place, other_container: int
-) -> None:
-    restarted(place, other_container, held=HELD)
-    server = Server()
-    server.answers["ack"] = [STALE] * 100
-    life = begin(server=server)
-    await becomes(lambda: server.sent("ack"))
-    server.direct(do="end", fence=5, reason="released")
-    assert await life.code() == 0
-
-
-async def test_an_agent_that_was_restarted_before_the_reset_fails(
-    begin: Callable[..., Life], place: Place, other_container: int
-) -> None:
-    restarted(place, other_container, served=4, reset=False)
-    life = begin()
-    assert await life.code() == 1
-    assert life.server.sent("failed") == [{"reason": "the agent was restarted before the worker was reset"}]
-
-
-async def test_a_restarted_agent_without_a_claim_is_idle_and_reports_what_it_served(
-    begin: Callable[..., Life], place: Place, other_container: int
-) -> None:
-    restarted(place, other_container, served=4)
-    assert (await begin().does("idle", served=4))["claim"] is None
-
-
-async def test_an_agent_that_cannot_store_its_state_fails(begin: Callable[..., Life], place: Place) -> None:
-    (place.folder / KEPT).mkdir()  # a folder is in the way of the file
-    life = begin()
-    assert await life.code() == 1
-    [failed] = life.server.sent("failed")
-    assert failed["reason"].startswith("cannot store the state that a restart needs: ")

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from duties.converge_views import EPOCH, FENCE, NAME, STAMP, UID, heartbeat, pod, row, state
+from duties.converge_views import EPOCH, FENCE, NAME, STAMP, UID, heartbeat, pod, row, seen, state
+from holdfast.duties.actions import NoteUid
+from holdfast.duties.cases import classify
 from holdfast.model.pod import Pod, Stamp
 from holdfast.ports.recovery import Adoption
 from holdfast.ports.store import Row
@@ -124,6 +126,13 @@ def ends(age: float, pods: list[Pod] | None = None, rows: dict[str, Row] | None 
     return finish(
         pods or [], rows or {}, more.get("heartbeats", {}), state(recovering=True, age=age), more.get("planned", ())
     ) == [EndRecovery()]
+
+
+@pytest.mark.parametrize(("phase", "noted"), [("pending", True), ("running", True), ("ended", False)])
+def test_during_recovery_a_row_learns_the_uid_of_a_pod_that_has_not_ended(phase: Any, noted: bool) -> None:
+    starting, its_pod = row("spawning", pod_uid=None), pod(phase=phase)
+    actions = classify(starting, its_pod, seen(starting, its_pod, state=state(recovering=True, age=6.0))).actions
+    assert actions == ([NoteUid(NAME, UID)] if noted else [])
 
 
 FINDINGS = [
