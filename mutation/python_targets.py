@@ -29,7 +29,6 @@ HAND_OVERS = tuple(f"tests/postgres/test_store_{about}.py" for about in ("rush",
 
 STATES = ("tests/agent/test_agent_states.py", "tests/agent/test_agent_directives.py", "tests/agent/test_agent_job_loop.py")
 LOOP = ("tests/agent/test_session_loop.py", "tests/agent/test_session_restart.py")  # a whole agent in the test's process
-PROCESSES = ("tests/agent/test_agent_job.py", "tests/agent/test_agent_session.py")
 
 # A file is judged by the first line that names it or one of its folders.
 TARGETS = (
@@ -56,16 +55,16 @@ TARGETS = (
     Target("src/holdfast/agent/http.py", ("tests/agent/test_agent_http.py", "tests/agent/test_agent_connections.py", *STATES)),
     Target("src/holdfast/agent/messages.py", ("tests/agent/test_agent_http.py",)),
     Target("src/holdfast/agent/proxy_headers.py", ("tests/agent/test_proxy_headers.py",)),
-    Target("src/holdfast/agent/proxy.py", ("tests/agent/test_proxy_re*.py", "tests/agent/test_agent_proxy.py")),
+    Target("src/holdfast/agent/proxy.py", ("tests/agent/test_proxy_re*.py",)),
     Target("src/holdfast/agent/memory.py", ("tests/agent/test_memory.py", *LOOP)),
     Target("src/holdfast/agent/staging.py", ("tests/agent/test_agent_staging.py",)),
     Target("src/holdfast/agent/noop.py", ("tests/agent/test_agent_staging.py",)),
-    Target("src/holdfast/agent/session.py", ("tests/agent/test_served.py", *LOOP, "tests/agent/test_agent_session.py")),
-    Target("src/holdfast/agent/sessions.py", (*LOOP, "tests/agent/test_agent_session.py")),
-    Target("src/holdfast/agent/main.py", (*STATES, *LOOP, *PROCESSES)),
+    Target("src/holdfast/agent/session.py", ("tests/agent/test_served.py", *LOOP)),
+    Target("src/holdfast/agent/sessions.py", LOOP),
+    Target("src/holdfast/agent/main.py", (*STATES, *LOOP, "tests/agent/test_agent_job.py")),
     Target("src/holdfast/agent/activation.py", ("tests/agent/test_agent_parts.py", "tests/agent/test_agent_files.py", *STATES)),
     Target("src/holdfast/agent/__main__.py", ("tests/agent/test_agent_start.py", "tests/agent/test_agent_job.py")),
-    Target("src/holdfast/agent", ("tests/agent/test_agent_parts.py", *STATES, *LOOP, *PROCESSES)),
+    Target("src/holdfast/agent", ("tests/agent/test_agent_parts.py", *STATES)),
 )
 
 

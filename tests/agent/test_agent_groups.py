@@ -14,6 +14,7 @@ import pytest
 from fronted import becomes
 
 from holdfast.agent import process
+from holdfast.agent.activation import run_hook
 from holdfast.agent.job import JobResult, run
 from holdfast.agent.messages import Directive
 from holdfast.agent.process import BASE, CannotStart, Group, Sink
@@ -64,6 +65,12 @@ async def test_what_a_command_leaves_in_its_group_ends_with_it(folder: Path, str
     assert await asyncio.wait_for(group.wait(), 60) == 0
     strays.append(int(b"".join(output)))
     await becomes(lambda: gone(strays[0]))
+
+
+@pytest.mark.parametrize("number", [1, 9, 15])
+async def test_the_code_of_a_command_that_a_signal_ended_names_the_signal(folder: Path, number: int) -> None:
+    group = await Group.start(["sh", "-c", f"kill -{number} $$"], PATH, folder, lambda _: None)
+    assert await asyncio.wait_for(group.wait(), 60) == 128 + number
 
 
 @pytest.mark.parametrize("system", ["with waitid", "without"])
@@ -141,6 +148,31 @@ async def test_a_list_that_cannot_be_written_does_not_stop_the_command(folder: P
     (folder / "groups").mkdir()
     group = await Group.start(["true"], PATH, folder, lambda _: None)
     assert await asyncio.wait_for(group.wait(), 60) == 0
+
+
+async def test_a_hook_that_is_cancelled_leaves_no_process(folder: Path) -> None:
+    running = asyncio.create_task(run_hook("activate", ["sleep", "600"], PATH, folder, lambda _: None))
+    await becomes((folder / "groups").exists)
+    pid = int((folder / "groups").read_text().split()[0])
+    await asyncio.sleep(0.05)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await becomes(lambda: gone(pid))
+
+
+async def test_a_command_that_no_process_can_take_is_named_even_if_its_folder_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(CannotStart, match="that no process can take"):
+        await Group.start(["true\0"], PATH, tmp_path, lambda _: None)
+
+
+def test_an_output_that_is_closed_is_not_left_open(folder: Path) -> None:
+    sink = Sink(folder / "c-1", 10)
+    file = sink._file
+    assert file is not None
+    sink.close()
+    sink.close()
+    assert file.closed
 
 
 def test_an_output_and_its_marker_are_readable_by_their_owner_only(folder: Path) -> None:
