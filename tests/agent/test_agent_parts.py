@@ -67,7 +67,10 @@ def test_settled_tasks_have_cleaned_up_and_their_errors_are_dropped() -> None:
                 cleaned.append(True)
 
         async def broken() -> None:
-            raise ValueError("nobody reads this")
+            try:
+                await asyncio.sleep(100)
+            finally:
+                raise ValueError("a defect while it cleans up")
 
         tasks = [asyncio.create_task(work) for work in (careful(), broken())]
         await asyncio.sleep(0)
