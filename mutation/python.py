@@ -1,6 +1,7 @@
 """Puts small bugs into the Python code, one at a time, and checks whether a test fails: `make mutate-python`."""
 
 import argparse
+import contextlib
 import json
 import os
 import queue
@@ -20,6 +21,7 @@ from typing import Any
 from .allowed import allowed
 from .python_copy import ROOT, make_copy
 from .python_mutants import Mutant, mutants
+from .python_server import serving
 from .python_targets import files, target_of, tests_of
 
 SURVIVORS = Path(__file__).with_name("python_survivors.toml")
@@ -31,10 +33,12 @@ BROKEN = "raise RuntimeError('every test that loads this file fails')\n"
 class Judge:
     """One copy of the product and the process that judges mutants in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
         python = make_copy(folder)
+        self._server = stack.enter_context(serving())
+        command, variables = [python, "-m", "mutation.python_judge"], os.environ | self._server.variables
         self._process = subprocess.Popen(
-            [python, "-m", "mutation.python_judge"], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command, cwd=folder, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def ask(self, path: str, code: str, tests: list[str], seconds: float, scope: str = "") -> dict[str, Any]:
@@ -47,6 +51,7 @@ class Judge:
         answer = self._process.stdout.readline()
         if not answer:
             raise SystemExit("the process that judges mutants has died")
+        self._server.sweep()
         found: dict[str, Any] = json.loads(answer)
         return found
 
@@ -68,9 +73,10 @@ def main() -> int:
     survived: list[Mutant] = []
     counts: dict[str, Counter[str]] = {mutant.path: Counter() for mutant in chosen}
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="hf-mutants-") as folder:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hf-mutants-"))
         Path(folder).chmod(0o755)  # as root, Postgres runs as another account
-        judges = [Judge(Path(folder) / f"copy-{number}") for number in range(options.jobs)]
+        judges = [Judge(Path(folder) / f"copy-{number}", stack) for number in range(options.jobs)]
         limits = baselines(judges[0], {mutant.path: mutant.function for mutant in chosen})
         for mutant, answer in run(judges, chosen, limits):
             outcome = "killed" if answer["outcome"] != "survived" else "explained" if known(mutant, explained) else "survived"

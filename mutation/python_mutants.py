@@ -34,6 +34,9 @@ THEIRS = (
     *OTHERS,
 )
 COMMENT = re.compile(r"\s{2}# .*$")
+# Named arguments that change nothing of what the product does. The first three are texts for people. mypy checks `kw_only`.
+# `strict` is the assertion of `zip` that two lists have the same length.
+NO_EFFECT = ("description", "examples", "help", "kw_only", "strict")
 LOGS = ("log", "logger", "logging")
 
 
@@ -153,8 +156,9 @@ def _function(source: str, start: tuple[int, int], end: tuple[int, int]) -> str:
 
 
 def _left_alone(source: str) -> Iterator[Place]:
-    """Yields places where a change is not a bug: annotations and types, imports, log lines, and the texts of assertions. They are
-    excluded as kinds, because nothing that the product does depends on them.
+    """Yields places where a change is not a bug: annotations and types, imports, log lines, crash points, texts of assertions,
+    statements that are never reached, and some named arguments. They are excluded as kinds, because nothing that the product does
+    depends on them.
     """
     for node in ast.walk(_tree(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -165,14 +169,18 @@ def _left_alone(source: str) -> Iterator[Place]:
             yield _place(node.returns)
         elif isinstance(node, ast.Assert) and node.msg is not None:
             yield _place(node.msg)
-        elif isinstance(node, ast.Expr) and _logs(node.value):
-            yield _place(node)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "cast":
+        elif isinstance(node, ast.Expr) and (_logs(node.value) or _calls(node.value, "crash_point")):
+            yield _place(node)  # a crash point does nothing unless a test names it
+        elif isinstance(node, ast.Raise) and node.exc is not None and _calls(node.exc, "AssertionError"):
+            yield _place(node)  # the code says that this line is never reached
+        elif isinstance(node, ast.Call) and _calls(node, "cast", "TypeVar"):
             yield _place(node.args[0])
-        elif (isinstance(node, ast.Assign) and _type_alias(node.value)) or (
-            isinstance(node, ast.keyword) and node.arg in ("description", "examples", "help")
-        ):
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("read", "recv"):
+            yield from map(_place, node.args)  # the size of a buffer: it changes how many reads there are, not what is read
+        elif isinstance(node, ast.Assign) and _type_alias(node.value):
             yield _place(node.value)
+        elif isinstance(node, ast.keyword) and node.arg in NO_EFFECT:
+            yield _place(node)
 
 
 def _annotation(node: ast.expr) -> Iterator[Place]:
@@ -186,6 +194,10 @@ def _annotation(node: ast.expr) -> Iterator[Place]:
             yield _place(each)
         elif isinstance(each, ast.BinOp) and not any(each in ast.walk(limit) for limit in limits):
             yield _place(each.right)
+
+
+def _calls(node: ast.expr, *names: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
 
 
 def _logs(node: ast.expr) -> bool:

@@ -84,18 +84,29 @@ class DropOperand(_Choices):
 class DropKeyword(_Choices):
     """Drops a named argument, so that its default is used: `f(a, b=1)` becomes `f(a)`."""
 
+    def mutation_positions(self, node: Any) -> Iterator[Position]:
+        for argument in filter(self._named, self._arguments(node)):  # the argument alone, so that arguments can be left alone
+            yield argument.start_pos, argument.end_pos
+
     def choices(self, node: Any) -> list[str]:
-        if node.type == "trailer" and node.children[0].value == "(" and len(node.children) == 3:
-            inner = node.children[1]
-            arguments = inner.children[::2] if inner.type == "arglist" else [inner]
-        else:
-            return []
+        arguments = self._arguments(node)
         found = []
         for left_out, argument in enumerate(arguments):
-            if argument.type == "argument" and len(argument.children) == 3 and bare(argument.children[1]) == "=":
+            if self._named(argument):
                 kept = [bare(each) for n, each in enumerate(arguments) if n != left_out]
                 found.append(f"({', '.join(kept)})")
         return found
+
+    @staticmethod
+    def _arguments(node: Any) -> list[Any]:
+        if node.type != "trailer" or node.children[0].value != "(" or len(node.children) != 3:
+            return []
+        inner = node.children[1]
+        return list(inner.children[::2]) if inner.type == "arglist" else [inner]
+
+    @staticmethod
+    def _named(argument: Any) -> bool:
+        return argument.type == "argument" and len(argument.children) == 3 and bare(argument.children[1]) == "="
 
     @classmethod
     def examples(cls) -> Sequence[Example]:

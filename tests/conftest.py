@@ -61,7 +61,7 @@ def shared_postgres() -> Iterator[EmbeddedPostgres]:
 @pytest.fixture(scope="session")
 def reused_database(shared_postgres: EmbeddedPostgres) -> Iterator[ReusedDatabase]:
     """Returns the database that the tests of this process use one after the other."""
-    database = ReusedDatabase(shared_postgres.dsn)
+    database = ReusedDatabase(shared_postgres.dsn, os.environ.get("HOLDFAST_TEST_TEMPLATE"))
     yield database
     database.close()
 

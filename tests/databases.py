@@ -35,8 +35,10 @@ OTHERS = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE da
 class ReusedDatabase:
     """A migrated database on a server. `use` and `clean` surround each test."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, template: str | None = None) -> None:
+        """`template` names a migrated database on this server that is copied instead of migrating again."""
         self._server = server
+        self._template = template
         self._name = f"test_{os.getpid()}"  # because several processes may use one server
         self._runner = asyncio.Runner()
         self._connection: asyncpg.Connection | None = None
@@ -64,8 +66,11 @@ class ReusedDatabase:
         self._runner.close()
 
     async def _make(self) -> None:
-        await self._on_server(f"CREATE DATABASE {self._name}")
-        await migrate(self.dsn, "i-test")
+        if self._template is not None:
+            await self._on_server(f"CREATE DATABASE {self._name} TEMPLATE {self._template} STRATEGY FILE_COPY")
+        else:
+            await self._on_server(f"CREATE DATABASE {self._name}")
+            await migrate(self.dsn, "i-test")
         own = {"application_name": KEEPER}
         self._connection = connection = await asyncpg.connect(self.dsn, timeout=60, server_settings=own)
         clock = await connection.fetchval("SELECT pg_get_functiondef('holdfast.now()'::regprocedure)")

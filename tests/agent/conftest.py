@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from agent_control_plane import Plane
 from running_agent import Running
+from scripted_server import Place
+from session_life import begin, other_container  # noqa: F401 - fixtures
 
 
 @pytest.fixture
@@ -20,6 +22,12 @@ def planes() -> Iterator[Callable[..., Plane]]:
     yield make
     for plane in made:
         plane.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Returns a folder for an agent in this process, whose clock is virtual."""
+    return Place(tmp_path, monkeypatch)
 
 
 @pytest.fixture

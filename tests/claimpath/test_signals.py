@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.claimpath.signals import Signals
 from holdfast.model.claim import Claim
+from virtual_time import on_virtual_time, passed
 
 
 def claim(state: Literal["waiting", "assigned", "active", "ended"]) -> Claim:
@@ -70,6 +71,60 @@ def test_after_a_gap_in_the_notices_every_waiter_wakes_but_none_is_named() -> No
         assert not signals.stopping.is_set()
         signals.stop()
         assert signals.stopping.is_set()
+
+    asyncio.run(main())
+
+
+def test_a_stop_wakes_every_waiter() -> None:
+    async def main() -> None:
+        signals = Signals()
+        with signals.claims.watch("c-1") as one, signals.workers.watch("w-1") as two, signals.pools.watch("p-1") as three:
+            signals.stop()
+            for waiter in (one, two, three):
+                await waiter.wait(5)
+        assert passed() == 0
+
+    on_virtual_time(main())
+
+
+def test_a_signal_from_before_the_clear_does_not_wake_its_waiter_again() -> None:
+    async def main() -> None:
+        signals = Signals()
+        with signals.claims.watch("c-1") as waiter:
+            signals.claims.changed("c-1")
+            waiter.clear()
+            await waiter.wait(5)
+            assert passed() == 5
+
+    on_virtual_time(main())
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+def test_a_waiter_without_time_left_does_not_wait(seconds: float) -> None:
+    async def main() -> None:
+        with Signals().claims.watch("c-1") as waiter:
+            await waiter.wait(seconds)
+        assert passed() == 0
+
+    on_virtual_time(main())
+
+
+def test_a_row_belongs_to_one_claim() -> None:
+    signals = Signals()
+    with pytest.raises(AssertionError):
+        signals.claims.changed("c-1", "c-2", row=claim("active"))
+    with pytest.raises(AssertionError):
+        signals.claims.changed(row=claim("active"))
+
+
+def test_one_waiter_that_leaves_takes_no_other_with_it() -> None:
+    async def main() -> None:
+        signals = Signals()
+        with signals.claims.watch("c-1") as stays:
+            with signals.claims.watch("c-1"):
+                pass
+            signals.claims.changed("c-1")
+            assert stays.named
 
     asyncio.run(main())
 

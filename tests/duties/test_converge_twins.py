@@ -234,3 +234,8 @@ def test_a_busy_worker_whose_agent_has_left_is_sealed_where_the_pool_seals() -> 
     assert done(row("held", seal=True), BUSY_POD) == [], "its agent still needs the channel"
     late = row("held", seal=True, claim_state="assigned")
     assert case(late, msgspec.structs.replace(LEFT, left_to=FENCE - 1)) != Case.UNSEALED, "an answer may be on its way"
+
+
+@pytest.mark.parametrize("case", Case)
+def test_a_case_has_the_same_name_in_logs_and_in_code(case: Case) -> None:
+    assert case.value == case.name.lower().replace("_", "-")

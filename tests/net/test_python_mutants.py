@@ -57,6 +57,30 @@ def test_annotations_imports_log_lines_and_texts_are_left_alone() -> None:
         assert '"an age"' in after or "assert" not in before
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'Item = TypeVar("Item")',
+        'crash_point("claim.stored")',
+        'raise AssertionError("unreachable")',
+        "data = reader.read(65_536)",
+        "class Spec(Struct, kw_only=True): pass",
+        'pool = option("--pool", help="the pool")',
+    ],
+)
+def test_what_only_readers_and_tools_see_has_no_mutants(line: str) -> None:
+    assert changes(line + "\n") == {}
+
+
+def test_the_length_check_of_a_zip_is_left_alone_and_other_arguments_are_not() -> None:
+    assert set(changes("pairs = list(zip(a, b, strict=True))\n")) == set()
+    assert set(changes("pairs = sorted(a, key=len, reverse=True)\n")) == {
+        "module: pairs = sorted(a, key=len, reverse=True) => pairs = sorted(a, key=len, reverse=False)",
+        "module: pairs = sorted(a, key=len, reverse=True) => pairs = sorted(a, key=len)",
+        "module: pairs = sorted(a, key=len, reverse=True) => pairs = sorted(a, reverse=True)",
+    }
+
+
 def test_a_key_survives_a_move_of_its_line_and_a_change_of_its_comment() -> None:
     moved = SOURCE.replace("LIMIT = 5  # why", "\n\nLIMIT = 5  # because").replace("import os", "import os\nimport sys")
     assert set(changes(moved)) == set(changes(SOURCE))

@@ -121,7 +121,13 @@ async def test_what_an_agent_with_a_claim_is_answered(store: PostgresStore) -> N
     async with await Changes.of(store) as changes:
         assert await report("c-1", pair.fence) == NOTHING
         assert await report("c-unknown", pair.fence - 1) == NOTHING, "P7: no row is no proof"
-        assert await report("c-1", pair.fence - 1) == ("end", pair.fence - 1, "the claim was assigned to another worker", False, None)
+        assert await report("c-1", pair.fence - 1) == (
+            "end",
+            pair.fence - 1,
+            "the claim was assigned to another worker",
+            False,
+            None,
+        )
         assert await report("c-1", pair.fence + 1) == (
             "ahead", pair.fence + 1, "an agent holds a fence that this database never gave", False, None,
         )  # fmt: skip

@@ -260,7 +260,7 @@ async def test_a_known_claim_is_found_on_another_worker_than_in_its_rows(store: 
         ]
         assert await store.recovery.adopt(found_on("w-4", "c-3", HIGH + 2)) == Stale(), "an ended claim stays ended"
         assert await store.recovery.adopt(found_on("w-3", "c-9", HIGH + 1)) == Stale(), "known already"
-        assert await store.recovery.adopt(found_on("w-4", "c-9", HIGH)) == Stale(), "the claim was assigned to another worker later"
+        assert await store.recovery.adopt(found_on("w-4", "c-9", HIGH)) == Stale(), "the claim was assigned again later"
         assert await store.recovery.adopt(found_on("w-3", "c-8", HIGH)) == Stale(), "its worker has served another since"
         fence = await store.db.value("UPDATE holdfast.claim SET fence = $1 WHERE id = 'c-2' RETURNING fence", running.fence)
         assert await store.recovery.adopt(found_on("w-4", "c-2", fence)) == Stale(), "it went back to its place under this fence"

@@ -147,32 +147,27 @@ class Control:
     async def _signed_in(self) -> bool:
         """Returns whether there is a valid token. Renews it early, so that it lasts through a short outage."""
         async with self._signing:
-            if time.monotonic() < self._renew_at:
-                return True
-            if not await self._sign_in():
-                return time.monotonic() < self._expires_at
-            return True
+            if time.monotonic() >= self._renew_at:
+                await self._sign_in()
+            return time.monotonic() < self._expires_at
 
-    async def _sign_in(self) -> bool:
+    async def _sign_in(self) -> None:
+        """Gets a new token, if a server gives one."""
         try:
             token = self._config.read_token()
         except BadConfig as error:
             log("no token", why=error)
-            return False
+            return
         body: dict[str, object] = {"worker": self._config.worker, "uid": self._config.uid}
         answer = await self._send("register", body | {"version": __version__, "protocol": PROTOCOL}, token, CALL_SECONDS)
         if answer is None:
-            return False
+            return
         if answer.status != 200:
             log("refused", call="register", status=answer.status, code=answer.code)
-            return False
-        got = _decoded(answer, Registration)
-        if got is None:
-            return False
-        self._registration = got
-        now = time.monotonic()
-        self._renew_at, self._expires_at = now + got.expires_in * RENEW_AT, now + got.expires_in
-        return True
+        elif (got := _decoded(answer, Registration)) is not None:
+            self._registration = got
+            now = time.monotonic()
+            self._renew_at, self._expires_at = now + got.expires_in * RENEW_AT, now + got.expires_in
 
     async def _send(self, call: str, body: dict[str, object], token: str, timeout: float) -> HttpResponse | None:
         """Calls the current replica once. Returns None if there was no answer; the next call then goes to the next replica."""

@@ -71,7 +71,7 @@ class Caller:
                 reader, writer = await asyncio.open_connection(
                     parts.hostname, parts.port or (443 if tls else 80), ssl=self._tls if tls else None
                 )
-        except (OSError, TimeoutError) as error:  # a TLS failure is an OSError too
+        except OSError as error:  # a TimeoutError and a TLS failure are OSErrors too
             raise Unreachable(f"cannot connect: {str(error) or type(error).__name__}") from None
         return _Connection(reader, writer)
 
@@ -89,7 +89,7 @@ class Caller:
         )
         try:
             answer = await connection.ask(request, body)
-        except (OSError, EOFError, h11.ProtocolError, ValueError) as error:
+        except (OSError, h11.ProtocolError, ValueError) as error:  # h11 treats the end of the stream as a ProtocolError
             connection.drop()
             raise Unreachable(f"connection failed: {type(error).__name__}") from None
         except BaseException:
@@ -128,8 +128,7 @@ class _Connection:
 
     async def ask(self, request: h11.Request, body: bytes) -> HttpResponse:
         sent = [self._http.send(event) for event in (request, h11.Data(data=body), h11.EndOfMessage())]
-        self._writer.write(b"".join(piece for piece in sent if piece))
-        await self._writer.drain()
+        self._writer.write(b"".join(piece for piece in sent if piece))  # sent while the answer is awaited
         status, wait, got = 0, 0.0, bytearray()
         while True:
             event = self._http.next_event()
@@ -143,8 +142,6 @@ class _Connection:
                     raise ValueError("the answer is too long")
             elif isinstance(event, h11.EndOfMessage):
                 return HttpResponse(status, bytes(got), wait)
-            elif isinstance(event, h11.ConnectionClosed):
-                raise EOFError
 
 
 def _retry_after(response: h11.Response) -> float:

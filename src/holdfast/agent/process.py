@@ -112,7 +112,7 @@ class Group(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         threading.Thread(target=group._watch, args=(loop,), daemon=True).start()
         try:
-            pipe = os.fdopen(reading, "rb", buffering=0)
+            pipe = os.fdopen(reading, "rb")
             group._pipe, _ = await loop.connect_read_pipe(lambda: group, pipe)
         except BaseException:
             group.kill()  # cancelled here: otherwise the command would run on without supervision

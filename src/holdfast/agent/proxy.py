@@ -59,7 +59,7 @@ class Proxy:
         self._digest = None
         self._decide()
         for writer in list(self._writers):
-            _abort(writer)
+            _abort(writer)  # now, and not when its task runs next
         for task in list(self._tasks):
             task.cancel()
 
@@ -93,14 +93,11 @@ class Proxy:
             with contextlib.suppress(OSError):
                 await _linger(client)
             writer.close()
-        except (OSError, EOFError, TimeoutError, h11.ProtocolError):
+        except (OSError, EOFError, h11.ProtocolError):  # a TimeoutError is an OSError
             _abort(writer)  # one side closed the connection, so close the other side
         except Exception as error:
             log("proxy failed", why=type(error).__name__)
             _abort(writer)
-        except asyncio.CancelledError:
-            _abort(writer)
-            raise
         finally:
             self._writers.discard(writer)
 
@@ -129,7 +126,7 @@ class Proxy:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 reader, writer = await asyncio.open_connection(*self._upstream)
-        except (OSError, TimeoutError):
+        except OSError:  # or a TimeoutError, which is one
             await client.refuse(502, "not-serving", "the served process does not take connections")
             return False
         self._writers.add(writer)

@@ -22,6 +22,7 @@ from .signals import Signals, Waiter
 log = structlog.get_logger()
 
 BATCH = 128  # requests; larger batches delay the first request more than they help the last one
+OFFERS = 10_000  # offers in one statement; more hand-overs are never in progress, because each pool makes BATCH pairs at a time
 UNKNOWN_TRIES = 3  # when it is unknown whether a batch was stored, the same batch is sent again, with the same ids
 LOOK_AGAIN = 3.0  # seconds after which a waiter reads without a signal, because signals may be lost
 YIELD_SECONDS = 0.5  # how long other work waits for hand-overs in progress
@@ -46,7 +47,7 @@ class ClaimPath:
         self._metrics = metrics
         self._protection = Protection(cluster, metrics)
         self._requests: dict[str, Batcher[NewClaim, Submitted]] = {}  # by the pool's id
-        self._offers: Batcher[Offer, Claim | None] = Batcher(self._send_offers, limit=10_000)
+        self._offers: Batcher[Offer, Claim | None] = Batcher(self._send_offers, OFFERS)
         self._pools: dict[str, Pool] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._handing_over, self._none_in_progress = 0, asyncio.Event()
@@ -61,7 +62,7 @@ class ClaimPath:
             submitted = await self._batcher(pool).add(new)
             if submitted.what in ("closed", "other"):
                 return submitted, None
-            if submitted.claim == new.id and seconds > 0:
+            if submitted.claim == new.id:
                 return submitted, await self._until(waiter, new.id, until, seconds, look=False)
         return submitted, await self.wait(submitted.claim, until, seconds)
 
@@ -231,9 +232,9 @@ class ClaimPath:
             over = end <= loop.time() or self._signals.stopping.is_set()
             # A waiter that reads without a signal reads only the state, which costs very little.
             if over or changed or (look and await self._store.claims.state(claim_id) in (*until, None)):
-                found = await self._store.claims.get([claim_id])
-                if over or not found or found[0].state in until:
-                    return found[0] if found else None
+                claim = next(iter(await self._store.claims.get([claim_id])), None)
+                if over or claim is None or claim.state in until:
+                    return claim
             await waiter.wait(min(end - loop.time(), LOOK_AGAIN))
             look = waiter.row is None
 

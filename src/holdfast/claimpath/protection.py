@@ -55,11 +55,15 @@ class Protection:
         if pair.uid is None:
             return Unusable("its worker has no pod yet")
         stamp = Stamp(pair.tenant, pair.claim, pair.fence)
-        # All tries, and one more, must take less time than it takes until `deadlines` hands the claim over again.
-        end = asyncio.get_running_loop().time() + TRIES * TRY_SECONDS
+        # All tries must be over before `deadlines` hands the claim over again, so a try that waited for its turn is not repeated
+        # after this time.
+        loop = asyncio.get_running_loop()
+        end = loop.time() + TRIES * TRY_SECONDS
         for attempt in range(TRIES):
             if attempt:
                 await asyncio.sleep(PAUSE)
+            if loop.time() >= end:
+                break
             try:
                 async with self._turn(end):
                     pod = await asyncio.wait_for(self._cluster.protect(pair.worker, pair.uid, stamp), TRY_SECONDS)
