@@ -82,7 +82,13 @@ def test_a_worker_that_cannot_be_used_is_signalled_and_its_claim_gets_another_in
 
 @pytest.mark.parametrize(
     ("mode", "down", "protected", "counted"),
-    [("claim", False, True, 0), ("claim", True, False, 1), ("always", True, True, 0), ("off", False, False, 0)],
+    [
+        ("claim", False, True, 0),
+        ("claim", True, False, 1),
+        ("always", False, True, 0),
+        ("always", True, False, 1),
+        ("off", False, False, 0),
+    ],
 )
 def test_only_a_missing_protection_that_the_pool_asks_for_is_counted(
     mode: Any, down: bool, protected: bool, counted: int

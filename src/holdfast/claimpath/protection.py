@@ -41,14 +41,14 @@ class Protection:
 
     async def ensure(self, pair: Pair, spec: ProtectionSpec) -> Protected | Unusable:
         """Brings the pod to what the pool's protection mode requires. If the cluster does not accept the protection or cannot be
-        read, the worker is still usable."""
+        read, the worker is usable without protection."""
         if spec.mode == "claim":
             return _judge(await self._protect(pair))
         pod = await self._read(pair)
         if spec.mode == "always" and isinstance(pod, Pod) and not pod.protected:
             # A pod of this mode is created protected, unless it is older than the mode or the protection was removed.
             return _judge(await self._protect(pair))
-        return pod if isinstance(pod, Unusable) else Protected(spec.mode == "always")
+        return pod if isinstance(pod, Unusable) else Protected(spec.mode == "always" and pod is not None)
 
     async def _protect(self, pair: Pair) -> Pod | Unusable | None:
         """Writes stamp and protection, and returns the pod after the write, or None when the cluster did not accept it."""
