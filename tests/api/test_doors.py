@@ -307,3 +307,13 @@ def test_a_claim_that_the_database_lost_while_its_caller_waited_is_to_be_asked_f
 
 async def _wake(stage: Stage, claim: str) -> None:
     stage.wired.context.signals.claims.changed(claim)
+
+
+def test_a_key_returns_its_claim_after_the_pool_was_deleted(stage: Stage) -> None:
+    claim = stage.claim(key="build-7", lease="60s")
+    assert stage.ask("DELETE", "/v1/pools/direct").status in (200, 202, 204)
+    request = {"pool": "direct", "wait": "0s", "key": "build-7"}
+    again = stage.ask("POST", "/v1/claims", request | {"lease": "60s"}, token="acme")
+    assert (again.status, again.json["id"], again.json["worker"]) == (200, claim["id"], claim["worker"])
+    assert stage.ask("POST", "/v1/claims", request | {"lease": "30s"}, token="acme").status == 404
+    assert stage.ask("POST", "/v1/claims", request | {"lease": "60s"}, token="rival").status == 404

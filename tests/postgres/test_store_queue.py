@@ -205,3 +205,42 @@ async def test_a_worker_that_was_not_reset_is_not_given_out(store: PostgresStore
     assert await match(store, pool) == [], "nor is it one to have been silent"
     await store.workers.report(agent_report(first.worker, reset_fence=first.fence))
     assert [pair.worker for pair in await match(store, pool)] == [first.worker]
+
+
+@pytest.mark.parametrize("in_front", ["nothing", "a tenant at its cap"])
+async def test_a_claim_past_its_deadline_gets_no_warm_worker(store: PostgresStore, in_front: str) -> None:
+    clock = await Clock.of(store)
+    pool = await make_pool(store, JOB)
+    if in_front != "nothing":
+        await make_tenant(store, "full", max_claims=0)
+        await match(store, pool, ask("full", deadline=HOUR))
+    late, patient = ask(deadline=5.0), ask(deadline=HOUR)
+    await match(store, pool, late, patient)
+    await clock.live(6)
+    await make_warm(store, pool, 2)
+    assert [pair.claim for pair in await match(store, pool)] == [patient.id]
+    assert await end(store, late.id, "deadline") == Done()
+
+
+async def test_a_claim_past_its_deadline_does_not_get_its_tenants_parked_worker(store: PostgresStore) -> None:
+    clock = await Clock.of(store)
+    pool = await make_pool(store, SESSION)
+    [worker] = await make_warm(store, pool)
+    pair = await active(store, pool, ask())
+    assert await end(store, pair.claim) == Done()
+    late, patient = ask(deadline=5.0), ask(deadline=HOUR)
+    await match(store, pool, late, patient)
+    await clock.live(6)
+    await store.workers.report(agent_report(worker, reset_fence=pair.fence))
+    assert [(found.claim, found.worker) for found in await match(store, pool)] == [(patient.id, worker)]
+
+
+async def test_a_key_finds_its_claim_only_with_the_same_request(store: PostgresStore) -> None:
+    pool = await make_pool(store, JOB)
+    new = ask(key="build-7")
+    await match(store, pool, new)
+    await store.pools.delete(pool.name)
+    assert await store.claims.by_key("acme", "build-7", new.hash) == new.id
+    assert await store.claims.by_key("acme", "build-7", "another") is None
+    assert await store.claims.by_key("rival", "build-7", new.hash) is None
+    assert await store.claims.by_key("acme", "build-8", new.hash) is None

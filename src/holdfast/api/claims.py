@@ -5,6 +5,7 @@ import hashlib
 import msgspec
 from starlette.responses import Response
 
+from ..claimpath.path import Submitted
 from ..crash_points import crash_point
 from ..model.claim import Claim
 from ..model.duration import seconds
@@ -17,17 +18,23 @@ from .problems import Problem, not_found, not_now, refused, unavailable
 from .routes import OPERATORS, Call, Route, answer
 
 LONGEST_WAIT = 60.0
+ENOUGH = ("active", "ended")  # the states in which a claim is answered
 
 
 async def ask(context: Context, call: Call) -> Response:
     asked: ClaimRequest = call.body
     wait = min(_duration("wait", asked.wait), LONGEST_WAIT)
-    pool = await context.pool(asked.pool)
-    new = new_claim(context, call, asked, pool)
-    result, claim = await context.claim_path.submit(pool, new, ("active", "ended"), wait)
-    if result.what == "closed":
-        context.forget_pool(asked.pool)
-        raise not_found("pool", asked.pool, "; it is being deleted")
+    if asked.tenant is not None and not call.caller.sees(asked.tenant):
+        raise Problem(403, "forbidden", "the tenant comes from your token; only admins and operators may name another")
+    tenant = asked.tenant or call.caller.tenant or "default"
+    try:
+        result, claim = await _submit(context, asked, tenant, wait)
+    except Problem as refusal:
+        # A key names its claim also after its pool was deleted or changed, so that a holder finds its worker again (P1).
+        known = await context.store.claims.by_key(tenant, asked.key, _hash(asked, tenant)) if asked.key else None
+        if known is None:
+            raise refusal from None
+        result, claim = Submitted(known, "same"), await context.claim_path.wait(known, ENOUGH, wait)
     if result.what == "other":
         detail = f"key {asked.key!r} already names claim {result.claim}, which is another request"
         raise Problem(409, "key-taken", detail)
@@ -38,11 +45,18 @@ async def ask(context: Context, call: Call) -> Response:
     return answer(view(context, claim), status)
 
 
-def new_claim(context: Context, call: Call, asked: ClaimRequest, pool: Pool) -> NewClaim:
+async def _submit(context: Context, asked: ClaimRequest, tenant: str, wait: float) -> tuple[Submitted, Claim | None]:
+    pool = await context.pool(asked.pool)
+    new = new_claim(context, asked, tenant, pool)
+    result, claim = await context.claim_path.submit(pool, new, ENOUGH, wait)
+    if result.what == "closed":
+        context.forget_pool(asked.pool)
+        raise not_found("pool", asked.pool, "; it is being deleted")
+    return result, claim
+
+
+def new_claim(context: Context, asked: ClaimRequest, tenant: str, pool: Pool) -> NewClaim:
     """Returns the claim to store. Checks what the types cannot express; every refusal names its field."""
-    if asked.tenant is not None and not call.caller.sees(asked.tenant):
-        raise Problem(403, "forbidden", "the tenant comes from your token; only admins and operators may name another")
-    tenant = asked.tenant or call.caller.tenant or "default"
     longest = _duration("maxDuration", asked.max_duration) if asked.max_duration else pool.spec.max_duration
     if longest > pool.spec.max_duration or longest <= 0:
         raise refused("maxDuration", f"must be more than 0s and at most the pool's {pool.spec.max_duration:.0f}s")
@@ -62,13 +76,11 @@ def new_claim(context: Context, call: Call, asked: ClaimRequest, pool: Pool) -> 
     deadline = _duration("deadline", asked.deadline)
     if deadline <= 0:
         raise refused("deadline", "must be longer than 0s")
-    # The hash shows whether two requests with one key are the same. `wait` is left out, because it may differ between tries.
-    same = msgspec.structs.replace(asked, wait="0s", tenant=tenant)
     return NewClaim(
         id=context.ids.new("c", 16),
         tenant=tenant,
         key=asked.key,
-        hash=hashlib.sha256(msgspec.json.encode(same, order="deterministic")).hexdigest()[:32],
+        hash=_hash(asked, tenant),
         request={"command": asked.command, "payload": asked.payload, "env": asked.env},
         priority=asked.priority,
         lease=lease,
@@ -78,6 +90,12 @@ def new_claim(context: Context, call: Call, asked: ClaimRequest, pool: Pool) -> 
         retry=asked.retry,
         secrets=asked.secrets or None,
     )
+
+
+def _hash(asked: ClaimRequest, tenant: str) -> str:
+    """Shows whether two requests with one key are the same. `wait` is left out, because it may differ between tries."""
+    same = msgspec.structs.replace(asked, wait="0s", tenant=tenant)
+    return hashlib.sha256(msgspec.json.encode(same, order="deterministic")).hexdigest()[:32]
 
 
 def _duration(field: str, text: str) -> float:

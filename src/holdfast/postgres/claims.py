@@ -179,6 +179,7 @@ WITH result AS MATERIALIZED (
 ), chosen AS MATERIALIZED (SELECT (r.o_claim).* FROM result r), {WHY_WAITING}
 SELECT result.o_what, shown.* FROM result LEFT JOIN ({SHOWN}) shown ON true
 """
+BY_KEY = "SELECT id FROM holdfast.claim WHERE tenant = $1 AND key = $2 AND key_live AND request_hash = $3"
 STATE = "SELECT state FROM holdfast.claim WHERE id = $1"
 
 
@@ -268,6 +269,10 @@ class PostgresClaims:
 
     async def ended_by(self, worker: str, fence: int) -> str | None:
         claim: str | None = await self._db.value(ENDED_BY, worker, fence)
+        return claim
+
+    async def by_key(self, tenant: str, key: str, hash_: str) -> str | None:
+        claim: str | None = await self._db.value(BY_KEY, tenant, key, hash_)
         return claim
 
     async def state(self, claim: str) -> str | None:

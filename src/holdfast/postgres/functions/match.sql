@@ -97,14 +97,16 @@ CREATE FUNCTION @fn.charge(p_pool text, p_claims text[]) RETURNS void LANGUAGE s
     ON CONFLICT (pool_id, priority, tenant) DO UPDATE SET tag = greatest(fair.tag, excluded.tag)
 $$;
 
--- Returns the waiting claims that come first. If some tenants are at their cap (`p_full`), it reads the queue tenant by tenant,
--- because otherwise every batch would read all claims that wait behind a cap.
+-- Returns the waiting claims that come first. A claim past its deadline is left out, because `deadlines` refuses it. If some
+-- tenants are at their cap (`p_full`), it reads the queue tenant by tenant, because otherwise every batch would read all claims that wait behind a cap.
 CREATE FUNCTION @fn.first_waiting(p_pool text, p_full text[], p_limit integer)
 RETURNS TABLE (o_id text, o_tenant text, o_priority smallint, o_tag bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    h timestamptz := holdfast.heard();
 BEGIN
     IF cardinality(p_full) = 0 THEN
         RETURN QUERY SELECT id, tenant, priority, tag FROM holdfast.claim
-            WHERE pool_id = p_pool AND state = 'waiting' ORDER BY priority DESC, tag, id LIMIT p_limit;
+            WHERE pool_id = p_pool AND state = 'waiting' AND deadline_heard > h ORDER BY priority DESC, tag, id LIMIT p_limit;
         RETURN;
     END IF;
     RETURN QUERY
@@ -117,7 +119,7 @@ BEGIN
     )
     SELECT c.id, c.tenant, c.priority, c.tag FROM tenants CROSS JOIN LATERAL (
         SELECT w.id, w.tenant, w.priority, w.tag FROM holdfast.claim w
-        WHERE w.pool_id = p_pool AND w.tenant = tenants.tenant AND w.state = 'waiting'
+        WHERE w.pool_id = p_pool AND w.tenant = tenants.tenant AND w.state = 'waiting' AND w.deadline_heard > h
         ORDER BY w.priority DESC, w.tag, w.id LIMIT p_limit) c
     WHERE tenants.tenant <> ALL (p_full) ORDER BY c.priority DESC, c.tag, c.id LIMIT p_limit;
 END $$;
@@ -134,6 +136,7 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bit
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off AS $$
 DECLARE
     v_pool holdfast.pool;
+    h timestamptz := holdfast.heard();
     v_capped boolean := false;
     v_full text[] := '{}';
     v_left integer := p_limit;
@@ -188,6 +191,7 @@ BEGIN
                     ORDER BY p.id LIMIT p_limit FOR UPDATE) AS free) AS w
         CROSS JOIN LATERAL (SELECT c.id FROM holdfast.claim c
                             WHERE c.pool_id = p_pool AND c.tenant = w.tenant AND c.state = 'waiting'
+                              AND c.deadline_heard > h
                             ORDER BY c.priority DESC, c.tag, c.id OFFSET w.n - 1 LIMIT 1) AS c
         WHERE w.n <= @fn.room(w.tenant);
         IF v_claims IS NOT NULL THEN
