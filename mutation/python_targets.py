@@ -37,7 +37,7 @@ TARGETS = (
     Target("src/holdfast/recovery/actions.py", (*VALUES, "tests/recovery/test_recovery_actions.py", *CASES)),
     Target("src/holdfast/recovery", (*PLANS, "tests/recovery/test_compare*.py", *CASES, "tests/recovery/test_marks.py")),
     Target("src/holdfast/claimpath/batcher.py", ("tests/claimpath/test_batcher.py", "tests/claimpath/test_submit.py")),
-    Target("src/holdfast/claimpath/signals.py", ("tests/claimpath/test_signals.py", "tests/claimpath/test_waiting.py")),
+    Target("src/holdfast/claimpath/signals.py", ("tests/claimpath/test_signals.py", "tests/claimpath/test_wait_step.py")),
     Target("src/holdfast/claimpath", ("tests/claimpath", *HAND_OVERS)),
     Target("src/holdfast/duties/converge.py", (*CASES, "tests/duties/test_converge_on_store.py")),
     Target("src/holdfast/duties/observed.py", CASES),

@@ -46,7 +46,7 @@ def test_an_offer_that_was_stored_is_signalled_with_its_row_and_counted_if_activ
         seen = signalled(on)
         with on.signals.claims.watch("c-1") as waiter:
             await on.path.hand_over(on.pool, PAIR)
-            assert (waiter.row, waiter.named) == (row, False)
+            assert (waiter.row, waiter.must_read) == (row, False)
         assert seen == [("claims", {"c-1"}), ("workers", {"w-1"})]
         assert on.count("claim_handover_seconds_count", pool="linux") == counted
 
@@ -217,7 +217,7 @@ def test_an_acknowledgement_is_signalled_with_its_row_and_counted_the_first_time
         on.claims.next_acknowledged = AcknowledgedClaim(row, first)
         with on.signals.claims.watch("c-1") as waiter:
             assert await on.path.acknowledge("w-1", 7, "10.0.0.1:80") == row
-            assert (waiter.row, waiter.named) == (row, False)
+            assert (waiter.row, waiter.must_read) == (row, False)
         assert on.claims.changes == [("acknowledge", "w-1", 7, "10.0.0.1:80")]
         assert on.count("claim_handover_seconds_count", pool="linux") == int(first)
 
@@ -241,7 +241,7 @@ def test_an_end_is_counted_and_signalled_with_its_row(worker: str | None) -> Non
         seen = signalled(on)
         with on.signals.claims.watch("c-1") as waiter:
             on.path.ended(EndedClaim(Done(), row), "release")
-            assert (waiter.row, waiter.named) == (row, False)
+            assert (waiter.row, waiter.must_read) == (row, False)
         assert on.count("claim_ends_total", how="release") == 1
         assert seen == [("claims", {"c-1"}), *([("workers", {worker})] if worker else [])]
 

@@ -23,7 +23,7 @@ def test_a_waiter_wakes_for_its_own_key_only() -> None:
             signals.claims.changed("c-1", row=claim("active"))
             await asyncio.wait_for(mine.wait(5), 1)
             assert mine.row == claim("active")
-            assert (other.row, other.named, worker.row, worker.named) == (None, False, None, False)
+            assert (other.row, other.must_read, worker.row, worker.must_read) == (None, False, None, False)
 
     asyncio.run(main())
 
@@ -36,12 +36,12 @@ def test_a_signal_with_a_row_does_not_hide_an_earlier_one_without() -> None:
         with signals.claims.watch("c-1") as waiter:
             signals.claims.changed("c-1")
             signals.claims.changed("c-1", row=claim("assigned"))
-            assert waiter.named
+            assert waiter.must_read
             assert waiter.row == claim("assigned")
             waiter.clear()
-            assert (waiter.named, waiter.row) == (False, None)
+            assert (waiter.must_read, waiter.row) == (False, None)
             signals.claims.changed("c-1", row=claim("active"))
-            assert not waiter.named, "with its row there is nothing to look for"
+            assert not waiter.must_read, "with its row there is nothing to look for"
 
     asyncio.run(main())
 
@@ -54,7 +54,7 @@ def test_a_notice_of_another_replica_is_the_same_signal(kind: Literal["c", "w", 
         with getattr(signals, topic).watch("x-1") as waiter:
             signals.notice(kind, ["x-1", "x-2"])
             await asyncio.wait_for(waiter.wait(5), 1)
-            assert waiter.named
+            assert waiter.must_read
         assert received == [{"x-1", "x-2"}]
 
     asyncio.run(main())
@@ -67,7 +67,7 @@ def test_after_a_gap_in_the_notices_every_waiter_wakes_but_none_is_named() -> No
             signals.notice("reset", [])
             for waiter in (one, two, three):
                 await asyncio.wait_for(waiter.wait(5), 1)
-                assert not waiter.named
+                assert not waiter.must_read
         assert not signals.stopping.is_set()
         signals.stop()
         assert signals.stopping.is_set()
@@ -124,7 +124,7 @@ def test_one_waiter_that_leaves_takes_no_other_with_it() -> None:
             with signals.claims.watch("c-1"):
                 pass
             signals.claims.changed("c-1")
-            assert stays.named
+            assert stays.must_read
 
     asyncio.run(main())
 
@@ -135,7 +135,7 @@ def test_a_waiter_that_left_is_forgotten() -> None:
         with signals.claims.watch("c-1"), signals.claims.watch("c-1") as second:
             pass
         signals.claims.changed("c-1")
-        assert not second.named
+        assert not second.must_read
         assert signals.claims._waiters == {}
 
     asyncio.run(main())

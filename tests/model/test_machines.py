@@ -123,8 +123,7 @@ def test_a_worker_that_served_a_tenant_is_never_warm_again() -> None:
     assert not WORKER.allows("retiring", "warm")
 
 
-def test_a_slot_is_taken_by_every_state_but_gone() -> None:
-    assert set(worker.PRESENT) == set(WORKER.states) - {WORKER.final}
+def test_a_claim_holds_only_a_free_worker() -> None:
     assert set(worker.FREE) == set(WORKER.sources("hold"))
 
 

@@ -134,14 +134,6 @@ def test_jobs_and_sessions_differ_in_lease_and_longest_duration() -> None:
     assert spec(claim={"maxDuration": "90m"}).max_duration == 5400
 
 
-@pytest.mark.parametrize(
-    ("agent", "mode", "passes"),
-    [(True, "claim", True), (True, "off", True), (False, "claim", True), (False, "always", False), (False, "off", False)],
-)
-def test_a_claim_passes_through_a_hand_over_unless_there_is_nothing_to_do(agent: bool, mode: str, passes: bool) -> None:
-    assert spec(worker={"agent": agent}, protection={"mode": mode}).hand_over is passes
-
-
 TEMPLATE: list[dict[str, Any]] = [
     {"mode": "session"},
     {"worker": {"run": ["python", "-V"]}},

@@ -243,8 +243,8 @@ MUTANTS = (
         (
             Change(
                 "claimpath/protection.py",
-                "Protected(pod is not None and pod.protected)",
-                "Protected(True)",
+                "Usable(pod is not None and pod.protected)",
+                "Usable(True)",
             ),
         ),
     ),

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from ..crash_points import crash_point
 from ..model.duration import seconds
-from ..model.outcome import Done, Skipped
+from ..model.outcome import Done
 from ..model.pool import Pool
 from ..ports.store import AgentReport, Directive
 from ..recovery.compare import may_be_forgotten
@@ -28,7 +28,7 @@ from .agent_shapes import (
 )
 from .auth import AGENT_TOKEN_SECONDS, CHALLENGE, AgentIdentity, bearer
 from .context import Context
-from .problems import Problem, not_now, unavailable
+from .problems import Problem, unavailable
 from .routes import AGENT, BOOTSTRAP, Call, Route, answer, empty
 
 # Seconds after which a poll reads the store even without a signal, because signals can be lost. It must be well below
@@ -231,8 +231,6 @@ async def result(context: Context, call: Call) -> Response:
     )
     context.claim_path.ended(ended, "result")
     crash_point("result.stored")
-    if isinstance(ended.outcome, Skipped):
-        raise Problem(503, ended.outcome.by, not_now(ended.outcome.by, worker.pool), headers={"Retry-After": "2"})
     if ended.claim is None:
         return await _result_again(context, call, body)
     return answer(Accepted(claim))

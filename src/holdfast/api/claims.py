@@ -9,12 +9,11 @@ from ..claimpath.path import Submitted
 from ..crash_points import crash_point
 from ..model.claim import Claim
 from ..model.duration import seconds
-from ..model.outcome import Skipped
 from ..model.pool import FieldProblem, Pool
 from ..ports.store import NewClaim
 from .claim_shapes import Cancel, ClaimList, ClaimRequest, ClaimView, GetQuery, ListQuery, Release, Renew, view
 from .context import Context
-from .problems import Problem, not_found, not_now, refused, unavailable
+from .problems import Problem, not_found, refused, unavailable
 from .routes import OPERATORS, Call, Route, answer
 
 LONGEST_WAIT = 60.0
@@ -190,8 +189,6 @@ async def end(
     if ended.claim is not None:
         return answer(view(context, ended.claim))
     claim = await own(context, call)
-    if isinstance(ended.outcome, Skipped):
-        raise Problem(503, ended.outcome.by, not_now(ended.outcome.by, claim.pool), headers={"Retry-After": "5"})
     if tenant is not None and claim.tenant != tenant:
         detail = "this is another tenant's claim; send its fence, or use force with a reason"
         raise Problem(403, "forbidden", detail, [FieldProblem("fence", "is required for another tenant's claim")])

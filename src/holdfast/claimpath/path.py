@@ -225,13 +225,13 @@ class ClaimPath:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while True:
-            row, changed = waiter.row, waiter.named
+            row, must_read = waiter.row, waiter.must_read
             waiter.clear()
             if row is not None and row.state in until:
                 return row
             over = end <= loop.time() or self._signals.stopping.is_set()
             # A waiter that reads without a signal reads only the state, which costs very little.
-            if over or changed or (look and await self._store.claims.state(claim_id) in (*until, None)):
+            if over or must_read or (look and await self._store.claims.state(claim_id) in (*until, None)):
                 claim = next(iter(await self._store.claims.get([claim_id])), None)
                 if over or claim is None or claim.state in until:
                     return claim

@@ -27,7 +27,7 @@ class Unusable(NamedTuple):
     reason: str
 
 
-class Protected(NamedTuple):
+class Usable(NamedTuple):
     """The worker can be given out. `protected` is reported to its holder."""
 
     protected: bool
@@ -39,7 +39,7 @@ class Protection:
         self._metrics = metrics
         self._turns = asyncio.Semaphore(TURNS)
 
-    async def ensure(self, pair: Pair, spec: ProtectionSpec) -> Protected | Unusable:
+    async def ensure(self, pair: Pair, spec: ProtectionSpec) -> Usable | Unusable:
         """Brings the pod to what the pool's protection mode requires. If the cluster does not accept the protection or cannot be
         read, the worker is usable without protection."""
         if spec.mode == "claim":
@@ -48,7 +48,7 @@ class Protection:
         if spec.mode == "always" and isinstance(pod, Pod) and not pod.protected:
             # A pod of this mode is created protected, unless it is older than the mode or the protection was removed.
             return _judge(await self._protect(pair))
-        return pod if isinstance(pod, Unusable) else Protected(spec.mode == "always" and pod is not None)
+        return pod if isinstance(pod, Unusable) else Usable(spec.mode == "always" and pod is not None)
 
     async def _protect(self, pair: Pair) -> Pod | Unusable | None:
         """Writes stamp and protection, and returns the pod after the write, or None when the cluster did not accept it."""
@@ -122,9 +122,9 @@ class _NoTurn(Exception):
     """No turn became free in time."""
 
 
-def _judge(pod: Pod | Unusable | None) -> Protected | Unusable:
+def _judge(pod: Pod | Unusable | None) -> Usable | Unusable:
     # After a write, `protected` is what the cluster answered, not what was sent, because a webhook may remove the protection.
-    return pod if isinstance(pod, Unusable) else Protected(pod is not None and pod.protected)
+    return pod if isinstance(pod, Unusable) else Usable(pod is not None and pod.protected)
 
 
 def _usable(pod: Pod | None) -> Pod | Unusable:

@@ -18,7 +18,7 @@ class Waiter:
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
-        self.named = False  # this id was signalled; False when everything was signalled and this id has probably not changed
+        self.must_read = False  # this id was signalled without its new row
         self.row: Claim | None = None  # the changed claim, if the code that changed it had the row
 
     async def wait(self, seconds: float) -> None:
@@ -29,11 +29,11 @@ class Waiter:
     def clear(self) -> None:
         """Forgets earlier signals. Call it before the read, so that a change during the read is not missed."""
         self._changed.clear()
-        self.named, self.row = False, None
+        self.must_read, self.row = False, None
 
     def signal(self, *, named: bool, row: Claim | None) -> None:
         # A signal with a row must not hide an earlier signal without one, because the row may be older than that change.
-        self.named = self.named or (named and row is None)
+        self.must_read = self.must_read or (named and row is None)
         self.row = row if row is not None else self.row
         self._changed.set()
 

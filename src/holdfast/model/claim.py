@@ -28,7 +28,6 @@ CLAIM = Machine(
         ),
         Transition("requeue", ("assigned",), "waiting", "claim.requeued", "the worker proved unusable"),
         Transition("retry", ("active",), "waiting", "claim.retried", "its worker died and it asked for retry: lost"),
-        Transition("refuse", ("waiting",), "ended", "claim.ended", "it got no worker in time"),
         Transition("end", ("waiting", "assigned", "active"), "ended", "claim.ended", "one of the ways in P2's closed list"),
         Transition("adopt", (), "active", "claim.adopted", "found on a worker, and has no row, after lost commits"),
         Transition("readopt", ("waiting", "assigned"), "active", "claim.adopted", "found active on a worker, after lost commits"),

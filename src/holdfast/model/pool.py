@@ -91,12 +91,6 @@ class PoolSpec(_Spec, frozen=True):
         """The lease in seconds, or None for jobs. A job ends by its result, so a silent caller must not end it."""
         return seconds(self.claim.lease) if self.mode == "session" else None
 
-    @property
-    def hand_over(self) -> bool:
-        """Whether a claim must pass through `assigned`, because an agent has to acknowledge it or a protection has to be
-        written."""
-        return self.worker.agent or self.protection.mode == "claim"
-
     def unavailable(self, workers: int) -> int:
         """Returns how many free workers a rollout may replace at the same time, at least 1."""
         limit = str(self.rollout.max_unavailable)

@@ -49,7 +49,6 @@ WORKER = Machine(
 )
 
 FREE = ("warm", "parked")  # may get a claim
-PRESENT = ("spawning", "warm", "held", "parked", "retiring")  # takes a slot of the pool's max
 STARTED = ("warm", "parked", "held")  # has been ready and is not retiring, so its agent reports
 
 

@@ -66,7 +66,7 @@ END $$;
 -- `p_acting` is false, nothing is created.
 CREATE FUNCTION @fn.spawn(p_pool text, p_ids text[], p_free_target integer, p_limit_starting integer,
                           p_acting boolean)
-RETURNS TABLE (o_worker text, o_revision text, o_epoch integer) LANGUAGE plpgsql AS $$
+RETURNS TABLE (o_worker text, o_epoch integer) LANGUAGE plpgsql AS $$
 DECLARE
     p holdfast.pool;
     v_present integer;
@@ -99,5 +99,5 @@ BEGIN
         INSERT INTO holdfast.event (at, kind, pool_id, worker_id)
         SELECT t, 'worker.spawning', p_pool, made.id FROM made
     )
-    SELECT made.id, p.revision, v_epoch FROM made;
+    SELECT made.id, v_epoch FROM made;
 END $$;

@@ -125,6 +125,7 @@ BEGIN
 END $$;
 
 -- Stores and matches one batch of one pool. `o_what` is new, same, other or closed for each request, and assigned for each pair.
+-- For a request, `o_claim` is its own id and `o_worker` the id of the claim that stands for it.
 -- If `p_acting` is false, requests are stored and wait.
 -- The planner settings force index scans, because every step here reads only a few rows. Without them the planner plans each
 -- LIMIT again on every call (40 % of a claim's CPU), and if the tables were small when last analyzed, it hashes all workers to
@@ -137,7 +138,7 @@ SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off AS $$
 DECLARE
     v_pool holdfast.pool;
     h timestamptz := holdfast.heard();
-    v_capped boolean := false;
+    v_caps_locked boolean := false;
     v_full text[] := '{}';
     v_left integer := p_limit;
     v_free text[];
@@ -180,7 +181,7 @@ BEGIN
         IF EXISTS (SELECT FROM holdfast.worker w JOIN holdfast.tenant t ON t.name = w.tenant
                    WHERE w.pool_id = p_pool AND w.state = 'parked' AND t.max_claims IS NOT NULL) THEN
             PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.caps', 0));
-            v_capped := true;
+            v_caps_locked := true;
         END IF;
         SELECT array_agg(c.id), array_agg(w.id) INTO v_claims, v_workers
         FROM (SELECT id, tenant, row_number() OVER (PARTITION BY tenant ORDER BY parked_since DESC, id) AS n
@@ -222,16 +223,16 @@ BEGIN
         END IF;
         EXIT WHEN v_free IS NULL;
         v_slice := cardinality(v_free);
-        IF NOT v_capped AND EXISTS (SELECT FROM holdfast.tenant
+        IF NOT v_caps_locked AND EXISTS (SELECT FROM holdfast.tenant
                                     WHERE name = ANY (v_tenants[1:v_slice]) AND max_claims IS NOT NULL) THEN
             PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.caps', 0));
-            v_capped := true;
+            v_caps_locked := true;
         END IF;
         WITH s AS (
             SELECT u.id, u.tenant, u.ord, row_number() OVER (PARTITION BY u.tenant ORDER BY u.ord) AS nth
             FROM unnest(v_ids[1:v_slice], v_tenants[1:v_slice]) WITH ORDINALITY AS u(id, tenant, ord)
         ), room AS MATERIALIZED (
-            SELECT d.tenant, CASE WHEN v_capped THEN @fn.room(d.tenant) ELSE 1000000000 END AS n
+            SELECT d.tenant, CASE WHEN v_caps_locked THEN @fn.room(d.tenant) ELSE 1000000000 END AS n
             FROM (SELECT DISTINCT s.tenant FROM s) d
         )
         SELECT array_agg(s.id ORDER BY s.ord) FILTER (WHERE s.nth <= room.n),

@@ -9,7 +9,7 @@ import pytest
 
 from claimpath.recorded_store import RecordedStore, make_pair, make_pool
 from holdfast.claimpath import protection
-from holdfast.claimpath.protection import Protected, Protection, Unusable, clear
+from holdfast.claimpath.protection import Protection, Unusable, Usable, clear
 from holdfast.duties import deadlines
 from holdfast.metrics import Metrics
 from holdfast.model.outcome import Done, Skipped, Stale
@@ -71,7 +71,7 @@ def test_the_numbers_of_the_protection_are_the_documented_ones() -> None:
 def test_the_first_try_is_made_at_once_and_writes_the_claims_stamp() -> None:
     async def main() -> None:
         cluster, metrics = Cluster(), Metrics()
-        assert await Protection(cluster, metrics).ensure(PAIR, CLAIM) == Protected(True)
+        assert await Protection(cluster, metrics).ensure(PAIR, CLAIM) == Usable(True)
         assert (cluster.times, errors(metrics)) == ([0.0], 0)
         assert cluster.kept["w-1"].stamp == Stamp("acme", "c-1", 7)
 
@@ -92,7 +92,7 @@ def test_a_failed_try_is_repeated_after_a_pause_and_counted(faults: list[Any], t
     async def main() -> None:
         cluster, metrics = Cluster(), Metrics()
         cluster.faults = list(faults)
-        assert await Protection(cluster, metrics).ensure(PAIR, CLAIM) == Protected(protected)
+        assert await Protection(cluster, metrics).ensure(PAIR, CLAIM) == Usable(protected)
         assert cluster.times == times
         assert errors(metrics) == len(faults)
 
@@ -149,14 +149,14 @@ def test_a_worker_without_a_pod_is_unusable_and_nothing_is_written() -> None:
 @pytest.mark.parametrize(
     ("spec", "protected", "answer", "written"),
     [
-        (ALWAYS, True, Protected(True), False),
-        (ALWAYS, False, Protected(True), True),
-        (OFF, True, Protected(False), False),
-        (OFF, False, Protected(False), False),
+        (ALWAYS, True, Usable(True), False),
+        (ALWAYS, False, Usable(True), True),
+        (OFF, True, Usable(False), False),
+        (OFF, False, Usable(False), False),
     ],
 )
 def test_a_mode_that_writes_nothing_writes_only_if_the_pod_lost_its_protection(
-    spec: ProtectionSpec, protected: bool, answer: Protected, written: bool
+    spec: ProtectionSpec, protected: bool, answer: Usable, written: bool
 ) -> None:
     async def main() -> None:
         cluster = Cluster(protected=protected)
@@ -172,7 +172,7 @@ def test_a_pod_that_cannot_be_read_is_given_out_as_unprotected(spec: ProtectionS
     async def main() -> None:
         cluster = Cluster()
         cluster.faults = [fault]
-        assert await Protection(cluster, Metrics()).ensure(PAIR, spec) == Protected(False)
+        assert await Protection(cluster, Metrics()).ensure(PAIR, spec) == Usable(False)
         assert passed() == seconds
 
     on_virtual_time(main())
@@ -186,7 +186,7 @@ def test_in_a_burst_on_a_cluster_that_hangs_no_try_starts_after_the_time_of_thre
         protecting = Protection(cluster, metrics)
         cluster.faults = [hangs] * 1000
         burst = [asyncio.create_task(protecting.ensure(PAIR, CLAIM)) for _ in range(4 * protection.TURNS)]
-        assert await asyncio.gather(*burst) == [Protected(False)] * len(burst)
+        assert await asyncio.gather(*burst) == [Usable(False)] * len(burst)
         # 32 start at 0 s, 32 at 1 s and 32 at 2 s.
         assert [cluster.times.count(at) for at in (0.0, 1.0, 2.0)] == [protection.TURNS] * 3
         assert max(cluster.times) < protection.TRIES * protection.TRY_SECONDS
@@ -194,7 +194,7 @@ def test_in_a_burst_on_a_cluster_that_hangs_no_try_starts_after_the_time_of_thre
         # All but the 32 of the last tries wait for another turn at 3 s. Each of them counts one more error.
         assert errors(metrics) == len(cluster.times) + len(burst) - protection.TURNS
         cluster.faults.clear()
-        assert await protecting.ensure(PAIR, CLAIM) == Protected(True), "every turn was given back"
+        assert await protecting.ensure(PAIR, CLAIM) == Usable(True), "every turn was given back"
 
     on_virtual_time(main())
 
