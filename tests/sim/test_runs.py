@@ -10,6 +10,7 @@ import pytest
 from mutants import MUTANTS, PAST
 
 from holdfast.sim.book import Book, Broken
+from holdfast.sim.causes import CAUSES
 from holdfast.sim.faults import KINDS, Fault, draw, seed_of
 from holdfast.sim.many import run_one, server
 from holdfast.sim.named import NAMED
@@ -53,6 +54,10 @@ def test_other_seeds_give_other_runs() -> None:
     assert len({str(plan) for plan in plans}) == 200
     assert {fault.kind for plan in plans for fault in plan} == set(KINDS), "every fault comes up"
     assert plans[3] == draw("3", 30, 240)
+
+
+def test_every_kind_of_fault_has_its_cause() -> None:
+    assert CAUSES.keys() == KINDS.keys()
 
 
 def test_a_seed_may_name_the_only_faults_that_it_draws() -> None:
