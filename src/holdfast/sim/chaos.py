@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .causes import CAUSES
 from .faults import Fault
 from .loop import later
+from .moments import ANY, Target
 from .pods import Weather
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Chaos:
     def schedule(self, faults: list[Fault], begin: float) -> None:
         now = asyncio.get_running_loop().time()
         for fault in faults:
-            later(max(0.0, begin + fault.at - now), lambda fault=fault: self._happen(fault))  # type: ignore[misc]
+            later(max(0.0, begin + fault.at - now), lambda fault=fault: self._due(fault))  # type: ignore[misc]
 
     def heal(self) -> None:
         """Undo all active faults, and start dead replicas again."""
@@ -55,8 +56,14 @@ class Chaos:
         self._count += 1
         return self._count
 
-    def _happen(self, fault: Fault) -> None:
+    def _due(self, fault: Fault) -> None:
+        if fault.moment:
+            self.run.moments.wait(fault.moment, fault.kind, lambda target: self._happen(fault, target))
+        else:
+            self._happen(fault, ANY)
+
+    def _happen(self, fault: Fault, target: Target) -> None:
         if self.healing:
             return
-        self.run.trace.line("fault", "", str(fault)[10:])
-        CAUSES[fault.kind](self, fault)
+        self.run.trace.line("fault", target.replica or "", " ".join([str(fault)[10:], *filter(None, target[1:])]))
+        CAUSES[fault.kind](self, fault, target)

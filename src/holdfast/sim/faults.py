@@ -4,6 +4,9 @@ import random
 
 import msgspec
 
+from .moments import MOMENTS
+
+NONE = "none"  # in place of a seed's faults: a run without any
 # Every kind of fault, and how long it may last, in seconds (0, 0: it has no duration).
 KINDS: dict[str, tuple[float, float]] = {
     # replicas
@@ -68,33 +71,46 @@ class Fault(msgspec.Struct, frozen=True):
     span: float
     pick: float
     amount: float
+    moment: str = ""  # if set, the fault begins at the first such moment after `at`
 
     def __str__(self) -> str:
         span = f" for {self.span:.1f} s" if self.span else ""
-        return f"{self.at:8.3f}  {self.kind}{span} (pick {self.pick:.2f}, amount {self.amount:.2f})"
+        moment = f"@{self.moment}" if self.moment else ""
+        return f"{self.at:8.3f}  {self.kind}{moment}{span} (pick {self.pick:.2f}, amount {self.amount:.2f})"
 
 
 def seed_of(text: str) -> str:
-    """Check a seed: a number, optionally with the only faults that it may draw, such as `7` or `7@store.failover+pod.kill`."""
-    number, at, kinds = text.partition("@")
+    """Check a seed: a number, optionally with the only faults that it may draw, such as `7`, `7@store.failover+pod.kill`,
+    `7@pod.kill@claim.active` (each fault waits for this moment) or `7@none`."""
+    number, at, only = text.partition("@")
     if not number.isdecimal():
         raise ValueError(f"{text!r} is not a seed: a number, or a number and faults such as 7@store.failover+pod.kill")
-    if unknown := [kind for kind in kinds.split("+") if at and kind not in KINDS]:
-        raise ValueError(f"{', '.join(map(repr, unknown))}: no such fault; there are {', '.join(KINDS)}")
+    for kind, moment in _parts(only) if at else ():
+        if kind not in KINDS:
+            raise ValueError(f"{kind!r}: no such fault; there are {', '.join(KINDS)}, or none")
+        if moment is not None and moment not in MOMENTS:
+            raise ValueError(f"{moment!r}: no such moment; there are {', '.join(MOMENTS)}")
     return text
+
+
+def _parts(only: str) -> list[tuple[str, str | None]]:
+    """Returns the kinds that a seed names, each with its moment."""
+    parts = [part.partition("@") for part in only.split("+")] if only != NONE else []
+    return [(kind, moment if at else None) for kind, at, moment in parts]
 
 
 def draw(seed: str, begin: float, length: float) -> list[Fault]:
     """Returns the plan of this seed. Some runs have few kinds of faults, which then occur alone; others have many, combined."""
     source = random.Random(f"faults/{seed}")
     _, _, only = seed.partition("@")
-    kinds = only.split("+") if only else list(KINDS)
+    kinds = _parts(only) if only else [(kind, None) for kind in KINDS]
     if not only and source.random() < 0.5:
         kinds = source.sample(kinds, source.randint(2, 6))
     faults = []
-    for _ in range(source.randint(4, 18)):
-        kind = source.choice(kinds)
+    for _ in range(source.randint(4, 18) if kinds else 0):
+        kind, moment = source.choice(kinds)
         low, high = KINDS[kind]
         span = source.uniform(low, min(high, low + source.expovariate(3 / max(0.1, high - low))))
-        faults.append(Fault(round(begin + source.random() * length, 3), kind, round(span, 3), source.random(), source.random()))
+        at = round(begin + source.random() * length, 3)
+        faults.append(Fault(at, kind, round(span, 3), source.random(), source.random(), moment or ""))
     return sorted(faults, key=lambda fault: (fault.at, fault.kind))

@@ -27,6 +27,7 @@ from .gate import Gate, Line, name_of
 from .healed import Healed
 from .holder import Holder
 from .loop import WORLD, Owner, VirtualLoop, owned_by, start
+from .moments import OF_PODS, Moments, Target
 from .network import Network
 from .operator import TENANTS, Operator, token_of
 from .pods import FORGED, WorldPod
@@ -117,6 +118,7 @@ class Run:
         postgres = Postgres(dsn, name or f"sim_{hashlib.sha256(seed.encode()).hexdigest()[:16]}")
         self.gate = Gate(postgres, lambda: EPOCH + self.loop.time() + self.database_clock)
         self.gate.ran = self._ran
+        self.moments = Moments()
         self.book = Book()
         self.agents: dict[str, Owner] = {}
         self.processes: list[Process] = []
@@ -149,6 +151,7 @@ class Run:
     async def _story(self) -> None:
         self.world = World(WorldClock(self.loop), self.stream("world"), self._note, self._program, spawn_task=self._start_pod)
         self.checks = Checks(self.gate, self.world, self.book, INSTALL, self.loop.time)
+        self.world.on_effect.append(self._changed)
         count = self.stream("replicas").choice((1, 2, 2, 3))
         self.processes = [self._process(f"r{number}") for number in range(1, count + 1)]
         self.network = Network(self.processes, self.stream("network"))
@@ -238,6 +241,12 @@ class Run:
                     self.quarantined[event.worker] = None
                 about = " ".join(part for part in (event.claim, event.worker, event.also) if part)
                 self.trace.line("event", event.kind, f"{about} {event.reason}".strip())
+                for moment in (event.kind, event.also):
+                    self.moments.happened(moment or "", Target(line.name, event.worker, event.claim))
+
+    def _changed(self, kind: str, pod: WorldPod) -> None:
+        if pod.install == INSTALL:
+            self.moments.happened(OF_PODS.get(kind, ""), Target(worker=pod.name))
 
     def _note(self, kind: str, text: str) -> None:
         self.trace.line("cluster", kind, text)

@@ -3,32 +3,39 @@
 from typing import TYPE_CHECKING
 
 from ..faults import Fault
+from ..moments import Target
 from .cause import Cause
 
 if TYPE_CHECKING:
     from ..chaos import Chaos
 
 
-def rollout(chaos: "Chaos", fault: Fault) -> None:
-    chaos.run.spawn(chaos.run.operator.roll_out(fault.pick))
+def _pool(chaos: "Chaos", fault: Fault, target: Target) -> str:
+    pod = chaos.run.world.pods.get(target.worker or "")
+    names = list(chaos.run.operator.specs)
+    return pod.pool if pod is not None else names[int(fault.pick * len(names))]
 
 
-def freeze(chaos: "Chaos", fault: Fault) -> None:
-    operator = chaos.run.operator
-    chaos.run.spawn(operator.freeze(fault.pick, True))
-    chaos.until(fault, lambda: chaos.run.spawn(operator.freeze(fault.pick, False)))
+def rollout(chaos: "Chaos", fault: Fault, target: Target) -> None:
+    chaos.run.spawn(chaos.run.operator.roll_out(_pool(chaos, fault, target)))
 
 
-def force_release(chaos: "Chaos", fault: Fault) -> None:
-    chaos.run.spawn(chaos.run.operator.force_release(fault.pick))
+def freeze(chaos: "Chaos", fault: Fault, target: Target) -> None:
+    operator, pool = chaos.run.operator, _pool(chaos, fault, target)
+    chaos.run.spawn(operator.freeze(pool, True))
+    chaos.until(fault, lambda: chaos.run.spawn(operator.freeze(pool, False)))
 
 
-def delete_pool(chaos: "Chaos", fault: Fault) -> None:
-    chaos.run.spawn(chaos.run.operator.delete_pool(fault.pick))
+def force_release(chaos: "Chaos", fault: Fault, target: Target) -> None:
+    chaos.run.spawn(chaos.run.operator.force_release(fault.pick, target.claim))
 
 
-def retire(chaos: "Chaos", fault: Fault) -> None:
-    chaos.run.spawn(chaos.run.operator.retire(fault.pick))
+def delete_pool(chaos: "Chaos", fault: Fault, target: Target) -> None:
+    chaos.run.spawn(chaos.run.operator.delete_pool(_pool(chaos, fault, target)))
+
+
+def retire(chaos: "Chaos", fault: Fault, target: Target) -> None:
+    chaos.run.spawn(chaos.run.operator.retire(fault.pick, target.worker))
 
 
 PEOPLE: dict[str, Cause] = {

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from ..faults import Fault
 from ..loop import later
+from ..moments import Target
 from ..process import Process
 from .cause import Cause
 
@@ -12,13 +13,13 @@ if TYPE_CHECKING:
     from ..chaos import Chaos
 
 
-def _replica(chaos: "Chaos", fault: Fault) -> Process | None:
-    up = [process for process in chaos.run.processes if process.up]
+def _replica(chaos: "Chaos", fault: Fault, target: Target) -> Process | None:
+    up = [process for process in chaos.run.processes if process.up and target.replica in (None, process.name)]
     return up[int(fault.pick * len(up))] if up else None
 
 
-def crash(chaos: "Chaos", fault: Fault) -> None:
-    if (process := _replica(chaos, fault)) is not None:
+def crash(chaos: "Chaos", fault: Fault, target: Target) -> None:
+    if (process := _replica(chaos, fault, target)) is not None:
         _crash(chaos, process, 1 + 40 * fault.amount)
 
 
@@ -28,9 +29,9 @@ def _crash(chaos: "Chaos", process: Process, down: float) -> None:
     later(down, lambda: process.boot() if process.dead else None)
 
 
-def crash_after_effect(chaos: "Chaos", fault: Fault) -> None:
+def crash_after_effect(chaos: "Chaos", fault: Fault, target: Target) -> None:
     """Crash after the n-th statement or cluster write from now on, so that it took effect but its caller gets no answer."""
-    if (process := _replica(chaos, fault)) is None:
+    if (process := _replica(chaos, fault, target)) is None:
         return
     left = 1 + int(60 * fault.amount)
 
@@ -44,13 +45,13 @@ def crash_after_effect(chaos: "Chaos", fault: Fault) -> None:
     process.line.after_effect = count
 
 
-def pause(chaos: "Chaos", fault: Fault) -> None:
-    if (process := _replica(chaos, fault)) is not None:
+def pause(chaos: "Chaos", fault: Fault, target: Target) -> None:
+    if (process := _replica(chaos, fault, target)) is not None:
         process.pause()
         chaos.until(fault, process.resume)
 
 
-def pause_all(chaos: "Chaos", fault: Fault) -> None:
+def pause_all(chaos: "Chaos", fault: Fault, target: Target) -> None:
     for process in chaos.run.processes:
         process.pause()
 
@@ -61,8 +62,8 @@ def pause_all(chaos: "Chaos", fault: Fault) -> None:
     chaos.until(fault, mend)
 
 
-def store_away(chaos: "Chaos", fault: Fault) -> None:
-    if (process := _replica(chaos, fault)) is not None:
+def store_away(chaos: "Chaos", fault: Fault, target: Target) -> None:
+    if (process := _replica(chaos, fault, target)) is not None:
         process.line.away = True
 
         def mend() -> None:
@@ -71,8 +72,8 @@ def store_away(chaos: "Chaos", fault: Fault) -> None:
         chaos.until(fault, mend)
 
 
-def store_slow(chaos: "Chaos", fault: Fault) -> None:
-    if (process := _replica(chaos, fault)) is not None:
+def store_slow(chaos: "Chaos", fault: Fault, target: Target) -> None:
+    if (process := _replica(chaos, fault, target)) is not None:
         process.line.slow = 0.2 + 11 * fault.amount**3  # sometimes longer than the statement timeout
 
         def mend() -> None:
@@ -81,8 +82,8 @@ def store_slow(chaos: "Chaos", fault: Fault) -> None:
         chaos.until(fault, mend)
 
 
-def store_flaky(chaos: "Chaos", fault: Fault) -> None:
-    if (process := _replica(chaos, fault)) is not None:
+def store_flaky(chaos: "Chaos", fault: Fault, target: Target) -> None:
+    if (process := _replica(chaos, fault, target)) is not None:
         process.line.flaky = 0.05 + 0.6 * fault.amount
 
         def mend() -> None:
@@ -91,8 +92,8 @@ def store_flaky(chaos: "Chaos", fault: Fault) -> None:
         chaos.until(fault, mend)
 
 
-def cluster_away(chaos: "Chaos", fault: Fault) -> None:
-    if (process := _replica(chaos, fault)) is not None:
+def cluster_away(chaos: "Chaos", fault: Fault, target: Target) -> None:
+    if (process := _replica(chaos, fault, target)) is not None:
         process.cluster_away = True
 
         def mend() -> None:
@@ -101,8 +102,8 @@ def cluster_away(chaos: "Chaos", fault: Fault) -> None:
         chaos.until(fault, mend)
 
 
-def clock_jump(chaos: "Chaos", fault: Fault) -> None:
-    if (process := _replica(chaos, fault)) is not None:
+def clock_jump(chaos: "Chaos", fault: Fault, target: Target) -> None:
+    if (process := _replica(chaos, fault, target)) is not None:
         process.clock.jump = (fault.amount - 0.5) * 4000
 
         def mend() -> None:
@@ -111,7 +112,7 @@ def clock_jump(chaos: "Chaos", fault: Fault) -> None:
         chaos.until(fault, mend)
 
 
-def deploy_rolling(chaos: "Chaos", fault: Fault) -> None:
+def deploy_rolling(chaos: "Chaos", fault: Fault, target: Target) -> None:
     async def roll() -> None:
         for process in chaos.run.processes:
             await process.stop()
@@ -122,7 +123,7 @@ def deploy_rolling(chaos: "Chaos", fault: Fault) -> None:
     chaos.run.spawn(roll())
 
 
-def deploy_all_at_once(chaos: "Chaos", fault: Fault) -> None:
+def deploy_all_at_once(chaos: "Chaos", fault: Fault, target: Target) -> None:
     async def roll() -> None:
         await asyncio.gather(*(process.stop() for process in chaos.run.processes))
         await asyncio.sleep(8 * fault.amount)

@@ -4,13 +4,14 @@ from typing import TYPE_CHECKING
 
 from ..faults import Fault
 from ..loop import later
+from ..moments import Target
 from .cause import Cause
 
 if TYPE_CHECKING:
     from ..chaos import Chaos
 
 
-def outage(chaos: "Chaos", fault: Fault) -> None:
+def outage(chaos: "Chaos", fault: Fault, target: Target) -> None:
     gate = chaos.run.gate
     gate.go_down()
 
@@ -20,11 +21,11 @@ def outage(chaos: "Chaos", fault: Fault) -> None:
     chaos.until(fault, mend)
 
 
-def clock_jump(chaos: "Chaos", fault: Fault) -> None:
+def clock_jump(chaos: "Chaos", fault: Fault, target: Target) -> None:
     chaos.run.database_clock += (fault.amount - 0.4) * 1200
 
 
-def failover(chaos: "Chaos", fault: Fault) -> None:
+def failover(chaos: "Chaos", fault: Fault, target: Target) -> None:
     """Fail over to a standby that is `span` seconds behind."""
     gate = chaos.run.gate
     aside, mark, history = gate.postgres.copy(), _mark(chaos), chaos.failovers
@@ -50,7 +51,7 @@ def _mark(chaos: "Chaos") -> int:
     return int(gate.postgres.ask(gate.clock(), "SELECT mark FROM holdfast.hearing")[0][0])
 
 
-def network_lossy(chaos: "Chaos", fault: Fault) -> None:
+def network_lossy(chaos: "Chaos", fault: Fault, target: Target) -> None:
     chaos.run.network.lossy = 0.05 + 0.5 * fault.amount
 
     def mend() -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from ..book import Broken
 from ..faults import Fault
 from ..loop import later
+from ..moments import Target
 from ..pods import Weather
 from .cause import Cause
 
@@ -29,7 +30,7 @@ CHANGES: dict[str, dict[str, Callable[[float], object]]] = {
 }
 
 
-def change(chaos: "Chaos", fault: Fault) -> None:
+def change(chaos: "Chaos", fault: Fault, target: Target) -> None:
     weather, calm = chaos.run.world.weather, Weather()
     for name, value in CHANGES[fault.kind].items():
         setattr(weather, name, value(fault.amount))
