@@ -57,7 +57,7 @@ MUTANTS = (
     ),
     Mutant(
         "a term that does not expire",
-        "replica.crash@term.taken",
+        "replica.crash@worker.spawning",
         (
             Change(f"{FN}/fleet.sql", "'expired', until < t OR renewed_at > t,", "'expired', renewed_at > t,"),
             Change(

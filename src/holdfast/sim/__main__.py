@@ -21,9 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m holdfast.sim", description=__doc__)
     parser.add_argument("--seed", help="replay this seed, and keep its trace")
     parser.add_argument("--seeds", type=int, help="run seeds 1…N")
-    parser.add_argument(
-        "--faults", default="", help="only these faults, e.g. pod.kill or pod.kill@claim.active"
-    )
+    parser.add_argument("--faults", default="", help="only these faults, e.g. pod.kill or pod.kill@claim.active")
     parser.add_argument("--first", type=int, default=1, help="with --seeds: the first seed")
     parser.add_argument("--fresh", type=int, default=0, help="add this many random seeds")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at the same time")

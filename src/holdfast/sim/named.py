@@ -1,9 +1,7 @@
 """Bugs that the simulation found: the faults that each needs, and their moments. Every `make sim` runs seeds with them."""
 
 NAMED: dict[str, str] = {
-    "after the database's clock jumped back an orphan stayed young": (
-        "pod.impostor@worker.warm+store.clock-jump@worker.warm"
-    ),
+    "after the database's clock jumped back an orphan stayed young": ("pod.impostor@worker.warm+store.clock-jump@worker.warm"),
     "a free pod whose row was lost could neither speak nor be ended": "store.failover@claim.assigned",
     "a claim that was adopted did not say whether its worker is protected": "store.failover@claim.assigned",
     "a claim that only its pod knew was called protected": "store.failover@claim.ended+cluster.down@claim.assigned",
