@@ -125,7 +125,7 @@ MUTANTS = (
     Mutant(
         # the patch is guarded by the pod's UID only, not by the version that the replica has read
         "protection cleared by a late patch",
-        "cluster.late-writes@worker.parked",
+        "cluster.late-writes=1@worker.parked",
         (
             Change(
                 "claimpath/protection.py",
@@ -207,7 +207,7 @@ MUTANTS = (
     ),
     Mutant(
         "a parked worker given to another tenant",
-        "none",
+        "cluster.quota=0@worker.parked",
         (
             Change(
                 f"{FN}/match.sql",
@@ -266,7 +266,7 @@ MUTANTS = (
     ),
     Mutant(
         "a tenant's cap not looked at",
-        "network.lossy@claim.active",
+        "network.lossy=1@claim.created",
         (
             Change(
                 f"{FN}/match.sql",

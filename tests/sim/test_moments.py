@@ -30,11 +30,12 @@ def test_a_seed_may_name_the_moment_of_each_fault() -> None:
     plan = draw("3@pod.kill@claim.active+store.outage", 30, 240)
     assert {(fault.kind, fault.moment) for fault in plan} == {("pod.kill", "claim.active"), ("store.outage", "")}
     assert "pod.kill@claim.active" in str(next(fault for fault in plan if fault.moment))
+    assert {fault.amount for fault in draw("3@cluster.quota=0.5@worker.parked", 30, 240)} == {0.5}
     assert draw("3@none", 30, 240) == []
 
 
 @pytest.mark.parametrize(
-    "wrong", ["7@pod.kill@", "7@pod.kill@claim.lost", "7@claim.active", "7@none+pod.kill", "7@none@claim.ended"]
+    "wrong", ["7@pod.kill@", "7@pod.kill@claim.lost", "7@claim.active", "7@none+pod.kill", "7@none@claim.ended", "7@pod.kill=2"]
 )
 def test_a_moment_that_does_not_exist_is_refused_because_its_fault_would_wait_forever(wrong: str) -> None:
     with pytest.raises(ValueError, match="no such"):

@@ -1,6 +1,7 @@
 """Faults as data: a plan that is drawn from the seed and can be printed, replayed and shortened."""
 
 import random
+from typing import NamedTuple
 
 import msgspec
 
@@ -81,36 +82,50 @@ class Fault(msgspec.Struct, frozen=True):
 
 def seed_of(text: str) -> str:
     """Check a seed: a number, optionally with the only faults that it may draw, such as `7`, `7@store.failover+pod.kill`,
-    `7@pod.kill@claim.active` (each fault waits for this moment) or `7@none`."""
+    `7@pod.kill@claim.active` (each fault waits for this moment), `7@cluster.quota=0.5` (with this amount) or `7@none`."""
     number, at, only = text.partition("@")
     if not number.isdecimal():
         raise ValueError(f"{text!r} is not a seed: a number, or a number and faults such as 7@store.failover+pod.kill")
-    for kind, moment in _parts(only) if at else ():
-        if kind not in KINDS:
-            raise ValueError(f"{kind!r}: no such fault; there are {', '.join(KINDS)}, or none")
-        if moment is not None and moment not in MOMENTS:
-            raise ValueError(f"{moment!r}: no such moment; there are {', '.join(MOMENTS)}")
+    for part in _parts(only) if at else ():
+        if part.kind not in KINDS:
+            raise ValueError(f"{part.kind!r}: no such fault; there are {', '.join(KINDS)}, or none")
+        if part.moment not in (None, *MOMENTS):
+            raise ValueError(f"{part.moment!r}: no such moment; there are {', '.join(MOMENTS)}")
+        if part.amount is not None and not 0 <= part.amount <= 1:
+            raise ValueError(f"{part.kind}={part.amount:g}: no such amount; it is between 0 and 1")
     return text
 
 
-def _parts(only: str) -> list[tuple[str, str | None]]:
-    """Returns the kinds that a seed names, each with its moment."""
-    parts = [part.partition("@") for part in only.split("+")] if only != NONE else []
-    return [(kind, moment if at else None) for kind, at, moment in parts]
+class Part(NamedTuple):
+    """A kind of fault that a seed names, with its moment and amount if the seed names them too."""
+
+    kind: str
+    moment: str | None = None
+    amount: float | None = None
+
+
+def _parts(only: str) -> list[Part]:
+    found = []
+    for text in only.split("+") if only != NONE else ():
+        what, at, moment = text.partition("@")
+        kind, given, amount = what.partition("=")
+        found.append(Part(kind, moment if at else None, float(amount) if given else None))
+    return found
 
 
 def draw(seed: str, begin: float, length: float) -> list[Fault]:
     """Returns the plan of this seed. Some runs have few kinds of faults, which then occur alone; others have many, combined."""
     source = random.Random(f"faults/{seed}")
     _, _, only = seed.partition("@")
-    kinds = _parts(only) if only else [(kind, None) for kind in KINDS]
+    kinds = _parts(only) if only else [Part(kind) for kind in KINDS]
     if not only and source.random() < 0.5:
         kinds = source.sample(kinds, source.randint(2, 6))
     faults = []
     for _ in range(source.randint(4, 18) if kinds else 0):
-        kind, moment = source.choice(kinds)
+        kind, moment, given = source.choice(kinds)
         low, high = KINDS[kind]
         span = source.uniform(low, min(high, low + source.expovariate(3 / max(0.1, high - low))))
         at = round(begin + source.random() * length, 3)
-        faults.append(Fault(at, kind, round(span, 3), source.random(), source.random(), moment or ""))
+        pick, amount = source.random(), source.random()
+        faults.append(Fault(at, kind, round(span, 3), pick, amount if given is None else given, moment or ""))
     return sorted(faults, key=lambda fault: (fault.at, fault.kind))
