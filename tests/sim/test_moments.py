@@ -15,7 +15,8 @@ from past_bugs import PAST
 from holdfast.sim.faults import draw, seed_of
 from holdfast.sim.loop import VirtualLoop
 from holdfast.sim.many import run_one, server
-from holdfast.sim.moments import Moments, Target
+from holdfast.sim.moments import MOMENTS, Moments, Target
+from holdfast.sim.named import NAMED
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,12 +31,24 @@ def test_a_seed_may_name_the_moment_of_each_fault() -> None:
     plan = draw("3@pod.kill@claim.active+store.outage", 30, 240)
     assert {(fault.kind, fault.moment) for fault in plan} == {("pod.kill", "claim.active"), ("store.outage", "")}
     assert "pod.kill@claim.active" in str(next(fault for fault in plan if fault.moment))
+    long = draw("3@pod.hang@claim.active..claim.ended", 30, 240)
+    assert {(fault.kind, fault.moment, fault.until) for fault in long} == {("pod.hang", "claim.active", "claim.ended")}
+    assert "pod.hang@claim.active..claim.ended (" in str(long[0])
     assert {fault.amount for fault in draw("3@cluster.quota=0.5@worker.parked", 30, 240)} == {0.5}
     assert draw("3@none", 30, 240) == []
 
 
 @pytest.mark.parametrize(
-    "wrong", ["7@pod.kill@", "7@pod.kill@claim.lost", "7@claim.active", "7@none+pod.kill", "7@none@claim.ended", "7@pod.kill=2"]
+    "wrong",
+    [
+        "7@pod.kill@",
+        "7@pod.kill@claim.lost",
+        "7@claim.active",
+        "7@none+pod.kill",
+        "7@none@claim.ended",
+        "7@pod.kill=2",
+        "7@pod.hang@claim.active..x",
+    ],
 )
 def test_a_moment_that_does_not_exist_is_refused_because_its_fault_would_wait_forever(wrong: str) -> None:
     with pytest.raises(ValueError, match="no such"):
@@ -83,6 +96,19 @@ def test_every_deliberate_bug_names_faults_and_moments_that_exist() -> None:
     for mutant in MUTANTS + PAST:
         assert seed_of(f"1@{mutant.faults}")
         assert mutant.faults == "none" or all("@" in part for part in mutant.faults.split("+")), mutant.name
+
+
+def test_the_docs_show_the_faults_and_moments_of_every_bug() -> None:
+    docs = (ROOT / "docs" / "simulation.md").read_text()
+    for mutant in MUTANTS:
+        assert f"| {mutant.name} | `{mutant.faults}` | " in docs
+    for faults in NAMED.values():
+        assert f" | `{faults}` | " in docs
+
+
+def test_the_docs_list_every_moment() -> None:
+    docs = (ROOT / "docs" / "simulation.md").read_text()
+    assert [moment for moment in MOMENTS if f"`{moment}`" not in docs] == []
 
 
 def test_a_deliberate_bug_is_caught_by_the_fault_at_its_moment() -> None:

@@ -41,7 +41,7 @@ class Chaos:
         self.run.world.weather = Weather()
 
     def until(self, fault: Fault, mend: Callable[[], None]) -> None:
-        """Undo the fault when its span is over, or earlier if everything heals."""
+        """Undo the fault when it is over, or earlier if everything heals."""
         number = self.number()
         self._mend[number] = mend
 
@@ -49,7 +49,14 @@ class Chaos:
             if number in self._mend:
                 self._mend.pop(number)()
 
-        later(fault.span, over)
+        self.at_end(fault, over)
+
+    def at_end(self, fault: Fault, do: Callable[[], None]) -> None:
+        """Call this at the fault's last moment, or after its span if it has none."""
+        if fault.until:
+            self.run.moments.wait(fault.until, f"the end of {fault.kind}", lambda _: do())
+        else:
+            later(fault.span, do)
 
     def number(self) -> int:
         """Returns a number that was not returned before in this run."""
@@ -67,3 +74,4 @@ class Chaos:
             return
         self.run.trace.line("fault", target.replica or "", " ".join([str(fault)[10:], *filter(None, target[1:])]))
         CAUSES[fault.kind](self, fault, target)
+        self.run.moments.happened(fault.kind, target)

@@ -66,6 +66,11 @@ class Operator:
         self.specs[name] = {**self.specs[name], "worker": worker}
         await self._insist("PUT", f"/v1/pools/{name}", self.specs[name])
 
+    async def resize(self, name: str, more: int) -> None:
+        """Let a pool keep this many warm workers more than at the start. Going back leaves a surplus, which must shrink."""
+        self.specs[name] = {**self.specs[name], "warm": POOLS[name]["warm"] + more}
+        await self._insist("PUT", f"/v1/pools/{name}", self.specs[name])
+
     async def freeze(self, name: str, on: bool) -> None:
         await self._insist("POST", f"/v1/pools/{name}/{'freeze' if on else 'thaw'}", {"reason": "simulated"} if on else {})
 

@@ -20,6 +20,12 @@ def rollout(chaos: "Chaos", fault: Fault, target: Target) -> None:
     chaos.run.spawn(chaos.run.operator.roll_out(_pool(chaos, fault, target)))
 
 
+def resize(chaos: "Chaos", fault: Fault, target: Target) -> None:
+    operator, pool = chaos.run.operator, _pool(chaos, fault, target)
+    chaos.run.spawn(operator.resize(pool, 1 + int(2 * fault.amount)))
+    chaos.until(fault, lambda: chaos.run.spawn(operator.resize(pool, 0)))
+
+
 def freeze(chaos: "Chaos", fault: Fault, target: Target) -> None:
     operator, pool = chaos.run.operator, _pool(chaos, fault, target)
     chaos.run.spawn(operator.freeze(pool, True))
@@ -40,6 +46,7 @@ def retire(chaos: "Chaos", fault: Fault, target: Target) -> None:
 
 PEOPLE: dict[str, Cause] = {
     "operator.rollout": rollout,
+    "operator.resize": resize,
     "operator.freeze": freeze,
     "operator.force-release": force_release,
     "operator.delete-pool": delete_pool,

@@ -26,24 +26,28 @@ def clock_jump(chaos: "Chaos", fault: Fault, target: Target) -> None:
 
 
 def failover(chaos: "Chaos", fault: Fault, target: Target) -> None:
-    """Fail over to a standby that is `span` seconds behind."""
-    gate = chaos.run.gate
-    aside, mark, history = gate.postgres.copy(), _mark(chaos), chaos.failovers
+    """Fail over, at the end of the fault, to a standby that has received nothing since its begin."""
+    run, gate = chaos.run, chaos.run.gate
+    aside, mark, history, began = gate.postgres.copy(), _mark(chaos), chaos.failovers, run.loop.time()
 
     def lose() -> None:
+        if chaos.healing or gate.down:
+            return
         # A real failover changes the server's timeline, a copy does not. So a loss that contains no beat cannot be detected.
-        if chaos.healing or gate.down or _mark(chaos) == mark:
+        if _mark(chaos) == mark:
+            if fault.until:
+                chaos.at_end(fault, lose)  # the next such moment comes after a beat
             return
         if chaos.failovers != history:
             return  # another failover came first, and this copy is a standby of the old server
         chaos.failovers += 1
         gate.go_down()
         gate.postgres.put_back(aside)
-        chaos.run.checks.rewound()
-        chaos.run.trace.line("failover", "", f"the last {fault.span:.1f} s are lost")
-        later(1 + 5 * fault.amount, chaos.run.lift_outage)
+        run.checks.rewound()
+        run.trace.line("failover", "", f"the last {run.loop.time() - began:.1f} s are lost")
+        later(1 + 5 * fault.amount, run.lift_outage)
 
-    later(fault.span, lose)
+    chaos.at_end(fault, lose)
 
 
 def _mark(chaos: "Chaos") -> int:
