@@ -8,14 +8,24 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(HERE / "tests" / "sim"))
 
-from mutants import MUTANTS, PAST, Mutant  # noqa: E402
+from mutants import MUTANTS, Mutant  # noqa: E402
+from past_bugs import PAST  # noqa: E402
 
-from holdfast.sim.named import NAMED  # noqa: E402
+SEEDS = 10  # a bug that names its faults and moments must be caught within so many seeds
+
+
+class Answer(NamedTuple):
+    mutant: Mutant
+    said: str | None  # which seed broke which promise; None if no seed did
+    seconds: float
 
 
 def mutated(mutant: Mutant, folder: Path) -> None:
@@ -30,49 +40,45 @@ def mutated(mutant: Mutant, folder: Path) -> None:
         path.write_text(text.replace(change.before, change.after))
 
 
-def caught(mutant: Mutant, *which: str) -> str | None:
-    """Returns the simulation's report of the bug, or None if it found nothing with these seeds."""
+def tried(mutant: Mutant, first: int, seeds: int) -> Answer:
+    """Runs seeds one after the other with the bug's own faults and moments, until one breaks a promise."""
+    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="hf-mutant-") as folder:
         Path(folder).chmod(0o755)
         mutated(mutant, Path(folder))
         env = {**os.environ, "PYTHONPATH": f"{folder}/src", "PYTHONDONTWRITEBYTECODE": "1"}
+        which = ["--seeds", str(seeds), "--first", str(first), "--faults", mutant.faults, "--jobs", "1"]
         argv = [sys.executable, "-m", "holdfast.sim", "--until-broken", *which]
         done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            return None
-        said = re.search(r"^seed \d\S*: .*$", done.stdout, re.MULTILINE)
-        if said is None:
-            raise SystemExit(f"{mutant.name}: the simulation itself failed:\n{done.stdout}\n{done.stderr}")
-        return said[0]
+    said = re.search(r"^seed \d\S*: .*$", done.stdout, re.MULTILINE)
+    if (done.returncode != 0) != (said is not None):
+        raise SystemExit(f"{mutant.name}: the simulation itself failed:\n{done.stdout}\n{done.stderr}")
+    return Answer(mutant, said[0] if said is not None else None, time.monotonic() - began)
+
+
+def all_tried(mutants: Iterable[Mutant], first: int, seeds: int, jobs: int) -> Iterable[Answer]:
+    """Yields the answers as they come. Several bugs are tried at the same time, because most need one seed only."""
+    with ThreadPoolExecutor(jobs) as pool:
+        for done in as_completed([pool.submit(tried, mutant, first, seeds) for mutant in mutants]):
+            yield done.result()
 
 
 def main() -> int:
-    """Runs all mutants. A past bug is tried with its named seed first, and then with other seeds of the same faults."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="mutants whose name contains this")
     parser.add_argument("--past", action="store_true", help="only past bugs that the simulation found")
-    parser.add_argument("--seeds", type=int, default=200)
-    parser.add_argument("--first", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="how many seeds may be used per bug")
+    parser.add_argument("--first", type=int, default=1, help="the first seed; every value must catch every bug")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="bugs at the same time")
     args = parser.parse_args()
     chosen = [mutant for mutant in ((), MUTANTS)[not args.past] + PAST if args.only is None or args.only in mutant.name]
-    many = ("--seeds", str(args.seeds), "--first", str(args.first), "--jobs", str(args.jobs))
-    missed = []
-    for mutant in chosen:
-        began = time.monotonic()
-        if seed := NAMED.get(mutant.name):
-            said = caught(mutant, "--seed", seed, "--jobs", "1")
-            if said is None and (said := caught(mutant, *many, "--faults", seed.partition("@")[2])):
-                said += f"\n        ({seed} does not find it any more: name this seed instead)"
-        else:
-            said = caught(mutant, *many, "--faults", mutant.faults)
-        took = time.monotonic() - began
-        print(
-            f"{'caught' if said else 'MISSED':<7} {mutant.name}  ({took:.0f} s)\n        {said or 'nothing broken'}", flush=True
-        )
-        if said is None:
-            missed.append(mutant.name)
-    print(f"{len(chosen) - len(missed)} of {len(chosen)} caught")
+    began, missed = time.monotonic(), 0
+    for answer in all_tried(chosen, args.first, args.seeds, args.jobs):
+        verdict = "caught" if answer.said else "MISSED"
+        said = answer.said or f"{args.seeds} seeds with {answer.mutant.faults}, nothing broken"
+        print(f"{verdict:<7} {answer.mutant.name}  ({answer.seconds:.0f} s)\n        {said}", flush=True)
+        missed += answer.said is None
+    print(f"{len(chosen) - missed} of {len(chosen)} caught in {time.monotonic() - began:.0f} s")
     return 1 if missed else 0
 
 

@@ -1,4 +1,4 @@
-"""Deliberate bugs: small changes of the product. The simulation must catch each of them within 200 seeds."""
+"""Deliberate bugs: small changes of the product. The simulation must catch each of them within ten seeds."""
 
 from typing import NamedTuple
 
@@ -11,8 +11,8 @@ class Change(NamedTuple):
 
 class Mutant(NamedTuple):
     name: str
+    faults: str  # the faults that the bug needs, and their moments, as in a seed: store.failover@claim.assigned
     changes: tuple[Change, ...]
-    faults: str = ""  # if set, only these faults are injected, because random plans combine them too rarely
 
 
 FN = "postgres/functions"
@@ -20,6 +20,7 @@ FN = "postgres/functions"
 MUTANTS = (
     Mutant(
         "condemn without its guard",
+        "operator.retire@claim.active",
         (
             Change(
                 f"{FN}/ends.sql",
@@ -40,6 +41,7 @@ MUTANTS = (
     ),
     Mutant(
         "deletion by name instead of UID",
+        "pod.impostor@worker.retiring",
         (
             Change(
                 "running/apply.py",
@@ -55,6 +57,7 @@ MUTANTS = (
     ),
     Mutant(
         "a term that does not expire",
+        "replica.crash@worker.spawning",
         (
             Change(f"{FN}/fleet.sql", "'expired', until < t OR renewed_at > t,", "'expired', renewed_at > t,"),
             Change(
@@ -71,6 +74,7 @@ MUTANTS = (
     ),
     Mutant(
         "the longest duration starts again with each renewal",
+        "none",
         (
             Change(
                 "postgres/claims.py",
@@ -81,6 +85,7 @@ MUTANTS = (
     ),
     Mutant(
         "a parked worker's TTL starts again with each poll",
+        "none",
         (
             Change(
                 f"{FN}/worker.sql",
@@ -91,6 +96,7 @@ MUTANTS = (
     ),
     Mutant(
         "a pass that trusts an empty list",
+        "cluster.lists-empty@claim.active",
         (
             Change("duties/converge.py", "if not pods and known > 1:", "if not pods and known > 1_000_000:"),
             Change(
@@ -102,6 +108,7 @@ MUTANTS = (
     ),
     Mutant(
         "an unmatched UPDATE taken as success",
+        "operator.force-release@claim.active",
         (
             Change(
                 "postgres/workers.py",
@@ -118,6 +125,7 @@ MUTANTS = (
     Mutant(
         # the patch is guarded by the pod's UID only, not by the version that the replica has read
         "protection cleared by a late patch",
+        "cluster.late-writes=1@worker.parked",
         (
             Change(
                 "claimpath/protection.py",
@@ -125,10 +133,10 @@ MUTANTS = (
                 '    return Done() if await cluster.clear(worker, uid, "") else Stale()\n',
             ),
         ),
-        "cluster.late-writes+replica.pause+cluster.answers-lost",
     ),
     Mutant(
         "a slot not freed on a refused spawn",
+        "cluster.quota@worker.spawning",
         (
             Change(
                 "running/apply.py",
@@ -139,6 +147,7 @@ MUTANTS = (
     ),
     Mutant(
         "a slot freed on an unknown outcome",
+        "cluster.answers-lost@worker.spawning",
         (
             Change(
                 "running/apply.py",
@@ -149,6 +158,7 @@ MUTANTS = (
     ),
     Mutant(
         "a scale-down from a stale view",
+        "cluster.starts-slow@claim.assigned",
         (
             Change(
                 "duties/scale.py",
@@ -170,6 +180,7 @@ MUTANTS = (
     ),
     Mutant(
         "a fence not checked at release",
+        "none",
         (
             Change(
                 f"{FN}/ends.sql",
@@ -180,6 +191,7 @@ MUTANTS = (
     ),
     Mutant(
         "deadlines that run through an outage",
+        "store.outage@claim.active",
         (
             Change(
                 "postgres/migrations/0001_core.sql",
@@ -195,6 +207,7 @@ MUTANTS = (
     ),
     Mutant(
         "a parked worker given to another tenant",
+        "cluster.quota=0@worker.parked",
         (
             Change(
                 f"{FN}/match.sql",
@@ -210,6 +223,7 @@ MUTANTS = (
     ),
     Mutant(
         "an adopted pod reaped after a restore",
+        "store.failover@claim.assigned",
         (
             Change(
                 "recovery/compare.py",
@@ -230,6 +244,7 @@ MUTANTS = (
     ),
     Mutant(
         "a duty counted as successful although its read failed",
+        "cluster.down@worker.warm",
         (
             Change(
                 "running/passes.py",
@@ -240,6 +255,7 @@ MUTANTS = (
     ),
     Mutant(
         "a holder told that its worker is protected when it is not",
+        "cluster.down@claim.assigned",
         (
             Change(
                 "claimpath/protection.py",
@@ -250,6 +266,7 @@ MUTANTS = (
     ),
     Mutant(
         "a tenant's cap not looked at",
+        "network.lossy=1@claim.created",
         (
             Change(
                 f"{FN}/match.sql",
@@ -260,6 +277,7 @@ MUTANTS = (
     ),
     Mutant(
         "lost commits that are not compared",
+        "store.failover@claim.assigned",
         (
             Change(
                 "recovery/marks.py",
@@ -275,69 +293,12 @@ MUTANTS = (
     ),
     Mutant(
         "the agent of a pod whose row was lost cannot speak",
+        "store.failover@claim.assigned",
         (
             Change(
                 "api/agents.py",
                 "    pool = known[1] if known is not None else await _forgotten(context, body.worker)\n",
                 "    pool = known[1] if known is not None else None\n",
-            ),
-        ),
-        "store.failover+pod.kill",
-    ),
-)
-
-# Bugs that the simulation found in the past, put back. The seed that sim/named.py names for each of them, or another seed with
-# the same faults, must still find it.
-PAST = (
-    Mutant(
-        "after the database's clock jumped back an orphan stayed young",
-        (
-            Change(
-                "duties/cases.py",
-                "    age = max(observed.now - pod.created_at, observed.strange.get(pod.name, 0.0))\n",
-                "    age = observed.now - pod.created_at\n",
-            ),
-        ),
-    ),
-    Mutant(
-        "a free pod whose row was lost could neither speak nor be ended",
-        next(mutant.changes for mutant in MUTANTS if mutant.name == "the agent of a pod whose row was lost cannot speak"),
-    ),
-    Mutant(
-        "a claim that was adopted did not say whether its worker is protected",
-        (
-            Change(
-                f"{FN}/recovery.sql",
-                "            protected = coalesce(protected, false)\n",
-                "            protected = protected\n",
-            ),
-        ),
-    ),
-    Mutant(
-        "a claim that only its pod knew was called protected",
-        (Change(f"{FN}/recovery.sql", "true, true, false,  -- what its holder", "true, true, true,  -- what its holder"),),
-    ),
-    Mutant(
-        "a claim was served meanwhile, and a worker too many was let go",
-        (Change("duties/scale.py", "    floor = wanted if over <= 0 else None", "    floor = None"),),
-    ),
-    Mutant(
-        "a claim that was lost while its caller waited was a defect",
-        (
-            Change(
-                "api/claims.py",
-                '        raise Problem(503, "unavailable", lost, headers={"Retry-After": "2"})\n',
-                "        raise AssertionError\n",
-            ),
-        ),
-    ),
-    Mutant(
-        "a pod that could not start, and whose row was lost, stayed in quarantine",
-        (
-            Change(
-                "duties/cases.py",
-                '    began = pod.phase != "pending" or heartbeat is not None or pod.protected\n',
-                "    began = True\n",
             ),
         ),
     ),

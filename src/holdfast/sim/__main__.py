@@ -10,18 +10,18 @@ from pathlib import Path
 
 from .faults import seed_of
 from .many import run_many, run_one, server, shrunk
-from .named import NAMED
+from .named import NAMED, SEEDS
 from .report import describe
 from .run import Outcome
 
-FIXED = range(1, 17)  # run by default, besides the named seeds
+FIXED = range(1, 17)  # run by default, besides the seeds of past bugs
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m holdfast.sim", description=__doc__)
     parser.add_argument("--seed", help="replay this seed, and keep its trace")
     parser.add_argument("--seeds", type=int, help="run seeds 1…N")
-    parser.add_argument("--faults", default="", help="only these faults, e.g. store.failover+pod.kill (not for named seeds)")
+    parser.add_argument("--faults", default="", help="only these faults, e.g. pod.kill or pod.kill@claim.active")
     parser.add_argument("--first", type=int, default=1, help="with --seeds: the first seed")
     parser.add_argument("--fresh", type=int, default=0, help="add this many random seeds")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at the same time")
@@ -43,7 +43,8 @@ def main() -> int:
         elif args.seeds:
             seeds = [f"{number}{only}" for number in range(args.first, args.first + args.seeds)]
         else:
-            seeds = [*NAMED.values(), *(f"{number}{only}" for number in FIXED)]
+            named = [f"{number}@{faults}" for faults in NAMED.values() for number in SEEDS]
+            seeds = [*named, *(f"{number}{only}" for number in FIXED)]
         seeds += [f"{1_000_000 + secrets.randbelow(1_000_000_000)}{only}" for _ in range(args.fresh)]
         if args.until_broken:
             return first_broken(seeds, postgres.dsn, args.jobs)
@@ -80,7 +81,8 @@ def several(seeds: list[str], dsn: str, jobs: int, *, look_further: bool) -> int
 
 def first_broken(seeds: list[str], dsn: str, jobs: int) -> int:
     """Print one line with the first seed that breaks a promise, and the promise."""
-    for outcome in run_many(seeds, dsn, jobs):
+    # With one process the seeds run in order, and none is started in vain.
+    for outcome in run_many(seeds, dsn, jobs) if jobs > 1 else (run_one(seed, dsn) for seed in seeds):
         if outcome.failure is not None:
             print(f"seed {outcome.seed}: {outcome.failure.promise}: {outcome.failure.what}", flush=True)
             return 1

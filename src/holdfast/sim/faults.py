@@ -1,9 +1,13 @@
 """Faults as data: a plan that is drawn from the seed and can be printed, replayed and shortened."""
 
 import random
+from typing import NamedTuple
 
 import msgspec
 
+from .moments import MOMENTS
+
+NONE = "none"  # in place of a seed's faults: a run without any
 # Every kind of fault, and how long it may last, in seconds (0, 0: it has no duration).
 KINDS: dict[str, tuple[float, float]] = {
     # replicas
@@ -53,6 +57,7 @@ KINDS: dict[str, tuple[float, float]] = {
     "node.death": (0, 0),
     # people
     "operator.rollout": (0, 0),
+    "operator.resize": (20, 120),
     "operator.freeze": (10, 90),
     "operator.force-release": (0, 0),
     "operator.delete-pool": (0, 0),
@@ -68,33 +73,66 @@ class Fault(msgspec.Struct, frozen=True):
     span: float
     pick: float
     amount: float
+    moment: str = ""  # if set, the fault begins at the first such moment after `at`; it may be another fault
+    until: str = ""  # if set, the fault ends at the first such moment after it began, and not after `span`
 
     def __str__(self) -> str:
-        span = f" for {self.span:.1f} s" if self.span else ""
-        return f"{self.at:8.3f}  {self.kind}{span} (pick {self.pick:.2f}, amount {self.amount:.2f})"
+        span = f" for {self.span:.1f} s" if self.span and not self.until else ""
+        moment = f"@{self.moment}" if self.moment else ""
+        moment += f"..{self.until}" if self.until else ""
+        return f"{self.at:8.3f}  {self.kind}{moment}{span} (pick {self.pick:.2f}, amount {self.amount:.2f})"
 
 
 def seed_of(text: str) -> str:
-    """Check a seed: a number, optionally with the only faults that it may draw, such as `7` or `7@store.failover+pod.kill`."""
-    number, at, kinds = text.partition("@")
+    """Check a seed: a number, optionally with the only faults that it may draw, such as `7`, `7@store.failover+pod.kill`,
+    `7@pod.kill@claim.active` (each fault waits for this moment), `7@pod.hang@claim.active..claim.ended` (and ends at that
+    moment), `7@cluster.quota=0.5` (with this amount) or `7@none`."""
+    number, at, only = text.partition("@")
     if not number.isdecimal():
         raise ValueError(f"{text!r} is not a seed: a number, or a number and faults such as 7@store.failover+pod.kill")
-    if unknown := [kind for kind in kinds.split("+") if at and kind not in KINDS]:
-        raise ValueError(f"{', '.join(map(repr, unknown))}: no such fault; there are {', '.join(KINDS)}")
+    for part in _parts(only) if at else ():
+        if part.kind not in KINDS:
+            raise ValueError(f"{part.kind!r}: no such fault; there are {', '.join(KINDS)}, or none")
+        if wrong := [moment for moment in (part.moment, part.until) if moment not in (None, *MOMENTS, *KINDS)]:
+            raise ValueError(f"{wrong[0]!r}: no such moment; there are {', '.join(MOMENTS)}, and the faults")
+        if part.amount is not None and not 0 <= part.amount <= 1:
+            raise ValueError(f"{part.kind}={part.amount:g}: no such amount; it is between 0 and 1")
     return text
+
+
+class Part(NamedTuple):
+    """A kind of fault that a seed names, with its moments and amount if the seed names them too."""
+
+    kind: str
+    moment: str | None = None
+    until: str | None = None
+    amount: float | None = None
+
+
+def _parts(only: str) -> list[Part]:
+    found = []
+    for text in only.split("+") if only != NONE else ():
+        what, at, moment = text.partition("@")
+        moment, to, until = moment.partition("..")
+        kind, given, amount = what.partition("=")
+        found.append(Part(kind, moment if at else None, until if to else None, float(amount) if given else None))
+    return found
 
 
 def draw(seed: str, begin: float, length: float) -> list[Fault]:
     """Returns the plan of this seed. Some runs have few kinds of faults, which then occur alone; others have many, combined."""
     source = random.Random(f"faults/{seed}")
     _, _, only = seed.partition("@")
-    kinds = only.split("+") if only else list(KINDS)
+    kinds = _parts(only) if only else [Part(kind) for kind in KINDS]
     if not only and source.random() < 0.5:
         kinds = source.sample(kinds, source.randint(2, 6))
     faults = []
-    for _ in range(source.randint(4, 18)):
-        kind = source.choice(kinds)
+    for _ in range(source.randint(4, 18) if kinds else 0):
+        kind, moment, until, given = source.choice(kinds)
         low, high = KINDS[kind]
         span = source.uniform(low, min(high, low + source.expovariate(3 / max(0.1, high - low))))
-        faults.append(Fault(round(begin + source.random() * length, 3), kind, round(span, 3), source.random(), source.random()))
+        at = round(begin + source.random() * length, 3)
+        pick, amount = source.random(), source.random()
+        amount = amount if given is None else given
+        faults.append(Fault(at, kind, round(span, 3), pick, amount, moment or "", until or ""))
     return sorted(faults, key=lambda fault: (fault.at, fault.kind))

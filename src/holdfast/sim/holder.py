@@ -123,9 +123,13 @@ class Holder:
             seen = await self._call("GET", f"/v1/claims/{claim['id']}", query="wait=15s")
             if seen is not None and seen.status == 200:
                 claim = seen.body
+        self._learns(claim)
+        return claim
+
+    def _learns(self, claim: dict[str, Any]) -> None:
+        """Check P3: whatever shows a holder its active claim also shows whether the worker is protected."""
         if claim["state"] == "active" and claim.get("protected") is None:
             raise Broken("P3", f"the holder of {claim['id']} does not learn whether its worker is protected")
-        return claim
 
     async def _see_it_end(self, claim: str) -> None:
         began = _now()
@@ -143,6 +147,7 @@ class Holder:
         if answer is not None and answer.status == 200:
             if over:
                 raise Broken("P8", f"a renewal of {claim} was accepted, which had ended before")
+            self._learns(answer.body)
             self._book.renewed[claim] = max(sent, self._book.renewed.get(claim, sent))
         return answer is None or answer.status in (200, 503)
 

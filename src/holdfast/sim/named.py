@@ -1,11 +1,18 @@
-"""Seeds that once broke a promise, each named after the bug that it found. They are run forever."""
+"""Bugs that the simulation found: the faults that each needs, and their moments. Every `make sim` runs seeds with them."""
 
 NAMED: dict[str, str] = {
-    "after the database's clock jumped back an orphan stayed young": "488597796",
-    "a free pod whose row was lost could neither speak nor be ended": "4@store.failover+pod.kill",
-    "a claim that was adopted did not say whether its worker is protected": "8@store.failover",
-    "a claim that only its pod knew was called protected": "54",
-    "a claim was served meanwhile, and a worker too many was let go": "32@store.failover+network.lossy+replica.pause",
-    "a claim that was lost while its caller waited was a defect": "1@store.failover",
-    "a pod that could not start, and whose row was lost, stayed in quarantine": "12@store.failover+cluster.image-errors+pod.kill",
+    "after the database's clock jumped back an orphan stayed young": "pod.impostor@worker.warm+store.clock-jump=0@pod.impostor",
+    "a free pod whose row was lost could neither speak nor be ended": "store.failover@claim.assigned..pod.created",
+    "a claim that was adopted did not say whether its worker is protected": "store.failover@claim.assigned",
+    "a claim that only its pod knew was called protected": (
+        "store.failover@claim.ended..claim.active+cluster.down@store.failover..claim.active"
+    ),
+    "a claim was served meanwhile, and a worker too many was let go": (
+        "operator.resize=0@claim.assigned..worker.spawning+replica.store-slow=0.9@pool.surplus"
+    ),
+    "a claim that was lost while its caller waited was a defect": "store.failover=0@claim.ended..pod.protected",
+    "a pod that could not start, and whose row was lost, stayed in quarantine": (
+        "store.failover@claim.assigned..pod.created+cluster.image-errors=1@store.failover"
+    ),
 }
+SEEDS = (1, 2)  # per bug

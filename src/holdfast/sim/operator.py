@@ -59,40 +59,38 @@ class Operator:
         for name in self.specs:
             await self._insist("PUT", f"/v1/pools/{name}", self.specs[name])
 
-    async def roll_out(self, pick: float) -> None:
+    async def roll_out(self, name: str) -> None:
         """Change a pool's template. Free workers are then replaced, and busy workers finish."""
-        name = self._name(pick)
         worker = dict(self.specs[name].get("worker", {}))
         worker["activate"] = [f"v{self._source.randint(1, 10**6)}"]
         self.specs[name] = {**self.specs[name], "worker": worker}
         await self._insist("PUT", f"/v1/pools/{name}", self.specs[name])
 
-    async def freeze(self, pick: float, on: bool) -> None:
-        name = self._name(pick)
+    async def resize(self, name: str, more: int) -> None:
+        """Let a pool keep this many warm workers more than at the start. Going back leaves a surplus, which must shrink."""
+        self.specs[name] = {**self.specs[name], "warm": POOLS[name]["warm"] + more}
+        await self._insist("PUT", f"/v1/pools/{name}", self.specs[name])
+
+    async def freeze(self, name: str, on: bool) -> None:
         await self._insist("POST", f"/v1/pools/{name}/{'freeze' if on else 'thaw'}", {"reason": "simulated"} if on else {})
 
-    async def delete_pool(self, pick: float) -> None:
+    async def delete_pool(self, name: str) -> None:
         """Delete a pool and create a new pool with the same name soon after."""
-        name = self._name(pick)
         await self._insist("DELETE", f"/v1/pools/{name}")
         await asyncio.sleep(self._source.uniform(0, 10))
         await self._insist("PUT", f"/v1/pools/{name}", self.specs[name])
 
-    async def force_release(self, pick: float) -> None:
+    async def force_release(self, pick: float, claim: str | None) -> None:
         with contextlib.suppress(Unreachable):
-            answer = await self._call("GET", "/v1/claims", query="state=active")
-            claims = answer.body["items"] if answer.status == 200 else []
-            if claims:
-                chosen = claims[int(pick * len(claims))]
-                await self._call("POST", f"/v1/claims/{chosen['id']}/release", {"force": True, "reason": "simulated"})
+            chosen = claim or await self._one("/v1/claims", "state=active", pick)
+            if chosen is not None:
+                await self._call("POST", f"/v1/claims/{chosen}/release", {"force": True, "reason": "simulated"})
 
-    async def retire(self, pick: float) -> None:
+    async def retire(self, pick: float, worker: str | None) -> None:
         with contextlib.suppress(Unreachable):
-            answer = await self._call("GET", "/v1/workers")
-            workers = answer.body["items"] if answer.status == 200 else []
-            if workers:
-                chosen = workers[int(pick * len(workers))]
-                await self._call("POST", f"/v1/workers/{chosen['id']}/retire", {"reason": "simulated"})
+            chosen = worker or await self._one("/v1/workers", "", pick)
+            if chosen is not None:
+                await self._call("POST", f"/v1/workers/{chosen}/retire", {"reason": "simulated"})
 
     async def settle(self) -> None:
         """Do what only a person may do after everything healed: thaw the pools and release the brake."""
@@ -104,8 +102,10 @@ class Operator:
     async def release_brake(self) -> None:
         await self._insist("POST", "/v1/brake/release", {"reason": "simulated: looked at it"})
 
-    def _name(self, pick: float) -> str:
-        return list(self.specs)[int(pick * len(self.specs))]
+    async def _one(self, path: str, query: str, pick: float) -> str | None:
+        answer = await self._call("GET", path, query=query)
+        ids: list[str] = [item["id"] for item in answer.body["items"]] if answer.status == 200 else []
+        return ids[int(pick * len(ids))] if ids else None
 
     async def _insist(self, method: str, path: str, body: Any = None) -> None:
         while True:

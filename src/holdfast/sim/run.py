@@ -27,12 +27,13 @@ from .gate import Gate, Line, name_of
 from .healed import Healed
 from .holder import Holder
 from .loop import WORLD, Owner, VirtualLoop, owned_by, start
+from .moments import OF_PODS, SURPLUS, Moments, Target
 from .network import Network
 from .operator import TENANTS, Operator, token_of
 from .pods import FORGED, WorldPod
 from .process import KEY, Clock, Process
 from .server import INSTALL, Postgres
-from .tables import last_event
+from .tables import last_event, shows_surplus
 from .trace import Trace
 from .world import World
 
@@ -117,6 +118,7 @@ class Run:
         postgres = Postgres(dsn, name or f"sim_{hashlib.sha256(seed.encode()).hexdigest()[:16]}")
         self.gate = Gate(postgres, lambda: EPOCH + self.loop.time() + self.database_clock)
         self.gate.ran = self._ran
+        self.moments = Moments()
         self.book = Book()
         self.agents: dict[str, Owner] = {}
         self.processes: list[Process] = []
@@ -149,6 +151,7 @@ class Run:
     async def _story(self) -> None:
         self.world = World(WorldClock(self.loop), self.stream("world"), self._note, self._program, spawn_task=self._start_pod)
         self.checks = Checks(self.gate, self.world, self.book, INSTALL, self.loop.time)
+        self.world.on_effect.append(self._changed)
         count = self.stream("replicas").choice((1, 2, 2, 3))
         self.processes = [self._process(f"r{number}") for number in range(1, count + 1)]
         self.network = Network(self.processes, self.stream("network"))
@@ -225,6 +228,8 @@ class Run:
             self.checks.heard()
         outcome = type(result).__name__ if isinstance(result, BaseException) else str(len(result))
         self.trace.line("sql", line.name, f"{name} {outcome}")
+        if not isinstance(result, BaseException) and shows_surplus(result):
+            self.moments.happened(SURPLUS, Target(line.name))
         self._unlooked += 1
         if name.startswith(("from ", "select")) and self._unlooked < 25:
             return  # a read
@@ -238,6 +243,12 @@ class Run:
                     self.quarantined[event.worker] = None
                 about = " ".join(part for part in (event.claim, event.worker, event.also) if part)
                 self.trace.line("event", event.kind, f"{about} {event.reason}".strip())
+                for moment in (event.kind, event.also):
+                    self.moments.happened(moment or "", Target(line.name, event.worker, event.claim))
+
+    def _changed(self, kind: str, pod: WorldPod) -> None:
+        if pod.install == INSTALL:
+            self.moments.happened(OF_PODS.get(kind, ""), Target(worker=pod.name))
 
     def _note(self, kind: str, text: str) -> None:
         self.trace.line("cluster", kind, text)
