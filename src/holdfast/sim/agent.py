@@ -191,14 +191,14 @@ class SimAgent:
             self._exit = 0
             self._changed.set()
             return
-        self._assignment, self._doing = None, "resetting"
+        self._assignment, self._doing, self._reset_fence = None, "resetting", fence
         self._changed.set()
         await asyncio.sleep(self._habits.reset)
         if self._habits.reset_fails:
             await self._until_answered("failed", {"reason": "simulated: reset exited with 1"})
             self._exit = 1
         else:
-            self._reset_fence, self._doing = fence, "idle"
+            self._doing = "idle"
         self._changed.set()
 
     async def _until_answered(self, verb: str, body: dict[str, Any]) -> int:
