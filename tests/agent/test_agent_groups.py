@@ -67,6 +67,15 @@ async def test_what_a_command_leaves_in_its_group_ends_with_it(folder: Path, str
     await becomes(lambda: gone(strays[0]))
 
 
+async def test_a_command_that_ended_is_not_reaped_before_the_rest_of_its_group_is_killed(folder: Path) -> None:
+    """Until it is reaped, no other process can get its pid, which is also the group's id."""
+    group = await Group.start(["true"], PATH, folder, lambda _: None)
+    await asyncio.wait_for(group._exited.wait(), 60)
+    assert group._popen.returncode is None
+    assert Path(f"/proc/{group._popen.pid}").exists()
+    assert await group.wait() == 0
+
+
 @pytest.mark.parametrize("number", [1, 9, 15])
 async def test_the_code_of_a_command_that_a_signal_ended_names_the_signal(folder: Path, number: int) -> None:
     group = await Group.start(["sh", "-c", f"kill -{number} $$"], PATH, folder, lambda _: None)
