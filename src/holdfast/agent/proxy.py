@@ -180,7 +180,7 @@ class Proxy:
                 up.result()  # raises what went wrong
             try:
                 switched = await down
-            except (OSError, EOFError, h11.RemoteProtocolError):
+            except (OSError, h11.RemoteProtocolError):
                 if client.http.our_state is not h11.SEND_RESPONSE:
                     raise
                 await client.refuse(502, "not-serving", "the served process closed the connection without an answer")
@@ -204,8 +204,7 @@ async def _upload(client: Peer, upstream: Peer) -> None:
         event = await client.next()
         if isinstance(event, h11.EndOfMessage):
             break
-        if not isinstance(event, h11.Data):
-            raise EOFError
+        assert isinstance(event, h11.Data)  # if the client leaves before the end, h11 raises a RemoteProtocolError
         try:
             if reading:
                 await upstream.send(h11.Data(data=event.data))
@@ -236,11 +235,10 @@ async def _download(client: Peer, upstream: Peer) -> bool:
             await client.send(h11.Response(status_code=event.status_code, headers=headers, reason=event.reason))
         elif isinstance(event, h11.Data):
             await client.send(h11.Data(data=event.data))
-        elif isinstance(event, h11.EndOfMessage):
+        else:
+            assert isinstance(event, h11.EndOfMessage)  # if the process leaves before the end, h11 raises a RemoteProtocolError
             await client.send(h11.EndOfMessage())
             return False
-        else:
-            raise EOFError
 
 
 async def _tunnel(client: Peer, upstream: Peer) -> None:
