@@ -40,7 +40,7 @@ TARGETS = (
     Target("src/holdfast/claimpath/signals.py", ("tests/claimpath/test_signals.py", "tests/claimpath/test_waiting.py")),
     Target("src/holdfast/claimpath", ("tests/claimpath", *HAND_OVERS)),
     Target("src/holdfast/duties/converge.py", (*PLANS, *CASES, "tests/duties/test_converge_on_store.py")),
-    Target("src/holdfast/duties/observed.py", CASES),
+    Target("src/holdfast/duties/observed.py", ("tests/duties/test_small_duties.py", *CASES)),
     Target("src/holdfast/duties/deadlines.py", (*PLANS, "tests/duties/test_deadlines.py")),
     Target("src/holdfast/duties/scale.py", (*PLANS, "tests/duties/test_scale*.py")),
     Target("src/holdfast/duties/pools.py", ("tests/duties/test_pools*.py", *PLANS)),
