@@ -175,6 +175,23 @@ async def test_a_command_that_no_process_can_take_is_named_even_if_its_folder_is
         await Group.start(["true\0"], PATH, tmp_path, lambda _: None)
 
 
+def test_two_agents_that_write_the_output_of_one_claim_overwrite_nothing(folder: Path) -> None:
+    """The agent of a lost try may still write when the next try begins."""
+    lost, again = Sink(folder / "c-1", 10), Sink(folder / "c-1", 10)
+    for sink, data in ((lost, b"1"), (again, b"2"), (lost, b"3")):
+        sink.write(data)
+    assert (folder / "c-1").read_bytes() == b"123"
+
+
+async def test_a_command_inherits_nothing_that_its_agent_has_open(folder: Path) -> None:
+    sink, output = Sink(folder / "c-1", 1000), list[bytes]()
+    listing = "import os; print(sorted(map(int, os.listdir('/proc/self/fd'))))"
+    group = await Group.start([sys.executable, "-c", listing], PATH, folder, output.append)
+    assert await asyncio.wait_for(group.wait(), 60) == 0
+    assert b"".join(output) == b"[0, 1, 2, 3]\n", "the last one is the list itself"
+    sink.close()
+
+
 def test_an_output_that_is_closed_is_not_left_open(folder: Path) -> None:
     sink = Sink(folder / "c-1", 10)
     file = sink._file
