@@ -177,7 +177,7 @@ def table(counts: dict[str, Counter[str]]) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", help="files whose path contains this")
+    parser.add_argument("--only", help="files whose path contains this; separate several words with commas")
     parser.add_argument("--sample", type=int, help="number of mutants, drawn with the seed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants judged at the same time")

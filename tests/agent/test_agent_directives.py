@@ -37,6 +37,20 @@ def test_an_offer_is_taken_once_and_reported_as_activating(place: Place) -> None
     on_virtual_time(run())
 
 
+def test_a_repeated_offer_is_no_news_and_another_one_is_logged(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    async def run() -> None:
+        agent = idle(place)
+        offer(agent)
+        offer(agent)
+        assert "ignored" not in capsys.readouterr().err, "the server repeats an offer until it is acknowledged"
+        for fence, claim in ((8, "c-1"), (7, "c-2")):
+            offer(agent, fence, claim)
+            assert "ignored" in capsys.readouterr().err
+        assert agent._offers.qsize() == 1
+
+    on_virtual_time(run())
+
+
 @pytest.mark.parametrize(("greatest", "taken"), [(6, True), (7, False), (8, False)])
 def test_an_offer_with_an_old_fence_is_ignored(place: Place, greatest: int, taken: bool) -> None:
     async def run() -> None:

@@ -67,6 +67,15 @@ async def test_what_a_command_leaves_in_its_group_ends_with_it(folder: Path, str
     await becomes(lambda: gone(strays[0]))
 
 
+async def test_a_command_that_ended_is_not_reaped_before_the_rest_of_its_group_is_killed(folder: Path) -> None:
+    """Until it is reaped, no other process can get its pid, which is also the group's id."""
+    group = await Group.start(["true"], PATH, folder, lambda _: None)
+    await asyncio.wait_for(group._exited.wait(), 60)
+    assert group._popen.returncode is None
+    assert Path(f"/proc/{group._popen.pid}").exists()
+    assert await group.wait() == 0
+
+
 @pytest.mark.parametrize("number", [1, 9, 15])
 async def test_the_code_of_a_command_that_a_signal_ended_names_the_signal(folder: Path, number: int) -> None:
     group = await Group.start(["sh", "-c", f"kill -{number} $$"], PATH, folder, lambda _: None)
@@ -164,6 +173,23 @@ async def test_a_hook_that_is_cancelled_leaves_no_process(folder: Path) -> None:
 async def test_a_command_that_no_process_can_take_is_named_even_if_its_folder_is_gone(tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match="that no process can take"):
         await Group.start(["true\0"], PATH, tmp_path, lambda _: None)
+
+
+def test_two_agents_that_write_the_output_of_one_claim_overwrite_nothing(folder: Path) -> None:
+    """The agent of a lost try may still write when the next try begins."""
+    lost, again = Sink(folder / "c-1", 10), Sink(folder / "c-1", 10)
+    for sink, data in ((lost, b"1"), (again, b"2"), (lost, b"3")):
+        sink.write(data)
+    assert (folder / "c-1").read_bytes() == b"123"
+
+
+async def test_a_command_inherits_nothing_that_its_agent_has_open(folder: Path) -> None:
+    sink, output = Sink(folder / "c-1", 1000), list[bytes]()
+    listing = "import os; print(sorted(map(int, os.listdir('/proc/self/fd'))))"
+    group = await Group.start([sys.executable, "-c", listing], PATH, folder, output.append)
+    assert await asyncio.wait_for(group.wait(), 60) == 0
+    assert b"".join(output) == b"[0, 1, 2, 3]\n", "the last one is the list itself"
+    sink.close()
 
 
 def test_an_output_that_is_closed_is_not_left_open(folder: Path) -> None:

@@ -116,6 +116,19 @@ def test_an_end_while_the_acknowledgement_is_in_progress_is_obeyed(place: Place)
     on_virtual_time(run())
 
 
+def test_an_acknowledgement_that_is_not_needed_any_more_is_not_repeated(place: Place) -> None:
+    async def run() -> None:
+        server = Server()
+        server.slow["ack"] = 5.0
+        agent, hold = place.agent(server), Hold(Assignment("c-1", 7, "acme"))
+        asyncio.get_running_loop().call_later(1, hold.end, Directive(do="end"))
+        assert (await agent.acknowledge(hold), passed()) == ("ended", 1)
+        await settle()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    on_virtual_time(run())
+
+
 def test_an_acknowledgement_tells_what_the_server_answered(place: Place) -> None:
     async def run() -> None:
         server = Server()

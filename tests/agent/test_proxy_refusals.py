@@ -109,6 +109,23 @@ async def test_a_defect_of_the_proxy_is_logged_and_cuts_its_connection_only(
         assert (await client.answer())[0] == 200
 
 
+async def test_a_credential_that_was_expected_is_refused_at_once_after_the_end_of_the_claim() -> None:
+    async with fronted(says_hi, opened=False) as front:
+        front.proxy.expect(KEY)
+        front.proxy.close()
+        assert refusal(await front.ask()) == (401, "unauthorized")
+
+
+async def test_a_client_that_leaves_while_it_waits_is_no_defect_of_the_proxy(capsys: pytest.CaptureFixture[str]) -> None:
+    async with fronted(hangs) as front:
+        client = await front.dial()
+        await client.send(GET)
+        await becomes(lambda: front.upstreams == 1)
+        client.writer.close()
+        await becomes(lambda: not front.proxy._writers)
+    assert "proxy failed" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("how", ["leaves", "resets", "sends nonsense"])
 async def test_a_client_that_breaks_its_request_off_is_no_defect_of_the_proxy(
     how: str, capsys: pytest.CaptureFixture[str]
@@ -141,7 +158,8 @@ async def test_a_client_that_closes_without_a_request_is_forgotten() -> None:
     async with fronted(says_hi) as front:
         client = await front.dial()
         await becomes(lambda: front.proxy._writers)
-        client.writer.close()
+        client.writer.write_eof()
+        assert await client.rest() == b"", "an end in order, and no reset"
         await becomes(lambda: not front.proxy._writers and not front.proxy._tasks)
 
 
@@ -263,7 +281,7 @@ async def test_a_request_is_refused_when_the_decision_is_against_it() -> None:
         asking = asyncio.create_task(front.ask())
         await becomes(lambda: front.proxy._writers)
         await asyncio.sleep(0.05)
-        front.proxy._decide()
+        front.proxy._decided.set()
         assert refusal(await asking) == (401, "unauthorized")
 
 

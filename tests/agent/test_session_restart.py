@@ -27,7 +27,7 @@ async def test_a_restarted_agent_continues_its_claim_with_its_first_settings(
     begin: Callable[..., Life], place: Place, other_container: int
 ) -> None:
     restarted(place, other_container, held=HELD, served=4)
-    life = begin({"port": 1, "reset": ["false"]})  # the pool was changed since
+    life = begin({"port": 1, "reset": ["false"], "serve": ["false"]})  # the pool was changed since
     report = await life.does("running", 5, 4)
     await becomes(lambda: life.server.sent("ack"))
     assert (report["claim"], report["credential"]) == ("c-5", KEY)

@@ -1,5 +1,6 @@
 """How `pools` reads a WorkerPool object, finds pools whose object is gone, and writes an object's status."""
 
+from itertools import combinations
 from typing import Any
 
 import msgspec
@@ -221,3 +222,12 @@ def test_a_pool_is_finished_when_it_drains_and_nothing_is_left(left: str) -> Non
     assert not drained(busy)
     assert FinishPool("p-u-1") not in Pools().plan(Observed(None, [busy]))
     assert not drained(its_load())
+
+
+COUNTS = ("spawning", "warm", "unusable", "held", "parked", "retiring", "waiting")
+
+
+@pytest.mark.parametrize("some", [*((name,) for name in COUNTS), *combinations(COUNTS, 2)], ids=" ".join)
+def test_a_pool_is_drained_only_when_nothing_at_all_is_left(some: tuple[str, ...]) -> None:
+    assert drained(DRAINING)
+    assert not drained(msgspec.structs.replace(DRAINING, **dict.fromkeys(some, 1)))

@@ -3,9 +3,11 @@
 import pytest
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.operator import Operator
+from mutation.python_copy import ROOT
 from mutation.python_mutants import Mutant, mutants
 from mutation.python_operators import OURS
 from mutation.python_swap import swap
+from mutation.python_targets import files
 
 SOURCE = '''"""A module."""
 import os
@@ -79,6 +81,11 @@ def test_the_length_check_of_a_zip_is_left_alone_and_other_arguments_are_not() -
         "module: pairs = sorted(a, key=len, reverse=True) => pairs = sorted(a, key=len)",
         "module: pairs = sorted(a, key=len, reverse=True) => pairs = sorted(a, reverse=True)",
     }
+
+
+def test_several_words_select_the_files_of_each() -> None:
+    assert files(ROOT, "recovery/actions,agent/hold") == ["src/holdfast/recovery/actions.py", "src/holdfast/agent/hold.py"]
+    assert set(files(ROOT, None)) > set(files(ROOT, "duties/,model/")) > set(files(ROOT, "duties/"))
 
 
 def test_a_key_survives_a_move_of_its_line_and_a_change_of_its_comment() -> None:

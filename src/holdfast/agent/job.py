@@ -83,7 +83,7 @@ def store_result(folder: Path, assignment: Assignment, result: JobResult) -> Non
 def _write(path: Path, data: bytes, durable: bool = False) -> None:
     """Writes the file completely or not at all. With `durable` it also survives a crash of the machine."""
     new = path.with_name(path.name + ".new")
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)
         file.flush()
         if durable:

@@ -153,11 +153,11 @@ class Agent:
         log("accepted" if hold.accepted else "not ours", claim=assignment.claim, fence=assignment.fence)
         return "accepted" if hold.accepted else "stale"
 
-    def let_go(self, *, reset: bool = True) -> None:
-        """Forgets the claim that was held. A draining agent leaves then."""
+    def let_go(self) -> None:
+        """Forgets the claim that was held. The worker is not reset yet. A draining agent leaves then."""
         self.hold = None
         if self.memory is not None:
-            self.memory.let_go(self.reset_fence, reset=reset)
+            self.memory.let_go(self.reset_fence, reset=False)
         forget_payload(self.config.folder)
         if self.draining:
             raise Leave(0, "drained")

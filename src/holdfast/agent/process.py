@@ -39,7 +39,7 @@ class Sink:
         self._file: IO[bytes] | None = None
         self._size = 0
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             self._file = os.fdopen(fd, "ab", buffering=0)
             self._size = os.fstat(fd).st_size
         except OSError as error:

@@ -31,7 +31,7 @@ class Proxy:
     def __init__(self, upstream: tuple[str, int]) -> None:
         self._upstream = upstream
         self._digest: bytes | None = None  # of the active claim's credential; the credential itself is not stored
-        self._expected: bytes | None = None  # of the credential whose acknowledgement is in progress
+        self._expected: bytes | None = None  # of the last credential that was acknowledged; `_decided` is set after the answer
         self._decided = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -52,20 +52,16 @@ class Proxy:
     def open(self, credential: str) -> None:
         assert self._digest is None, "the last claim's credential is still open"
         self._digest = _digest(credential.encode())
-        self._decide()
+        self._decided.set()
 
     def close(self) -> None:
         """Ends the claim's access: the credential becomes invalid, and every connection is cut at once."""
         self._digest = None
-        self._decide()
+        self._decided.set()
         for writer in list(self._writers):
             _abort(writer)  # now, and not when its task runs next
         for task in list(self._tasks):
             task.cancel()
-
-    def _decide(self) -> None:
-        self._expected = None
-        self._decided.set()
 
     def stop(self) -> None:
         if self._server is not None:
@@ -180,11 +176,11 @@ class Proxy:
         down = asyncio.create_task(_download(client, upstream))
         try:
             await first_of(up, down)
-            if up.done() and up.exception() is not None:
-                up.result()
+            if up.done():
+                up.result()  # raises what went wrong
             try:
                 switched = await down
-            except (OSError, EOFError, h11.RemoteProtocolError):
+            except (OSError, h11.RemoteProtocolError):
                 if client.http.our_state is not h11.SEND_RESPONSE:
                     raise
                 await client.refuse(502, "not-serving", "the served process closed the connection without an answer")
@@ -208,8 +204,7 @@ async def _upload(client: Peer, upstream: Peer) -> None:
         event = await client.next()
         if isinstance(event, h11.EndOfMessage):
             break
-        if not isinstance(event, h11.Data):
-            raise EOFError
+        assert isinstance(event, h11.Data)  # if the client leaves before the end, h11 raises a RemoteProtocolError
         try:
             if reading:
                 await upstream.send(h11.Data(data=event.data))
@@ -240,11 +235,10 @@ async def _download(client: Peer, upstream: Peer) -> bool:
             await client.send(h11.Response(status_code=event.status_code, headers=headers, reason=event.reason))
         elif isinstance(event, h11.Data):
             await client.send(h11.Data(data=event.data))
-        elif isinstance(event, h11.EndOfMessage):
+        else:
+            assert isinstance(event, h11.EndOfMessage)  # if the process leaves before the end, h11 raises a RemoteProtocolError
             await client.send(h11.EndOfMessage())
             return False
-        else:
-            raise EOFError
 
 
 async def _tunnel(client: Peer, upstream: Peer) -> None:

@@ -85,7 +85,7 @@ async def _claims(agent: "Agent", registration: Registration, served: Served, pr
             proxy.close()
         served.output_to(None)
         if outcome == "stale":
-            agent.let_go(reset=False)
+            agent.let_go()
             await agent.fail(NOT_OURS)
         await _reset_or_leave(agent, hold, served)
 
@@ -130,7 +130,7 @@ async def _reset_or_leave(agent: "Agent", hold: Hold, served: Served) -> None:
         raise Leave(TERMINATED, end.reason)  # the claim is still held, so the exit code must not look like a success
     # Reported from now on, so that a restored database does not treat this worker as new.
     agent.reset_fence = hold.assignment.fence
-    agent.let_go(reset=False)
+    agent.let_go()
     if not end.park:
         raise Leave(0, end.reason or "the claim ended")
     agent.report_state("resetting")
