@@ -190,9 +190,11 @@ def drop_functions(tokens: list[Token], piece: Piece, text: str) -> Iterator[Edi
 
 
 def change_numbers(tokens: list[Token], piece: Piece, text: str) -> Iterator[Edit]:
-    seeds = {t.start for n, t in enumerate(tokens) if t.kind == "number" and _is_lock_seed(tokens, n)}
+    same = {
+        t.start for n, t in enumerate(tokens) if t.kind == "number" and (_is_lock_seed(tokens, n) or _is_slice_start(tokens, n))
+    }
     for n, token in enumerate(tokens):
-        if token.kind == "number" and token.start not in seeds:
+        if token.kind == "number" and token.start not in same:
             value = token.text
             others = [str(int(value) - 1)] if value.isdigit() and value != "0" else ["1"] if value == "0" else [value + "1"]
             if value.isdigit() and int(value) > 1:
@@ -212,6 +214,11 @@ def _is_lock_seed(tokens: list[Token], n: int) -> bool:
         any(t.word in ("HASHTEXTEXTENDED", "PG_ADVISORY_XACT_LOCK") for t in tokens[max(0, n - 8) : n])
         and tokens[n + 1].text == ")"
     )
+
+
+def _is_slice_start(tokens: list[Token], n: int) -> bool:
+    """Returns whether a number begins a slice such as `a[1:n]`. An array begins at 1, so a slice from 0 is the same."""
+    return n > 0 and tokens[n - 1].text == "[" and n + 1 < len(tokens) and tokens[n + 1].text == ":"
 
 
 OPERATORS: tuple[Callable[[list[Token], Piece, str], Iterator[Edit]], ...] = (

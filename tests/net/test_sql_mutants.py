@@ -64,6 +64,11 @@ def test_comments_strings_and_assignments_are_left_alone() -> None:
     assert mutants("-- a AND b < 3\nSELECT 'a AND b < 3', '{worker,agent}'") == {}
 
 
+def test_the_start_of_a_slice_and_the_seed_of_a_lock_are_left_alone() -> None:
+    assert mutants("SELECT a[1:n]") == {}
+    assert mutants("SELECT pg_advisory_xact_lock(hashtextextended('x', 0))") == {}
+
+
 def test_an_id_depends_on_the_words_around_and_not_on_the_line() -> None:
     def keys(text: str) -> list[str]:
         return [one.key for one in mutations(Piece(Path("a.sql"), "f", 0, len(text), True), text)]
