@@ -190,9 +190,7 @@ def drop_functions(tokens: list[Token], piece: Piece, text: str) -> Iterator[Edi
 
 
 def change_numbers(tokens: list[Token], piece: Piece, text: str) -> Iterator[Edit]:
-    same = {
-        t.start for n, t in enumerate(tokens) if t.kind == "number" and (_is_lock_seed(tokens, n) or _is_slice_start(tokens, n))
-    }
+    same = {t.start for n, t in enumerate(tokens) if t.kind == "number" and _never_matters(tokens, n)}
     for n, token in enumerate(tokens):
         if token.kind == "number" and token.start not in same:
             value = token.text
@@ -206,6 +204,11 @@ def change_numbers(tokens: list[Token], piece: Piece, text: str) -> Iterator[Edi
             yield "number", token.start, token.end, more if token.text[1:-1] != "0" else "'1 s'"
         elif token.kind == "op" and token.text in "+-" and n:
             yield "arithmetic", token.start, token.end, "-" if token.text == "+" else "+"
+
+
+def _never_matters(tokens: list[Token], n: int) -> bool:
+    """Returns whether another number would do as well. `RETURNING 1` only shows that a row was changed."""
+    return (n > 0 and tokens[n - 1].word == "RETURNING") or _is_lock_seed(tokens, n) or _is_slice_start(tokens, n)
 
 
 def _is_lock_seed(tokens: list[Token], n: int) -> bool:
