@@ -237,7 +237,7 @@ DECLARE
     t timestamptz := holdfast.now();
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.recovery', 0));
-    SELECT * INTO i FROM holdfast.installation WHERE recovering_since IS NOT NULL FOR UPDATE;
+    SELECT * INTO i FROM holdfast.installation WHERE recovering_since IS NOT NULL;
     IF NOT FOUND THEN
         RETURN 'stale';
     END IF;
