@@ -26,7 +26,7 @@ RESULTS = CACHE / "sql.jsonl"
 SURVIVORS = Path(__file__).with_name("survivors.toml")
 # How long the tests of one mutant may take together when they are recorded, in seconds. Some functions are reached by hundreds of
 # tests. Tests that differ most come first. A bug that only other tests would find counts as survived.
-MOST_SECONDS = 30.0
+MOST_SECONDS = 60.0
 PATIENCE = 20.0  # seconds in addition to four times the normal duration of the tests; after that the mutant is judged as hanging
 
 
@@ -67,7 +67,8 @@ def explanations() -> dict[str, str]:
 
 def judge(chosen: list[Mutation], lanes: int, keep: bool) -> Iterator[dict[str, Any]]:
     """Yields the verdict on each mutation as it comes. With `keep`, earlier verdicts stay valid unless the mutant survived."""
-    before = {r["id"]: r for r in _results()} if keep else {}
+    history = _results()
+    before = {r["id"]: r for r in history} if keep else {}
     old = [before[one.id] for one in chosen if before.get(one.id, {}).get("verdict") in ("killed", "invalid")]
     yield from old
     done = {r["id"] for r in old}
@@ -76,7 +77,8 @@ def judge(chosen: list[Mutation], lanes: int, keep: bool) -> Iterator[dict[str, 
         return
     with Lanes(min(lanes, len(todo))) as crew:
         reaching = crew.reaching()
-        kills: Counter[tuple[str, str]] = Counter((r["name"], r["by"]) for r in before.values() if "by" in r)
+        # Tests that caught other mutants of the same function come first.
+        kills: Counter[tuple[str, str]] = Counter((r["name"], r["by"]) for r in history if "by" in r)
         queue, asked = todo[::-1], {}
         started, count = time.monotonic(), 0
         while queue or asked:

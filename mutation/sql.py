@@ -190,9 +190,9 @@ def drop_functions(tokens: list[Token], piece: Piece, text: str) -> Iterator[Edi
 
 
 def change_numbers(tokens: list[Token], piece: Piece, text: str) -> Iterator[Edit]:
-    seeds = {t.start for n, t in enumerate(tokens) if t.kind == "number" and _is_lock_seed(tokens, n)}
+    same = {t.start for n, t in enumerate(tokens) if t.kind == "number" and _never_matters(tokens, n)}
     for n, token in enumerate(tokens):
-        if token.kind == "number" and token.start not in seeds:
+        if token.kind == "number" and token.start not in same:
             value = token.text
             others = [str(int(value) - 1)] if value.isdigit() and value != "0" else ["1"] if value == "0" else [value + "1"]
             if value.isdigit() and int(value) > 1:
@@ -206,12 +206,22 @@ def change_numbers(tokens: list[Token], piece: Piece, text: str) -> Iterator[Edi
             yield "arithmetic", token.start, token.end, "-" if token.text == "+" else "+"
 
 
+def _never_matters(tokens: list[Token], n: int) -> bool:
+    """Returns whether another number would do as well. `RETURNING 1` only shows that a row was changed."""
+    return (n > 0 and tokens[n - 1].word == "RETURNING") or _is_lock_seed(tokens, n) or _is_slice_start(tokens, n)
+
+
 def _is_lock_seed(tokens: list[Token], n: int) -> bool:
     """Returns whether a number is the seed or the key of an advisory lock, for which any other number would work as well."""
     return (
         any(t.word in ("HASHTEXTEXTENDED", "PG_ADVISORY_XACT_LOCK") for t in tokens[max(0, n - 8) : n])
         and tokens[n + 1].text == ")"
     )
+
+
+def _is_slice_start(tokens: list[Token], n: int) -> bool:
+    """Returns whether a number begins a slice such as `a[1:n]`. An array begins at 1, so a slice from 0 is the same."""
+    return n > 0 and tokens[n - 1].text == "[" and n + 1 < len(tokens) and tokens[n + 1].text == ":"
 
 
 OPERATORS: tuple[Callable[[list[Token], Piece, str], Iterator[Edit]], ...] = (

@@ -64,6 +64,12 @@ def test_comments_strings_and_assignments_are_left_alone() -> None:
     assert mutants("-- a AND b < 3\nSELECT 'a AND b < 3', '{worker,agent}'") == {}
 
 
+def test_numbers_that_never_matter_are_left_alone() -> None:
+    assert mutants("SELECT a[1:n]") == {}
+    assert "number" not in mutants("DELETE FROM t WHERE a RETURNING 1;")
+    assert mutants("SELECT pg_advisory_xact_lock(hashtextextended('x', 0))") == {}
+
+
 def test_an_id_depends_on_the_text_around_and_not_on_the_line() -> None:
     def keys(text: str) -> list[str]:
         return [one.key for one in mutations(Piece(Path("a.sql"), "f", 0, len(text), True), text)]

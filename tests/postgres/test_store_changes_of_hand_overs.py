@@ -15,8 +15,9 @@ LIVE = {"agent": JOB, "bare": BARE}
 async def assigned(store: PostgresStore, kind: str = "agent", protection: str = "claim") -> None:
     """Makes the claims c-1 and c-2, which are assigned to w-1 and w-2 and have not been offered."""
     await apart(store)
-    await store.pools.put("p-1", "linux", LIVE[kind], "api")
-    await store.pools.put("p-2", "other", LIVE["bare" if kind == "agent" else "agent"], "api")
+    other = LIVE["bare" if kind == "agent" else "agent"]  # pools before and after its own, whose traits must not count
+    for pool, spec in {"p-0": other, "p-1": LIVE[kind], "p-2": other}.items():
+        await store.pools.put(pool, f"pool-{pool}", spec, "api")
     await store.db.rows("UPDATE holdfast.pool SET spec = jsonb_set(spec, '{protection,mode}', to_jsonb($1::text))", protection)
     for n in (1, 2):
         about: dict[str, Any] = {"fence": n, "lease": "30 s", "max_duration": "300 s", "progress_heard": heard_ago(9)}

@@ -198,8 +198,8 @@ async def test_an_assignment_forgets_what_the_last_one_left_behind(store: Postgr
     await store.db.rows(
         """INSERT INTO holdfast.claim (id, pool_id, tenant, request_hash, request, state, tag, max_duration, created_at,
                deadline_heard, reason, offered, delivered, protected, attempts, fence)
-           VALUES ('c-1', 'p-1', 'acme', 'h', '{}', 'waiting', 0, '1 h', holdfast.now(), holdfast.heard(), 'its worker died',
-               true, true, true, 1, 7)"""
+           VALUES ('c-1', 'p-1', 'acme', 'h', '{}', 'waiting', 0, '1 h', holdfast.now(), holdfast.heard() + interval '1 h',
+               'its worker died', true, true, true, 1, 7)"""
     )
     await store.db.rows(
         """INSERT INTO holdfast.worker (id, pool_id, state, revision, ready, delivered, created_at, state_since, state_heard)
@@ -226,7 +226,7 @@ async def test_a_charge_never_moves_a_share_back(store: PostgresStore) -> None:
     await store.db.rows(
         """INSERT INTO holdfast.claim (id, pool_id, tenant, request_hash, request, state, tag, max_duration, created_at,
                deadline_heard)
-           SELECT id, 'p-1', 'acme', 'h', '{}', 'waiting', tag, '1 h', holdfast.now(), holdfast.heard()
+           SELECT id, 'p-1', 'acme', 'h', '{}', 'waiting', tag, '1 h', holdfast.now(), holdfast.heard() + interval '1 h'
            FROM (VALUES ('c-1', 0), ('c-2', 50000000)) AS c(id, tag)"""
     )
     async with await Changes.of(store) as changes:

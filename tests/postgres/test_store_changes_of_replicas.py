@@ -7,6 +7,7 @@ import pytest
 from holdfast.ports.store import DutyReport
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import Changes, add_worker, apart, pool_with_worker
+from postgres.store_rows import add_held, insert
 from postgres.store_steps import JOB, active, ask
 
 
@@ -137,6 +138,16 @@ async def test_as_many_workers_are_spawned_as_are_missing(store: PostgresStore, 
         await store.db.rows(f"UPDATE holdfast.{table} SET {values}")
     ids = [f"w-{n}" for n in range(10, 16)]
     assert [worker for worker, _ in await store.workers.spawn("p-1", ids, 4, 1000)] == ids[:made]
+
+
+async def test_held_and_retiring_workers_are_no_capacity_for_the_next_claims(store: PostgresStore) -> None:
+    await apart(store)
+    await store.pools.put("p-1", "linux", JOB, "api")
+    for n in (1, 2, 3):
+        await add_held(store, f"h-{n}", f"c-{n}", fence=n)
+    await insert(store, "worker", id="w-1")
+    await insert(store, "worker", id="w-2", state="retiring")
+    assert [worker for worker, _ in await store.workers.spawn("p-1", ["n-1", "n-2", "n-3"], 3, 9)] == ["n-1", "n-2"]
 
 
 async def test_a_spawned_worker_is_a_row_before_it_is_a_pod(store: PostgresStore) -> None:

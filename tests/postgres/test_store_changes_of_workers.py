@@ -179,6 +179,8 @@ async def test_what_a_pod_shows_is_written_to_its_own_worker(store: PostgresStor
     for worker in ("w-1", "w-2", "w-3"):
         await in_state(store, worker, "gone" if worker == "w-3" else "warm", pod_uid=f"uid-{worker}", endpoint="1.1.1.1:1")
     async with await Changes.of(store) as changes:
+        assert await store.workers.facts([fact("w-2", uid="uid-w-1")]) == 0, "the pod of another worker"
+        assert await changes.seen() == {}
         seen = fact("w-1", terminating=True, schedulable=False, protected=True, endpoint="2.2.2.2:2")
         assert await store.workers.facts([seen, fact("w-2", uid="another"), fact("w-3"), fact("w-9")]) == 1
         assert await changes.seen() == {

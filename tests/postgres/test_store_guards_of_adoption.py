@@ -10,7 +10,7 @@ from holdfast.ports.recovery import Adoption, Seen
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import Changes, apart
 from postgres.store_rows import NOW, add_held, ago, heard_ago, insert
-from postgres.store_steps import BARE, JOB, SESSION, agent_report
+from postgres.store_steps import BARE, DIRECT, JOB, SESSION, agent_report
 
 FENCE = (1 << 40) + 50
 
@@ -80,6 +80,8 @@ async def test_an_adopted_claim_keeps_the_times_that_its_row_has(store: Postgres
             "fence": FENCE, "version": 2, "delivered": True, "pod_uid": "uid-w-1", "unconfirmed_since": None, "reason": None,
         }  # fmt: skip
         assert {"claim_secret c-1", "claim c-1", "worker w-1", "events"} == found.keys()
+        assert await adopt(store, FENCE + 1, endpoint="2.2.2.2:2") == Done()
+        assert (await changes.seen())["worker w-1"]["endpoint"] == "2.2.2.2:2"
 
 
 @pytest.mark.parametrize(
@@ -145,6 +147,20 @@ async def test_an_agent_confirms_its_worker_by_a_report_after_the_recovery_began
     await insert(store, "heartbeat", worker_id="w-2", beat_heard=heard_ago(-9))
     assert await store.recovery.end() == Done()
     assert [one.worker for one in await store.recovery.unconfirmed()] == (["w-1"] if is_unconfirmed else [])
+
+
+@pytest.mark.parametrize("state", ["warm", "held", "retiring"])
+async def test_of_workers_without_an_agent_only_free_ones_are_unconfirmed_after_a_recovery(
+    store: PostgresStore, state: str
+) -> None:
+    await recovering(store, DIRECT)
+    if state == "held":
+        await add_held(store, "w-1", "c-1")
+    else:
+        await insert(store, "worker", id="w-1", state=state)
+    assert await store.recovery.end() == Done()
+    marked = await store.db.value("SELECT unconfirmed_since IS NOT NULL FROM holdfast.worker")
+    assert marked == (state == "warm"), "a claim that its row shows is served on"
 
 
 @pytest.mark.parametrize("state", ["warm", "spawning", "parked", "retiring"])

@@ -32,6 +32,19 @@ async def test_a_claims_end_leaves_workers_alone_that_hold_another_claim(store: 
         assert found["notices"] == ["c c-1"]
 
 
+@pytest.mark.parametrize("state", ["waiting", "assigned", "active"])
+async def test_a_tenant_cannot_end_another_tenants_claim(store: PostgresStore, state: str) -> None:
+    await installed(store)
+    if state == "waiting":
+        await insert(store, "claim", id="c-1")
+    else:
+        await add_held(store, "w-1", "c-1", state)
+    async with await Changes.of(store) as changes:
+        assert await end(store, "c-1", "cancel", tenant="other") == Stale()
+        assert await changes.seen() == {}
+        assert await end(store, "c-1", "cancel", tenant="acme") == Done()
+
+
 async def test_a_waiting_claims_end_names_no_worker(store: PostgresStore) -> None:
     await installed(store)
     await insert(store, "claim", id="c-1")

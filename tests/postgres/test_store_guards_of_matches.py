@@ -63,6 +63,23 @@ async def test_of_workers_that_are_free_for_the_same_time_the_lowest_id_is_given
     assert [worker for _, worker in await pairs(store, *(ask(id=f"c-{n}") for n in range(4)))] == ["w-1", "w-2", "w-3", "v-1"]
 
 
+@pytest.mark.parametrize("revision", ["current", "old"])
+@pytest.mark.parametrize(
+    "obstacle",
+    [{"ready": False}, {"terminating": True}, {"schedulable": False}, {"suspect_since": NOW}, {"unconfirmed_since": NOW}],
+)
+async def test_a_warm_worker_of_any_revision_is_given_only_if_it_is_free(
+    store: PostgresStore, revision: str, obstacle: dict[str, Any]
+) -> None:
+    current = await two_pools(store)
+    its = current if revision == "current" else "old"
+    await insert(store, "worker", id="w-1", revision=its, **obstacle)
+    await insert(store, "worker", id="w-2", revision=its, pool_id="p-2")
+    await insert(store, "worker", id="w-3", revision=its, state="retiring")
+    await insert(store, "worker", id="w-4", revision=its, state="spawning")
+    assert await pairs(store, ask(id="c-1")) == []
+
+
 async def test_a_batch_takes_no_more_workers_of_the_old_revision_than_it_needs(store: PostgresStore) -> None:
     revision = await two_pools(store)
     await insert(store, "worker", id="w-1", revision=revision)

@@ -7,7 +7,7 @@ import pytest
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import Changes, apart
 from postgres.store_locks import another, queued, row_lock
-from postgres.store_rows import NOW, add_held, insert
+from postgres.store_rows import NOW, add_held, heard_ago, insert
 from postgres.store_steps import BARE, JOB, SESSION, agent_report
 from postgres.test_store_lock_order import fact
 
@@ -27,10 +27,13 @@ async def test_a_parked_worker_stays_ready_and_becomes_ready_by_its_own_reset_on
     store: PostgresStore, ready: bool, reset: int | None
 ) -> None:
     await installed(store, **(PARKED | {"ready": ready, "suspect_since": NOW}))
+    await insert(store, "heartbeat", worker_id="w-1", doing="resetting", reset_fence=5, beat_heard=heard_ago(9))
     async with await Changes.of(store) as changes:
         await store.workers.report(agent_report("w-1", reset_fence=reset, endpoint="1.2.3.4:80"))
         expected = {"suspect_since": None, "version": 2, "endpoint": "1.2.3.4:80"}
-        assert (await changes.seen())["worker w-1"] == expected | ({"ready": True} if not ready and reset == 7 else {})
+        found = await changes.seen()
+        assert found["worker w-1"] == expected | ({"ready": True} if not ready and reset == 7 else {})
+        assert found["heartbeat w-1"] == {"doing": "idle", "reset_fence": reset, "beat_heard": 0.0}
 
 
 @pytest.mark.parametrize(("held_from", "do"), [("parked", "hold"), ("warm", "nothing")])

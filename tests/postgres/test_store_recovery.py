@@ -66,8 +66,8 @@ async def test_while_recovering_nothing_is_given_out_ended_or_made(store: Postgr
     handed = await assigned(store, pool, ask("b"))
     [free] = [w.id for w in (await store.workers.find(pool=None, state="warm", limit=9, cursor=None))[0]]
     assert await store.recovery.begin("restored", 0)
-    new = ask("c", deadline=3.0)
-    batch = await store.claims.match(pool.id, [new], 9)
+    new, patient = ask("c", deadline=3.0), ask("d")
+    batch = await store.claims.match(pool.id, [new, patient], 9)
     assert (batch.answers[new.id][0], batch.pairs) == ("new", []), "taken in, and it waits"
     await clock.live(30)
     assert {leased.claim, handed.claim, new.id} <= set(await due(store))
@@ -90,7 +90,7 @@ async def test_while_recovering_nothing_is_given_out_ended_or_made(store: Postgr
     assert await store.recovery.end() == Done()
     assert await match(store, pool) == [], "a worker that has not reported since gets nothing"
     await store.workers.report(agent_report(free))
-    assert [pair.worker for pair in await match(store, pool)] == [free]
+    assert [(pair.claim, pair.worker) for pair in await match(store, pool)] == [(patient.id, free)]
 
 
 async def test_every_assignment_from_before_lost_commits_counts_as_delivered(store: PostgresStore) -> None:

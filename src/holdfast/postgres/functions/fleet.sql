@@ -51,7 +51,7 @@ BEGIN
         progress_at = t, failure = NULL, taken_over = taken_over + (v_old IS NOT NULL AND v_old <> p_replica)::integer
     WHERE duty = p_duty AND (until < t OR renewed_at > t
         OR t - coalesce(progress_at, renewed_at) > make_interval(secs => p_stale)
-        OR coalesce(progress_at, renewed_at) > t)
+        OR progress_at > t)
     RETURNING number INTO v_number;
     IF v_number IS NOT NULL AND v_old IS DISTINCT FROM p_replica THEN
         INSERT INTO holdfast.event (at, kind, reason, data) VALUES (t, 'term.taken',

@@ -247,6 +247,6 @@ BEGIN
             END LOOP;
         END IF;
         -- Repeat only if claims of tenants at their cap were in front, because claims of other tenants may wait behind them.
-        EXIT WHEN v_claims IS NOT NULL AND cardinality(v_claims) = v_slice;
+        EXIT WHEN cardinality(v_claims) = v_slice;
     END LOOP;
 END $$;

@@ -237,6 +237,7 @@ DECLARE
     t timestamptz := holdfast.now();
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.recovery', 0));
+    -- The row is locked as well, because a replica of the release before does not take the advisory lock.
     SELECT * INTO i FROM holdfast.installation WHERE recovering_since IS NOT NULL FOR UPDATE;
     IF NOT FOUND THEN
         RETURN 'stale';
