@@ -1,6 +1,7 @@
 """After lost commits, what an agent may have done in one of them is not undone because the agent is silent."""
 
 import msgspec
+import pytest
 
 from holdfast.duties.actions import Acknowledged
 from holdfast.duties.converge import Converge
@@ -52,8 +53,28 @@ async def test_a_claim_whose_acknowledgement_may_be_lost_is_not_run_elsewhere_fo
 
 async def test_an_agent_that_reports_again_and_has_not_begun_loses_the_claim(store: PostgresStore) -> None:
     _, pair = await told_and_silent(store)
-    await store.workers.heard_again([pair.worker])
+    row = await store.workers.get(pair.worker)
+    assert row is not None
+    assert await store.workers.heard_again(pair.worker, row.version) == Done()
     assert await store.claims.requeue(pair.claim, pair.fence, reason="stalled", idle=12.0) == Done()
+
+
+@pytest.mark.parametrize("suspect", [False, True])
+async def test_a_plan_from_before_a_recovery_confirms_no_worker_after_it(store: PostgresStore, suspect: bool) -> None:
+    clock = await Clock.of(store)
+    pool = await make_pool(store, JOB)
+    await make_warm(store, pool)
+    pair = await active(store, pool)
+    if suspect:
+        await store.db.rows("UPDATE holdfast.worker SET suspect_since = holdfast.now()")
+    before = await store.workers.get(pair.worker)
+    assert before is not None
+    await recovered(store)  # while the replica that has made the plan is paused
+    await clock.live(2)
+    assert await store.workers.heard_again(pair.worker, before.version) == Stale()
+    row = await store.workers.get(pair.worker)
+    assert row is not None
+    assert not row.confirmed
 
 
 async def test_a_worker_that_was_unconfirmed_before_is_so_after_the_next_recovery_as_well(store: PostgresStore) -> None:

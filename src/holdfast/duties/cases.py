@@ -79,7 +79,7 @@ def living(row: Row, pod: Pod, observed: Observed) -> Verdict:
     free = worker.state in ("warm", "parked")
     doubted = worker.suspect_since is not None or not worker.confirmed
     if doubted and compare.left_to(row, pod) is not None:
-        return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])  # its agent has sent its last report and exited
+        return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id, worker.version)])  # its agent has sent its last report and exited
     if free and not pod.agent_running:
         # It works for a claim that has no row, so it must be neither ended nor given out.
         reason = "its agent has left it to a claim that we do not know"
@@ -113,7 +113,7 @@ def living(row: Row, pod: Pod, observed: Observed) -> Verdict:
             return Verdict(Case.SILENT, [Suspect(worker.id, worker.version, "its agent has not reported for 60 s")])
         current = heartbeat is not None and heartbeat.age < SILENT / 2 and (worker.confirmed or heartbeat.reported_since_recovery)
         if not silent and doubted and current and not free:
-            return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])
+            return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id, worker.version)])
         if free and heartbeat is not None and heartbeat.claim is not None and row.age > SILENT:
             if heartbeat.claim_ended:
                 # The agent was sent the end a minute ago and still holds the claim, so the worker can never be given out again.

@@ -88,10 +88,11 @@ w AS (
 SELECT 'done' FROM w
 """
 
-# The agents have reported, so their workers are neither suspect nor unconfirmed.
+# The agent has reported, so its worker is neither suspect nor unconfirmed. The version shows that no recovery has ended since the
+# report was read: the end of a recovery raises the version of each worker that it leaves unconfirmed.
 HEARD_AGAIN = """
 UPDATE holdfast.worker AS w SET suspect_since = NULL, unconfirmed_since = NULL, version = version + 1
-WHERE w.id = ANY ($1::text[]) AND (w.suspect_since IS NOT NULL OR NOT @confirmed(w))
+WHERE w.id = $1 AND w.version = $2 AND (w.suspect_since IS NOT NULL OR NOT @confirmed(w)) RETURNING 'done'
 """
 
 FACTS = """
@@ -204,8 +205,8 @@ class PostgresWorkers:
     async def suspect(self, worker: str, version: int, reason: str) -> Outcome:
         return _guarded(await self._db.value(SUSPECT, worker, version, reason))
 
-    async def heard_again(self, workers: Sequence[str]) -> None:
-        await self._db.rows(HEARD_AGAIN, list(workers))
+    async def heard_again(self, worker: str, version: int) -> Outcome:
+        return _guarded(await self._db.value(HEARD_AGAIN, worker, version))
 
     async def unprotect(self, worker: str, version: int) -> Outcome:
         return _guarded(await self._db.act_value(UNPROTECT, worker, version))
