@@ -144,7 +144,16 @@ def _just_stamped(pod: Pod, heartbeat: Heartbeat | None, now: float) -> bool:
 
 
 def starting(row: Row, pod: Pod) -> Verdict:
-    worker = row.worker
+    worker, heartbeat = row.worker, row.heartbeat
+    reported = heartbeat is not None and heartbeat.claim is not None and not heartbeat.claim_ended
+    if pod.stamp is not None or not pod.agent_running or reported:
+        # The commits that made it warm and gave it to a claim were lost, so it must be neither ended nor given out.
+        reason = "it is starting, but its pod or its agent shows a claim"
+        return Verdict(Case.STRANGE_HOLD, [] if worker.suspect_since else [Suspect(worker.id, worker.version, reason)])
+    if not worker.confirmed:
+        if pod.phase == "pending" and heartbeat is None:
+            return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id, worker.version)])  # it has not run yet, so it served no claim
+        return Verdict(Case.STARTING)  # it may be busy: its agent reports that it is idle, or an operator decides
     if not row.agent and pod.ready:
         return Verdict(Case.READY, [Warm(worker.id, worker.version, pod.endpoint)])
     waited = row.scheduled_age if row.scheduled_age is not None else row.age
@@ -167,7 +176,7 @@ def ended(row: Row, pod: Pod) -> Verdict:
         if known is not None and not -1024 <= known <= 1024:
             known = None  # out of range, so it is not an exit code
         return death(row, proof, "its worker's process ended", known, untouched=pod.untouched)
-    if worker.state == "spawning":
+    if worker.state == "spawning" and worker.confirmed:
         return Verdict(Case.POD_ENDED_FREE, [replace(_failed_start(row, "it ended before it was ready"), proof=proof)])
     return Verdict(Case.POD_ENDED_FREE, [Condemn(worker.id, worker.version, "its process ended", counted=False, proof=proof)])
 
@@ -215,7 +224,7 @@ def without_pod(row: Row, observed: Observed) -> Verdict:
         return Verdict(Case.RETIRED, [Bury(worker.id, worker.pod_uid, "its pod is gone")])
     if worker.state == "held":
         return death(row, proof, "its pod is gone", None)
-    if worker.state == "spawning" and worker.pod_uid is None:
+    if worker.state == "spawning" and worker.pod_uid is None and worker.confirmed:
         if row.age > row.start_timeout:
             return Verdict(
                 Case.NEVER_READY,

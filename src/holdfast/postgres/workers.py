@@ -45,7 +45,7 @@ WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
 w AS (
     UPDATE holdfast.worker AS worker SET state = 'warm', version = version + 1, ready = true,
         endpoint = coalesce($3, endpoint), state_since = clock.t, state_heard = clock.h
-    FROM clock WHERE worker.id = $1 AND worker.version = $2 AND worker.state IN @worker.warm
+    FROM clock WHERE worker.id = $1 AND worker.version = $2 AND worker.state IN @worker.warm AND @confirmed(worker)
     RETURNING worker.id, worker.pool_id
 ), p AS (
     UPDATE holdfast.pool AS pool SET failures = 0, trouble = NULL, backoff_until = NULL FROM w WHERE pool.id = w.pool_id

@@ -216,7 +216,7 @@ BEGIN
         SELECT pool_id INTO v_pool FROM holdfast.worker WHERE id = p_worker;
         PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.pool.' || v_pool, 0));
         IF p_floor >= (SELECT count(*) FROM holdfast.worker f WHERE f.pool_id = v_pool
-                       AND (f.state = 'spawning' OR f.state = 'warm' AND @capacity(f))) THEN
+                       AND (f.state = 'spawning' AND @coming(f) OR f.state = 'warm' AND @capacity(f))) THEN
             RETURN 'stale';
         END IF;
     END IF;
