@@ -31,9 +31,11 @@ async def version_of(store: PostgresStore, worker: str) -> int:
     return row.version
 
 
-async def test_of_an_agentless_pool_the_stamped_are_adopted_and_the_unstamped_are_free(store: PostgresStore) -> None:
+async def test_of_an_agentless_pool_that_requires_protection_the_stamped_are_adopted_and_the_unstamped_are_free(
+    store: PostgresStore,
+) -> None:
     clock = await Clock.of(store)
-    pool = await make_pool(store, BARE)
+    pool = await make_pool(store, msgspec.structs.replace(BARE, protection=ProtectionSpec(required=True)))
     [busy, free] = await make_warm(store, pool, 2)
     cluster = RecordedCluster(pool, [busy, free, "w-busy", "w-free"])
     # In the lost commits two claims were given out, one of them on a worker that was created in them.
@@ -57,7 +59,7 @@ async def test_of_an_agentless_pool_the_stamped_are_adopted_and_the_unstamped_ar
     assert not any(isinstance(action, ENDINGS) for action, _ in later)
 
 
-@pytest.mark.parametrize("mode", ["off", "always"])
+@pytest.mark.parametrize("mode", ["off", "always", "claim"])  # in the mode `claim`, one may have been given out unprotected
 async def test_agentless_workers_without_a_stamp_are_not_given_out_before_an_operator_decides(
     store: PostgresStore, mode: str
 ) -> None:

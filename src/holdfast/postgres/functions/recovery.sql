@@ -249,9 +249,10 @@ BEGIN
         -- may have become warm and got a claim in the lost commits.
         ((p.spec #>> '{worker,agent}')::boolean AND w.state IN @worker.living AND NOT EXISTS (
             SELECT FROM holdfast.heartbeat u WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard))
-        -- The worker has neither an agent nor a stamp that could show whether it is free, so an operator decides.
-        OR (NOT (p.spec #>> '{worker,agent}')::boolean AND p.spec #>> '{protection,mode}' <> 'claim'
-            AND w.state IN ('spawning', 'warm')));
+        -- The worker has no agent that could report whether it is free, so an operator decides. A missing stamp shows it only if
+        -- the pool requires protection: otherwise the worker may have been given out unprotected, and then it has no stamp.
+        OR (NOT (p.spec #>> '{worker,agent}')::boolean AND w.state IN ('spawning', 'warm')
+            AND NOT (p.spec #>> '{protection,mode}' = 'claim' AND (p.spec #>> '{protection,required}')::boolean)));
     PERFORM @fn.retire_spent(u.worker_id) FROM holdfast.heartbeat u WHERE u.reset_fence IS NOT NULL;
     INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'recovery.ended', 'pods and agents have been compared');
     RETURN 'done';
