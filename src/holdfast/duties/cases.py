@@ -185,9 +185,14 @@ def death(row: Row, proof: Proof, reason: str, exit_code: int | None, *, untouch
     worker = row.worker
     assert worker.claim is not None
     assert worker.fence is not None
-    if row.claim_state == "assigned":
+    assigned = row.claim_state == "assigned"
+    # After lost commits an assignment may have been acknowledged in one of them, unless its agent has reported since.
+    may_have_begun = row.claim_delivered and not (worker.confirmed and row.agent)
+    if assigned and not may_have_begun:
         # Not acknowledged, so nothing has started. The claim keeps its place and gets another worker.
         return Verdict(Case.POD_ENDED_ASSIGNED, [Requeue(worker.claim, worker.fence, reason, proof=proof)])
+    if assigned and exit_code is not None:
+        return Verdict(Case.UNHEARD, [Acknowledged(worker.id, worker.fence)])  # it ran; the next pass ends it by its exit code
     if untouched and not row.claim_secret:
         # Acknowledged, but its container provably never started, so the claim may run on another worker for the first time (P8).
         return Verdict(
@@ -200,7 +205,8 @@ def death(row: Row, proof: Proof, reason: str, exit_code: int | None, *, untouch
             [Requeue(worker.claim, worker.fence, f"{reason}; retry: lost", proof=proof)],
         )
     outcome = "lost" if exit_code is None else "completed" if exit_code == 0 else "failed"
-    end = EndClaim(worker.claim, worker.fence, ("active",), outcome, "death", reason, exit_code, proof)
+    states = ("assigned",) if assigned else ("active",)
+    end = EndClaim(worker.claim, worker.fence, states, outcome, "death", reason, exit_code, proof)
     return Verdict(Case.POD_ENDED_ACTIVE, [end])
 
 
