@@ -64,6 +64,12 @@ def classify(row: Row | None, pod: Pod | None, observed: Observed) -> Verdict:
         return ended(row, pod)
     if row.worker.state == "retiring":
         return retiring(row, pod, observed)
+    if (report := row.heartbeat) is not None and report.ahead and report.age < SILENT / 2:
+        # The row is written before its assignment is delivered, so the commit was lost. A recovery adopts what the agent holds. An
+        # older report would begin the next recovery as well, although the agent has not reported in this one.
+        assert report.fence is not None
+        reason = f"the agent of {row.worker.id} holds an assignment that its row does not show"
+        return Verdict(Case.AHEAD, [BeginRecovery(reason, report.fence)])
     if row.worker.pod_uid is None:
         return Verdict(Case.UID_UNKNOWN, [NoteUid(row.worker.id, pod.uid)])
     if pod.terminating:
@@ -113,6 +119,11 @@ def living(row: Row, pod: Pod, observed: Observed) -> Verdict:
             return Verdict(Case.SILENT, [Suspect(worker.id, worker.version, "its agent has not reported for 60 s")])
         current = heartbeat is not None and heartbeat.age < SILENT / 2 and (worker.confirmed or heartbeat.reported_since_recovery)
         if not silent and doubted and current and not free:
+            assert heartbeat is not None
+            if heartbeat.claim is not None and (heartbeat.claim, heartbeat.fence) != (worker.claim, worker.fence):
+                # The report confirms another assignment than the row's. Ending the row's claim would end the agent's as well.
+                reason = f"its agent holds {heartbeat.claim}, and its row shows {worker.claim}"
+                return Verdict(Case.STRANGE_HOLD, [] if worker.suspect_since else [Suspect(worker.id, worker.version, reason)])
             return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id, worker.version)])
         if free and heartbeat is not None and heartbeat.claim is not None and row.age > SILENT:
             if heartbeat.claim_ended:

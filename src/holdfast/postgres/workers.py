@@ -158,6 +158,8 @@ SELECT {WORKER_COLUMNS}, w.epoch AS row_epoch, w.protected AS pod_protected,
        c.secret AS claim_secret, c.losses AS claim_losses, c.delivered AS claim_delivered,
        u.doing, u.claim_id AS u_claim, u.fence AS u_fence, u.tenant AS u_tenant, u.reset_fence AS u_reset_fence,
        EXISTS (SELECT FROM holdfast.claim k WHERE k.id = u.claim_id AND k.state = 'ended') AS u_ended,
+       coalesce(u.fence > coalesce(w.fence, 0), false) AND u.tenant IS NOT NULL AND NOT EXISTS (
+           SELECT FROM holdfast.claim k WHERE k.id = u.claim_id AND (k.state = 'ended' OR k.fence >= u.fence)) AS u_ahead,
        extract(epoch FROM clock.h - u.beat_heard)::float8 AS u_age,
        coalesce(u.beat_heard > (SELECT recovery_heard FROM holdfast.installation), false) AS u_since
 FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id LEFT JOIN holdfast.claim c ON c.id = w.claim_id
