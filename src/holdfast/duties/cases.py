@@ -65,8 +65,8 @@ def classify(row: Row | None, pod: Pod | None, observed: Observed) -> Verdict:
     if row.worker.state == "retiring":
         return retiring(row, pod, observed)
     if (report := row.heartbeat) is not None and report.ahead and report.age < SILENT / 2:
-        # The row is written before its assignment is delivered, so the commit was lost. A recovery adopts what the agent holds. An
-        # older report would begin the next recovery as well, although the agent has not reported in this one.
+        # The row is written before its assignment is delivered, so that commit was lost. A recovery adopts what the agent holds.
+        # An old report begins none: recovery adopts only reports that were sent after it began, so recoveries would repeat.
         assert report.fence is not None
         reason = f"the agent of {row.worker.id} holds an assignment that its row does not show"
         return Verdict(Case.AHEAD, [BeginRecovery(reason, report.fence)])
