@@ -77,7 +77,7 @@ class RecordedClaims:
         self.reads.append("get")
         return [self.rows[id_] for id_ in ids if id_ in self.rows]
 
-    async def requeue(self, claim: str, fence: int, *, reason: str) -> Outcome:
+    async def requeue(self, claim: str, fence: int, *, reason: str, idle: float) -> Outcome:
         self.changes.append(("requeue", claim, fence, reason))
         return Done()
 

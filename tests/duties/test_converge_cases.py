@@ -333,7 +333,7 @@ def test_a_cordoned_node_loses_its_free_workers_and_keeps_its_busy_ones() -> Non
 
 
 def test_a_worker_that_reports_after_silence_is_no_longer_suspect() -> None:
-    assert done(row("held", suspect_since=NOW - 9), BUSY_POD) == [HeardAgain(NAME)]
+    assert done(row("held", suspect_since=NOW - 9), BUSY_POD) == [HeardAgain(NAME, 5)]
     assert done(row("held", suspect_since=NOW - 9, heartbeat=heartbeat(SILENT - 1)), BUSY_POD) == [], (
         "a report that is only just not too old does not end the suspicion"
     )

@@ -3,11 +3,26 @@
 from typing import Any
 
 import pytest
-from converge_views import FENCE, NAME, UID, pod, row
+from converge_views import BUSY, FENCE, NAME, NOW, STAMP, UID, heartbeat, pod, row
 from verdicts import BEFORE, FREE, FREE_POD, PROOF, case, condemned, done, failed_start
 
-from holdfast.duties.actions import Action, Bury, CreatePod, DeletePod, EndClaim, ForgetPod, NoteUid, Requeue, StartBlocked, Warm
-from holdfast.duties.cases import ASK_AGAIN, SPAWN_LOOK
+from holdfast.duties.actions import (
+    Acknowledged,
+    Action,
+    Bury,
+    CreatePod,
+    DeletePod,
+    EndClaim,
+    ForgetPod,
+    HeardAgain,
+    NoteUid,
+    Proof,
+    Requeue,
+    StartBlocked,
+    Suspect,
+    Warm,
+)
+from holdfast.duties.cases import ASK_AGAIN, SILENT, SPAWN_LOOK
 from holdfast.duties.observed import Case
 from holdfast.model.claim import MAX_LOST_RETRIES
 from holdfast.model.pod import Pod
@@ -41,6 +56,49 @@ def test_why_a_pod_does_not_start_is_shown_after_a_few_seconds() -> None:
     assert done(row("spawning", age=SPAWN_LOOK + 0.1), blocked) == [StartBlocked("p-1", "no image")]
     assert done(row("spawning", age=SPAWN_LOOK), blocked) == []
     assert done(row("spawning", age=300.0), pod(phase="pending", ready=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("its_row", "its_pod"),
+    [({}, pod(stamp=STAMP)), ({}, pod(left_to=FENCE)), ({"heartbeat": heartbeat(doing="running", **BUSY)}, pod())],
+    ids=["stamped", "its agent has exited", "its agent reports a claim"],
+)
+def test_a_starting_worker_that_shows_a_claim_is_neither_made_warm_nor_ended(its_row: dict[str, Any], its_pod: Pod) -> None:
+    for agent in (True, False):
+        [suspect] = done(row("spawning", age=601.0, agent=agent, **its_row), its_pod)
+        assert suspect == Suspect(NAME, 5, "it is starting, but its pod or its agent shows a claim")
+        assert done(row("spawning", age=601.0, agent=agent, suspect_since=NOW - 9, **its_row), its_pod) == []
+
+
+def test_a_starting_worker_whose_reported_claim_has_ended_fails_like_any_other() -> None:
+    over = row("spawning", age=601.0, heartbeat=heartbeat(doing="running", claim_ended=True, **BUSY))
+    assert done(over, pod(ready=False)) == [failed_start("not ready within its start timeout: it never became ready")]
+
+
+def test_an_unconfirmed_worker_that_is_starting_is_left_alone_unless_its_pod_has_not_run_yet() -> None:
+    for agent in (True, False):
+        unconfirmed = row("spawning", age=601.0, agent=agent, unconfirmed_since=NOW - 9, heartbeat=None)
+        assert (case(unconfirmed, pod()), done(unconfirmed, pod())) == (Case.STARTING, [])
+        assert done(unconfirmed, pod(phase="pending", ready=False)) == [HeardAgain(NAME, 5)]
+        assert done(unconfirmed, pod(phase="ended")) == [condemned("its process ended", counted=False, proof=PROOF)]
+    reported = row("spawning", age=601.0, unconfirmed_since=NOW - 9)
+    assert done(reported, pod(phase="pending", ready=False)) == [], "it has reported once, so it has run"
+
+
+def test_an_unconfirmed_start_without_a_pod_is_not_created_again_but_closed() -> None:
+    unconfirmed = row("spawning", pod_uid=None, unconfirmed_since=NOW - 9)
+    assert case(unconfirmed, None) == Case.POD_MISSING_ONCE
+    [gone] = done(unconfirmed, None, **BEFORE)
+    assert gone == condemned("its pod is gone", counted=False, proof=Proof(NAME, None))
+
+
+def test_a_report_of_an_assignment_that_no_row_shows_begins_a_recovery() -> None:
+    for state_ in ("spawning", "warm", "parked", "held"):
+        for age, begins in ((SILENT / 2 - 0.1, True), (SILENT / 2, False)):
+            one = row(state_, heartbeat=heartbeat(age, "running", ahead=True, **BUSY))
+            assert (case(one, pod()) == Case.AHEAD) == begins
+    retiring = row("retiring", heartbeat=heartbeat(1.0, "running", ahead=True, **BUSY))
+    assert case(retiring, pod()) == Case.RETIRING, "it was decided"
 
 
 def test_a_spawn_of_unknown_outcome_is_looked_up_until_its_start_timeout() -> None:
@@ -159,3 +217,26 @@ def test_a_retiring_pod_is_asked_to_end_and_asked_again_by_full_passes_after_a_w
 def test_a_missing_pod_costs_its_worker_only_when_it_was_missing_before(state_: str) -> None:
     assert (case(row(state_), None), done(row(state_), None)) == (Case.POD_MISSING_ONCE, [])
     assert done(row(state_), None, **BEFORE) == [condemned("its pod is gone", counted=False, proof=PROOF)]
+
+
+@pytest.mark.parametrize("doubt", [{"unconfirmed_since": NOW - 9}, {"agent": False}], ids=["unconfirmed", "without an agent"])
+def test_an_assigned_claim_that_may_have_begun_before_a_loss_is_not_requeued_for_a_death(doubt: dict[str, Any]) -> None:
+    def dead(its_pod: Pod | None = None, **more: Any) -> list[Action]:
+        return done(row("held", claim_state="assigned", **doubt, **more), its_pod)
+
+    assert dead() == [EndClaim("c-1", FENCE, ("assigned",), "lost", "death", "its pod is gone", None, PROOF)]
+    assert dead(claim_delivered=False) == [Requeue("c-1", FENCE, "its pod is gone", proof=PROOF)], "its worker never got it"
+    assert dead(pod(phase="ended", exit_code=0, exit_fence=FENCE)) == [Acknowledged(NAME, FENCE)]
+    assert dead(claim_retry="lost") == [Requeue("c-1", FENCE, "its pod is gone; retry: lost", proof=PROOF)]
+    untouched = Requeue("c-1", FENCE, "its worker's process ended before it began", proof=PROOF, untouched=True)
+    assert dead(pod(phase="ended", untouched=True)) == [untouched]
+
+
+def test_a_report_of_another_claim_does_not_confirm_a_held_worker() -> None:
+    other = heartbeat(doing="running", claim="c-0", fence=FENCE - 1, tenant="acme", reported_since_recovery=True)
+    known = pod(stamp=STAMP, protected=True)
+    reason = "its agent holds c-0, and its row shows c-1"
+    assert done(row("held", unconfirmed_since=NOW - 9, heartbeat=other), known) == [Suspect(NAME, 5, reason)]
+    assert done(row("held", unconfirmed_since=NOW - 9, suspect_since=NOW - 9, heartbeat=other), known) == []
+    same = heartbeat(doing="running", reported_since_recovery=True, **BUSY)
+    assert done(row("held", unconfirmed_since=NOW - 9, heartbeat=same), known) == [HeardAgain(NAME, 5)]

@@ -112,13 +112,13 @@ def test_a_busy_worker_is_no_longer_suspect_once_its_report_is_at_most_half_a_mi
     def after_report(age: float) -> list[Action]:
         return done(row("held", suspect_since=NOW - 9, heartbeat=heartbeat(age, "running", **BUSY)), BUSY_POD)
 
-    assert after_report(SILENT / 2 - 0.1) == [HeardAgain(NAME)]
+    assert after_report(SILENT / 2 - 0.1) == [HeardAgain(NAME, 5)]
     assert after_report(SILENT / 2) == []
     assert done(row("held", suspect_since=NOW - 9, heartbeat=None, age=1.0), BUSY_POD) == []
 
 
 def test_a_worker_whose_agent_has_exited_is_no_longer_suspect() -> None:
-    assert done(row("held", suspect_since=NOW - 9, heartbeat=None), LEFT) == [HeardAgain(NAME)]
+    assert done(row("held", suspect_since=NOW - 9, heartbeat=None), LEFT) == [HeardAgain(NAME, 5)]
     assert done(row("held", heartbeat=None), LEFT) == []
 
 

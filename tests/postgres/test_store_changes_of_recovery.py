@@ -91,6 +91,7 @@ async def test_the_end_of_a_recovery_marks_workers_that_have_not_reported(store:
                 "state_heard": 4.0,
                 "state_since": 104.0,
             },
+            "worker w-7": {"version": 2, "unconfirmed_since": 104.0},
             "events": [
                 '104 worker.retiring p-1 w-6 "its agent has served a claim that the database does not know"',
                 '104 recovery.ended "pods and agents have been compared"',
@@ -100,16 +101,20 @@ async def test_the_end_of_a_recovery_marks_workers_that_have_not_reported(store:
         assert await changes.seen() == {}
 
 
+@pytest.mark.parametrize("required", [False, True])
 @pytest.mark.parametrize("mode", ["claim", "off", "always"])
-async def test_of_pools_without_an_agent_only_stamped_ones_go_on(store: PostgresStore, mode: str) -> None:
+async def test_a_worker_without_an_agent_goes_on_only_if_a_missing_stamp_shows_that_it_is_free(
+    store: PostgresStore, mode: str, required: bool
+) -> None:
     pool = await pool_with_worker(store, BARE)
     await add_worker(store, pool, "w-2")
-    await store.db.rows("UPDATE holdfast.pool SET spec = jsonb_set(spec, '{protection,mode}', to_jsonb($1::text))", mode)
+    protection = f'{{"mode": "{mode}", "required": {str(required).lower()}}}'
+    await store.db.rows("UPDATE holdfast.pool SET spec = jsonb_set(spec, '{protection}', $1::jsonb)", protection)
     await store.db.rows("UPDATE holdfast.worker SET state = 'retiring' WHERE id = 'w-2'")
     await store.recovery.begin("restored", 0)
     await store.recovery.end()
     suspects = await store.db.rows("SELECT id FROM holdfast.worker WHERE suspect_since IS NOT NULL")
-    assert [row[0] for row in suspects] == ([] if mode == "claim" else ["w-1"])
+    assert [row[0] for row in suspects] == ([] if mode == "claim" and required else ["w-1"])
 
 
 async def test_a_claim_of_which_only_its_worker_knows_gets_rows_of_its_own(store: PostgresStore) -> None:

@@ -153,19 +153,21 @@ async def test_a_worker_becomes_suspect_once_and_only_as_it_was_seen(store: Post
         assert await changes.seen() == {}
 
 
-async def test_workers_that_were_heard_again_are_neither_suspect_nor_unconfirmed(store: PostgresStore) -> None:
+async def test_a_worker_that_was_heard_again_is_neither_suspect_nor_unconfirmed(store: PostgresStore) -> None:
     await two_pools(store)
     await in_state(store, "w-1", "warm", suspect_since=NOW)
     await in_state(store, "w-2", "warm", unconfirmed_since=NOW)
     await in_state(store, "w-3", "warm")
     await in_state(store, "w-4", "warm", suspect_since=NOW, unconfirmed_since=NOW)
     async with await Changes.of(store) as changes:
-        await store.workers.heard_again(["w-1", "w-2", "w-3"])
-        assert await changes.seen() == {
-            "worker w-1": {"suspect_since": None, "version": 2},
-            "worker w-2": {"unconfirmed_since": None, "version": 2},
-        }
-        await store.workers.heard_again(["w-4"])
+        assert await store.workers.heard_again("w-1", 1) == Done()
+        assert await changes.seen() == {"worker w-1": {"suspect_since": None, "version": 2}}
+        assert await store.workers.heard_again("w-2", 1) == Done()
+        assert await changes.seen() == {"worker w-2": {"unconfirmed_since": None, "version": 2}}
+        assert await store.workers.heard_again("w-3", 1) == Stale(), "it was neither"
+        assert await store.workers.heard_again("w-4", 2) == Stale(), "it has changed since it was read"
+        assert await changes.seen() == {}
+        assert await store.workers.heard_again("w-4", 1) == Done()
         assert await changes.seen() == {"worker w-4": {"suspect_since": None, "unconfirmed_since": None, "version": 2}}
 
 

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.model.outcome import Done, Stale
+from holdfast.model.pool import ProtectionSpec
 from holdfast.ports.installation import NOTHING_SEEN
 from holdfast.ports.recovery import Adoption, Seen
 from holdfast.postgres.store import PostgresStore
@@ -13,6 +15,8 @@ from postgres.store_rows import NOW, add_held, ago, heard_ago, insert
 from postgres.store_steps import BARE, DIRECT, JOB, SESSION, agent_report
 
 FENCE = (1 << 40) + 50
+# Protection is required, so a worker without a stamp was never given out.
+STRICT = msgspec.structs.replace(BARE, protection=ProtectionSpec(required=True))
 
 
 async def recovering(store: PostgresStore, spec: Any = SESSION) -> None:
@@ -135,7 +139,7 @@ async def test_the_pool_of_an_adopted_worker_is_chosen_by_its_id_before_its_name
 
 @pytest.mark.parametrize(
     ("spec", "heard", "is_unconfirmed"),
-    [(SESSION, -1, False), (SESSION, 0, True), (SESSION, 1, True), (SESSION, None, True), (BARE, -1, False)],
+    [(SESSION, -1, False), (SESSION, 0, True), (SESSION, 1, True), (SESSION, None, True), (BARE, -1, True), (STRICT, -1, False)],
 )
 async def test_an_agent_confirms_its_worker_by_a_report_after_the_recovery_began(
     store: PostgresStore, spec: Any, heard: int | None, is_unconfirmed: bool

@@ -3,19 +3,34 @@
 import msgspec
 import pytest
 
-from holdfast.duties.actions import Action, Condemn, DeletePod, PruneHistory, PruneOutputs, Quarantine
+from holdfast.duties.actions import Action, Condemn, DeletePod, HeardAgain, PruneHistory, PruneOutputs, Quarantine
 from holdfast.duties.converge import Converge
+from holdfast.duties.deadlines import Deadlines
 from holdfast.duties.prune import Prune
 from holdfast.model.outcome import Done, Outcome, Skipped, Stale
 from holdfast.model.pod import Stamp
 from holdfast.model.pool import ProtectionSpec
 from holdfast.ports.recovery import Adoption
 from holdfast.postgres.store import PostgresStore
-from holdfast.recovery.actions import Adopt, EndRecovery
+from holdfast.recovery.actions import Adopt, BeginRecovery, EndRecovery
 from holdfast.recovery.compare import LISTEN
 from postgres.recorded_cluster import RecordedCluster, applier, passed, planned, pod_of
 from postgres.store_clock import DAY, Clock
-from postgres.store_steps import BARE, JOB, SESSION, agent_report, ask, end, lone_active, make_pool, make_warm, match
+from postgres.store_steps import (
+    BARE,
+    JOB,
+    SESSION,
+    acknowledge,
+    agent_report,
+    ask,
+    assigned,
+    deliver,
+    end,
+    lone_active,
+    make_pool,
+    make_warm,
+    match,
+)
 from postgres.store_tables import kinds, state_of
 
 ENDINGS = (Condemn, DeletePod)
@@ -31,9 +46,11 @@ async def version_of(store: PostgresStore, worker: str) -> int:
     return row.version
 
 
-async def test_of_an_agentless_pool_the_stamped_are_adopted_and_the_unstamped_are_free(store: PostgresStore) -> None:
+async def test_of_an_agentless_pool_that_requires_protection_the_stamped_are_adopted_and_the_unstamped_are_free(
+    store: PostgresStore,
+) -> None:
     clock = await Clock.of(store)
-    pool = await make_pool(store, BARE)
+    pool = await make_pool(store, msgspec.structs.replace(BARE, protection=ProtectionSpec(required=True)))
     [busy, free] = await make_warm(store, pool, 2)
     cluster = RecordedCluster(pool, [busy, free, "w-busy", "w-free"])
     # In the lost commits two claims were given out, one of them on a worker that was created in them.
@@ -57,7 +74,7 @@ async def test_of_an_agentless_pool_the_stamped_are_adopted_and_the_unstamped_ar
     assert not any(isinstance(action, ENDINGS) for action, _ in later)
 
 
-@pytest.mark.parametrize("mode", ["off", "always"])
+@pytest.mark.parametrize("mode", ["off", "always", "claim"])  # in the mode `claim`, one may have been given out unprotected
 async def test_agentless_workers_without_a_stamp_are_not_given_out_before_an_operator_decides(
     store: PostgresStore, mode: str
 ) -> None:
@@ -174,3 +191,69 @@ async def test_pruning_takes_nothing_that_lost_commits_may_have_known_of(store: 
     await clock.jump(120)
     await passed(prune, store, cluster)
     assert cluster.outputs == set()
+
+
+@pytest.mark.parametrize("was", ["assigned", "active"])
+async def test_a_late_agent_that_holds_another_claim_than_its_row_is_adopted_not_confirmed(
+    store: PostgresStore, was: str
+) -> None:
+    clock = await Clock.of(store)
+    pool = await make_pool(store, msgspec.structs.replace(SESSION, protection=ProtectionSpec(mode="always")))
+    await make_warm(store, pool)
+    pair = await assigned(store, pool, ask(lease=20.0))
+    await deliver(store, pair)
+    if was == "active":
+        await acknowledge(store, pair.worker, pair.fence, None)
+    # In the lost commits this claim ended, its worker was parked, and the tenant's next claim got the same worker.
+    cluster, converge = RecordedCluster(pool, [pair.worker]), Converge()
+    cluster.kept[pair.worker] = msgspec.structs.replace(cluster.kept[pair.worker], protected=True)
+    await store.recovery.begin("restored", 0)
+    await clock.live(int(LISTEN) + 2)  # the agent is cut off
+    assert outcomes(EndRecovery, await passed(converge, store, cluster)) == [Done()]
+    late = agent_report(pair.worker, doing="running", claim="c-next", fence=pair.fence + 3, tenant="acme")
+    recoveries = 0
+    for _ in range(40):
+        await clock.live(1)
+        await store.workers.report(late)
+        await store.workers.beat([late])
+        done = [*await passed(converge, store, cluster), *await passed(Deadlines(), store, cluster)]
+        recoveries += outcomes(BeginRecovery, done).count(Done())
+        row = await store.workers.get(pair.worker)
+        assert row is not None
+        assert row.state == "held"
+        if outcomes(HeardAgain, done):
+            assert row.claim == "c-next", "the report confirms this claim, not the one that the row showed before"
+    [claim] = await store.claims.get(["c-next"])
+    assert (claim.state, claim.worker, claim.fence) == ("active", pair.worker, pair.fence + 3)
+    assert recoveries == 1, "what it knows is adopted once"
+
+
+@pytest.mark.parametrize("known", ["ended", "elsewhere", "older"])
+async def test_a_report_of_an_assignment_that_is_over_begins_no_recovery(store: PostgresStore, known: str) -> None:
+    """Nothing could be adopted, so recoveries would follow one another for as long as the agent reports it."""
+    await Clock.of(store)
+    pool = await make_pool(store, SESSION)
+    workers = await make_warm(store, pool, 2)
+    pair = await assigned(store, pool, ask(lease=20.0))
+    other = pair.worker if known == "older" else next(worker for worker in workers if worker != pair.worker)
+    if known == "ended":
+        await end(store, pair.claim)
+    fence = pair.fence - 1 if known == "older" else pair.fence
+    await store.workers.beat([agent_report(other, doing="running", claim=pair.claim, fence=fence, tenant="acme")])
+    plan = await planned(Converge(), store, RecordedCluster(pool, workers))
+    assert not any(isinstance(action, BeginRecovery) for action in plan)
+
+
+async def test_a_silent_agent_with_an_unknown_assignment_begins_no_second_recovery(store: PostgresStore) -> None:
+    clock = await Clock.of(store)
+    pool = await make_pool(store, SESSION)
+    [worker] = await make_warm(store, pool)
+    cluster, converge = RecordedCluster(pool, [worker]), Converge()
+    fence = (await store.recovery.state()).last_fence
+    await store.workers.beat([agent_report(worker, doing="running", claim="c-lost", fence=fence, tenant="acme")])
+    began = 0
+    for _ in range(90):
+        began += outcomes(BeginRecovery, await passed(converge, store, cluster)).count(Done())
+        await clock.live(1)
+    assert began == 1
+    assert not (await store.recovery.state()).recovering

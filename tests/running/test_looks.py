@@ -33,7 +33,7 @@ class Restless:
         return SimpleNamespace(rows={}, names=sorted(names))
 
     def plan(self, seen: Any) -> list[Action]:
-        return [HeardAgain(name) for name in seen.names]
+        return [HeardAgain(name, 1) for name in seen.names]
 
 
 async def looked(outcome: Outcome, seconds: float, trusted: bool = True) -> list[list[str]]:

@@ -20,7 +20,7 @@ from .workers import WorkerView, worker_view
 class UnconfirmedView(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     pool: str
-    state: Literal["warm", "parked", "held"]
+    state: Literal["spawning", "warm", "parked", "held"]
     since: datetime
     claim: str | None
     claim_state: Literal["assigned", "active"] | None
@@ -71,6 +71,8 @@ def unconfirmed_view(one: Unconfirmed) -> UnconfirmedView:
 
 def effects(one: Unconfirmed) -> tuple[str, str]:
     """Returns what `confirm` and `give-up` would do to this worker and its claim."""
+    if one.state == "spawning":
+        return "it may be given out once it is ready", "it retires"
     if one.claim is None:
         return "it may be given out again", "it retires"
     if one.claim_state == "active":

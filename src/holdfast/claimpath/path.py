@@ -155,7 +155,8 @@ class ClaimPath:
         protection = pool.spec.protection
         ready = await self._protection.ensure(pair, protection)
         if isinstance(ready, Unusable):
-            await self._store.claims.requeue(pair.claim, pair.fence, reason=ready.reason)
+            # `idle`, because the work may have begun on a worker that is unconfirmed after lost commits: then `converge` decides.
+            await self._store.claims.requeue(pair.claim, pair.fence, reason=ready.reason, idle=0.0)
             self.match_soon(pool)
             self._signals.workers.changed(pair.worker)
             return

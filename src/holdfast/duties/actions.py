@@ -143,7 +143,10 @@ class Suspect:
 
 @dataclass(frozen=True)
 class HeardAgain:
+    """Removes `suspect` and `unconfirmed` from a worker whose agent or pod shows what its row shows."""
+
     worker: str
+    version: int  # a recovery that ends later raises it, so that a plan from before that recovery confirms nothing
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,12 @@ def classify(row: Row | None, pod: Pod | None, observed: Observed) -> Verdict:
         return ended(row, pod)
     if row.worker.state == "retiring":
         return retiring(row, pod, observed)
+    if (report := row.heartbeat) is not None and report.ahead and report.age < SILENT / 2:
+        # The row is written before its assignment is delivered, so that commit was lost. A recovery adopts what the agent holds.
+        # An old report begins none: recovery adopts only reports that were sent after it began, so recoveries would repeat.
+        assert report.fence is not None
+        reason = f"the agent of {row.worker.id} holds an assignment that its row does not show"
+        return Verdict(Case.AHEAD, [BeginRecovery(reason, report.fence)])
     if row.worker.pod_uid is None:
         return Verdict(Case.UID_UNKNOWN, [NoteUid(row.worker.id, pod.uid)])
     if pod.terminating:
@@ -79,7 +85,7 @@ def living(row: Row, pod: Pod, observed: Observed) -> Verdict:
     free = worker.state in ("warm", "parked")
     doubted = worker.suspect_since is not None or not worker.confirmed
     if doubted and compare.left_to(row, pod) is not None:
-        return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])  # its agent has sent its last report and exited
+        return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id, worker.version)])  # its agent has sent its last report and exited
     if free and not pod.agent_running:
         # It works for a claim that has no row, so it must be neither ended nor given out.
         reason = "its agent has left it to a claim that we do not know"
@@ -113,7 +119,12 @@ def living(row: Row, pod: Pod, observed: Observed) -> Verdict:
             return Verdict(Case.SILENT, [Suspect(worker.id, worker.version, "its agent has not reported for 60 s")])
         current = heartbeat is not None and heartbeat.age < SILENT / 2 and (worker.confirmed or heartbeat.reported_since_recovery)
         if not silent and doubted and current and not free:
-            return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id)])
+            assert heartbeat is not None
+            if heartbeat.claim is not None and (heartbeat.claim, heartbeat.fence) != (worker.claim, worker.fence):
+                # The report confirms another assignment than the row's. Ending the row's claim would end the agent's as well.
+                reason = f"its agent holds {heartbeat.claim}, and its row shows {worker.claim}"
+                return Verdict(Case.STRANGE_HOLD, [] if worker.suspect_since else [Suspect(worker.id, worker.version, reason)])
+            return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id, worker.version)])
         if free and heartbeat is not None and heartbeat.claim is not None and row.age > SILENT:
             if heartbeat.claim_ended:
                 # The agent was sent the end a minute ago and still holds the claim, so the worker can never be given out again.
@@ -144,7 +155,16 @@ def _just_stamped(pod: Pod, heartbeat: Heartbeat | None, now: float) -> bool:
 
 
 def starting(row: Row, pod: Pod) -> Verdict:
-    worker = row.worker
+    worker, heartbeat = row.worker, row.heartbeat
+    reported = heartbeat is not None and heartbeat.claim is not None and not heartbeat.claim_ended
+    if pod.stamp is not None or not pod.agent_running or reported:
+        # The commits that made it warm and gave it to a claim were lost, so it must be neither ended nor given out.
+        reason = "it is starting, but its pod or its agent shows a claim"
+        return Verdict(Case.STRANGE_HOLD, [] if worker.suspect_since else [Suspect(worker.id, worker.version, reason)])
+    if not worker.confirmed:
+        if pod.phase == "pending" and heartbeat is None:
+            return Verdict(Case.HEARD_AGAIN, [HeardAgain(worker.id, worker.version)])  # it has not run yet, so it served no claim
+        return Verdict(Case.STARTING)  # it may be busy: its agent reports that it is idle, or an operator decides
     if not row.agent and pod.ready:
         return Verdict(Case.READY, [Warm(worker.id, worker.version, pod.endpoint)])
     waited = row.scheduled_age if row.scheduled_age is not None else row.age
@@ -167,7 +187,7 @@ def ended(row: Row, pod: Pod) -> Verdict:
         if known is not None and not -1024 <= known <= 1024:
             known = None  # out of range, so it is not an exit code
         return death(row, proof, "its worker's process ended", known, untouched=pod.untouched)
-    if worker.state == "spawning":
+    if worker.state == "spawning" and worker.confirmed:
         return Verdict(Case.POD_ENDED_FREE, [replace(_failed_start(row, "it ended before it was ready"), proof=proof)])
     return Verdict(Case.POD_ENDED_FREE, [Condemn(worker.id, worker.version, "its process ended", counted=False, proof=proof)])
 
@@ -176,9 +196,14 @@ def death(row: Row, proof: Proof, reason: str, exit_code: int | None, *, untouch
     worker = row.worker
     assert worker.claim is not None
     assert worker.fence is not None
-    if row.claim_state == "assigned":
+    assigned = row.claim_state == "assigned"
+    # After lost commits an assignment may have been acknowledged in one of them, unless its agent has reported since.
+    may_have_begun = row.claim_delivered and not (worker.confirmed and row.agent)
+    if assigned and not may_have_begun:
         # Not acknowledged, so nothing has started. The claim keeps its place and gets another worker.
         return Verdict(Case.POD_ENDED_ASSIGNED, [Requeue(worker.claim, worker.fence, reason, proof=proof)])
+    if assigned and exit_code is not None:
+        return Verdict(Case.UNHEARD, [Acknowledged(worker.id, worker.fence)])  # it ran; the next pass ends it by its exit code
     if untouched and not row.claim_secret:
         # Acknowledged, but its container provably never started, so the claim may run on another worker for the first time (P8).
         return Verdict(
@@ -191,7 +216,8 @@ def death(row: Row, proof: Proof, reason: str, exit_code: int | None, *, untouch
             [Requeue(worker.claim, worker.fence, f"{reason}; retry: lost", proof=proof)],
         )
     outcome = "lost" if exit_code is None else "completed" if exit_code == 0 else "failed"
-    end = EndClaim(worker.claim, worker.fence, ("active",), outcome, "death", reason, exit_code, proof)
+    states = ("assigned",) if assigned else ("active",)
+    end = EndClaim(worker.claim, worker.fence, states, outcome, "death", reason, exit_code, proof)
     return Verdict(Case.POD_ENDED_ACTIVE, [end])
 
 
@@ -215,7 +241,7 @@ def without_pod(row: Row, observed: Observed) -> Verdict:
         return Verdict(Case.RETIRED, [Bury(worker.id, worker.pod_uid, "its pod is gone")])
     if worker.state == "held":
         return death(row, proof, "its pod is gone", None)
-    if worker.state == "spawning" and worker.pod_uid is None:
+    if worker.state == "spawning" and worker.pod_uid is None and worker.confirmed:
         if row.age > row.start_timeout:
             return Verdict(
                 Case.NEVER_READY,

@@ -63,4 +63,5 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     reset_fence: int | None = None
     claim_ended: bool = False  # the claim in the report has a row, and has ended
+    ahead: bool = False  # the worker's row and the claim's row are older than the assignment in the report
     reported_since_recovery: bool = False

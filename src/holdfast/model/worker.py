@@ -50,6 +50,7 @@ WORKER = Machine(
 
 FREE = ("warm", "parked")  # may get a claim
 STARTED = ("warm", "parked", "held")  # has been ready and is not retiring, so its agent reports
+LIVING = ("spawning", *STARTED)  # its pod may serve a claim, even if the row is older than the claim
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,5 +83,6 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def confirmed(self) -> bool:
         """False when the row may be older than what the worker does. Then the worker is not given out and not ended, and its
-        claim is not requeued for a stalled hand-over, until its agent reports, its pod ends, or an operator decides."""
+        claim is not requeued for a stalled hand-over, until its agent reports, its pod ends, or an operator decides. Nor does a
+        starting worker become warm because its pod is ready."""
         return self.unconfirmed_since is None

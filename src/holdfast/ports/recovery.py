@@ -91,7 +91,7 @@ class Unconfirmed(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: str
     pool: str
-    state: Literal["warm", "parked", "held"]
+    state: Literal["spawning", "warm", "parked", "held"]
     since: float
     agent: bool  # False when its pool has no agents, so that only an operator can decide
     claim: str | None = None

@@ -138,8 +138,8 @@ class Workers(Protocol):
     async def suspect(self, worker: str, version: int, reason: str) -> Outcome:
         """Marks the worker as suspect, so that it gets no new claim."""
 
-    async def heard_again(self, workers: Sequence[str]) -> None:
-        """Removes `suspect` and `unconfirmed` from workers whose agents have reported."""
+    async def heard_again(self, worker: str, version: int) -> Outcome:
+        """Removes `suspect` and `unconfirmed` from a worker whose agent has reported."""
 
     async def unprotect(self, worker: str, version: int) -> Outcome:
         """Notes that the pod of a free worker is no longer protected, if the row still has this version. This must happen before

@@ -55,9 +55,9 @@ waiting AS (
     FROM queue q LEFT JOIN holdfast.tenant t ON t.name = q.tenant LEFT JOIN live l ON l.tenant = q.tenant GROUP BY 1
 ),
 counts AS (
-    SELECT k.pool_id, count(*) FILTER (WHERE k.state = 'spawning') AS spawning,
+    SELECT k.pool_id, count(*) FILTER (WHERE k.state = 'spawning' AND @coming(k)) AS spawning,
            count(*) FILTER (WHERE k.state = 'warm' AND @capacity(k)) AS warm,
-           count(*) FILTER (WHERE k.state = 'warm' AND NOT @capacity(k)) AS unusable,
+           count(*) FILTER (WHERE k.state = 'warm' AND NOT @capacity(k) OR k.state = 'spawning' AND NOT @coming(k)) AS unusable,
            count(*) FILTER (WHERE k.state = 'held') AS held, count(*) FILTER (WHERE k.state = 'parked') AS parked,
            count(*) FILTER (WHERE k.state = 'retiring') AS retiring,
            count(*) FILTER (WHERE k.state = 'warm' AND @free(k)) AS free_ready
@@ -69,13 +69,13 @@ SELECT {POOL_COLUMNS}, i.stopping, extract(epoch FROM clock.t)::float8 AS now, b
        coalesce(w.all_waiting, 0) AS waiting, coalesce(w.servable, 0) AS servable,
        coalesce(extract(epoch FROM clock.t - w.oldest), 0)::float8 AS oldest_wait,
        ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'spawning'
-             AND k.revision <> p.revision ORDER BY k.state_since LIMIT 50) AS stale_starting,
+             AND @coming(k) AND k.revision <> p.revision ORDER BY k.state_since LIMIT 50) AS stale_starting,
        ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'warm' AND @confirmed(k)
              AND k.revision <> p.revision ORDER BY k.state_since LIMIT 50) AS stale_warm,
        ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'warm' AND @confirmed(k)
              AND k.revision = p.revision ORDER BY k.state_since LIMIT 50) AS fresh_warm,
        ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'spawning'
-             AND k.revision = p.revision ORDER BY k.state_since LIMIT 50) AS starting,
+             AND @coming(k) AND k.revision = p.revision ORDER BY k.state_since LIMIT 50) AS starting,
        ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'parked' AND @confirmed(k)
              ORDER BY k.parked_since LIMIT 50) AS parked_free,
        ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'parked' AND @confirmed(k)

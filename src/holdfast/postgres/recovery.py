@@ -33,7 +33,7 @@ SELECT w.id AS worker, p.name AS pool, w.state, extract(epoch FROM w.unconfirmed
        (p.spec #>> '{worker,agent}')::boolean AS agent, c.id AS claim, c.state AS claim_state,
        coalesce(c.delivered, false) AS delivered, w.tenant
 FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id LEFT JOIN holdfast.claim c ON c.id = w.claim_id
-WHERE w.state IN @worker.started AND NOT @confirmed(w) ORDER BY w.id
+WHERE w.state IN @worker.living AND NOT @confirmed(w) ORDER BY w.id
 """
 CONFIRM = "SELECT CASE WHEN @acting THEN @fn.confirm($1, $2) ELSE 'recovering' END"
 GIVE_UP = "SELECT CASE WHEN @acting THEN @fn.give_up($1, $2) ELSE 'recovering' END"

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from ..model.claim import CLAIM, FENCE_BITS, KEY_HOURS, LIVE, MAX_LOST_RETRIES
 from ..model.machine import sql_list
-from ..model.worker import FREE, STARTED, WORKER
+from ..model.worker import FREE, LIVING, STARTED, WORKER
 
 HERE = Path(__file__).parent
 MACHINES = {"claim": CLAIM, "worker": WORKER}
-SETS = {"claim.live": LIVE, "worker.free": FREE, "worker.started": STARTED}  # sets that are not the guard of a transition
+# Sets that are not the guard of a transition.
+SETS = {"claim.live": LIVE, "worker.free": FREE, "worker.started": STARTED, "worker.living": LIVING}
 NUMBERS = {"FENCE_BITS": FENCE_BITS, "KEY_HOURS": KEY_HOURS, "MAX_LOST_RETRIES": MAX_LOST_RETRIES}
 
 # Predicates about a worker's row, written in SQL as `@free(w)`. The statement itself has to name the state, otherwise Postgres
@@ -19,6 +20,7 @@ CONFIRMED = "{w}.unconfirmed_since IS NULL"  # the same rule as `Worker.confirme
 CAPACITY = f"NOT {{w}}.terminating AND {{w}}.schedulable AND {{w}}.suspect_since IS NULL AND {CONFIRMED}"
 PREDICATES = {
     "confirmed": CONFIRMED,  # the worker may be given out or ended, and its stalled hand-over may be taken back
+    "coming": f"{{w}}.suspect_since IS NULL AND {CONFIRMED}",  # the starting worker will become warm without an operator
     "capacity": CAPACITY,  # the worker can be given out, perhaps only after its reset
     "free": f"{{w}}.ready AND {CAPACITY}",  # the worker can be given out now
 }

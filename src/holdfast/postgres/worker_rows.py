@@ -22,6 +22,7 @@ def row_of(row: asyncpg.Record, pool: asyncpg.Record) -> Row:
             tenant=row["u_tenant"],
             reset_fence=row["u_reset_fence"],
             claim_ended=row["u_ended"],
+            ahead=row["u_ahead"],
             reported_since_recovery=row["u_since"],
         )
     return Row(

@@ -45,7 +45,7 @@ WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
 w AS (
     UPDATE holdfast.worker AS worker SET state = 'warm', version = version + 1, ready = true,
         endpoint = coalesce($3, endpoint), state_since = clock.t, state_heard = clock.h
-    FROM clock WHERE worker.id = $1 AND worker.version = $2 AND worker.state IN @worker.warm
+    FROM clock WHERE worker.id = $1 AND worker.version = $2 AND worker.state IN @worker.warm AND @confirmed(worker)
     RETURNING worker.id, worker.pool_id
 ), p AS (
     UPDATE holdfast.pool AS pool SET failures = 0, trouble = NULL, backoff_until = NULL FROM w WHERE pool.id = w.pool_id
@@ -88,10 +88,11 @@ w AS (
 SELECT 'done' FROM w
 """
 
-# The agents have reported, so their workers are neither suspect nor unconfirmed.
+# The agent has reported, so its worker is neither suspect nor unconfirmed. The version shows that no recovery has ended since the
+# report was read: the end of a recovery raises the version of each worker that it leaves unconfirmed.
 HEARD_AGAIN = """
 UPDATE holdfast.worker AS w SET suspect_since = NULL, unconfirmed_since = NULL, version = version + 1
-WHERE w.id = ANY ($1::text[]) AND (w.suspect_since IS NOT NULL OR NOT @confirmed(w))
+WHERE w.id = $1 AND w.version = $2 AND (w.suspect_since IS NOT NULL OR NOT @confirmed(w)) RETURNING 'done'
 """
 
 FACTS = """
@@ -157,6 +158,8 @@ SELECT {WORKER_COLUMNS}, w.epoch AS row_epoch, w.protected AS pod_protected,
        c.secret AS claim_secret, c.losses AS claim_losses, c.delivered AS claim_delivered,
        u.doing, u.claim_id AS u_claim, u.fence AS u_fence, u.tenant AS u_tenant, u.reset_fence AS u_reset_fence,
        EXISTS (SELECT FROM holdfast.claim k WHERE k.id = u.claim_id AND k.state = 'ended') AS u_ended,
+       coalesce(u.fence > coalesce(w.fence, 0), false) AND u.tenant IS NOT NULL AND NOT EXISTS (
+           SELECT FROM holdfast.claim k WHERE k.id = u.claim_id AND (k.state = 'ended' OR k.fence >= u.fence)) AS u_ahead,
        extract(epoch FROM clock.h - u.beat_heard)::float8 AS u_age,
        coalesce(u.beat_heard > (SELECT recovery_heard FROM holdfast.installation), false) AS u_since
 FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id LEFT JOIN holdfast.claim c ON c.id = w.claim_id
@@ -204,8 +207,8 @@ class PostgresWorkers:
     async def suspect(self, worker: str, version: int, reason: str) -> Outcome:
         return _guarded(await self._db.value(SUSPECT, worker, version, reason))
 
-    async def heard_again(self, workers: Sequence[str]) -> None:
-        await self._db.rows(HEARD_AGAIN, list(workers))
+    async def heard_again(self, worker: str, version: int) -> Outcome:
+        return _guarded(await self._db.value(HEARD_AGAIN, worker, version))
 
     async def unprotect(self, worker: str, version: int) -> Outcome:
         return _guarded(await self._db.act_value(UNPROTECT, worker, version))

@@ -47,7 +47,7 @@ class Apply:
             do.ForgetPod: self._forget_pod,
             do.Bury: self._bury,
             do.Suspect: lambda a: store.workers.suspect(a.worker, a.version, a.reason),
-            do.HeardAgain: self._heard_again,
+            do.HeardAgain: lambda a: store.workers.heard_again(a.worker, a.version),
             do.Acknowledged: self._acknowledged,
             do.Protect: self._protect,
             do.Clear: self._clear,
@@ -232,10 +232,6 @@ class Apply:
         if acknowledged is None:
             return Stale()
         self._claim_path.acknowledged(acknowledged)
-        return Done()
-
-    async def _heard_again(self, a: do.HeardAgain) -> Outcome:
-        await self._store.workers.heard_again([a.worker])
         return Done()
 
     async def _protect(self, a: do.Protect) -> Outcome:

@@ -1,10 +1,12 @@
 """Check the fleet after everything healed: within fixed bounds nothing leaks, every duty runs, and every claim has an end."""
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from .book import Broken
 from .pods import FORGED
+from .process import Unreachable
 from .server import INSTALL
 from .tables import Tables, look
 
@@ -33,8 +35,10 @@ class Healed:
             await asyncio.sleep(2)
 
     async def _attend(self) -> None:
-        """Do what only a person may do: release the brake, and remove quarantined pods."""
+        """Do what only a person may do: release the brake, decide about unconfirmed workers, and remove quarantined pods."""
         run = self._run
+        with contextlib.suppress(Unreachable):
+            await run.operator.give_up()
         if run.gate.postgres.ask(run.gate.clock(), "SELECT brake_tripped_at FROM holdfast.installation")[0][0] is not None:
             await run.operator.release_brake()
         for name in run.quarantined:

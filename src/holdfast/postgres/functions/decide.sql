@@ -6,7 +6,7 @@ DECLARE
     w holdfast.worker;
 BEGIN
     UPDATE holdfast.worker u SET unconfirmed_since = NULL, suspect_since = NULL, version = u.version + 1
-    WHERE u.id = p_worker AND u.state IN @worker.started AND NOT @confirmed(u) RETURNING * INTO w;
+    WHERE u.id = p_worker AND u.state IN @worker.living AND NOT @confirmed(u) RETURNING * INTO w;
     IF NOT FOUND THEN
         RETURN 'stale';
     END IF;
@@ -29,7 +29,7 @@ DECLARE
 BEGIN
     -- The claim is locked before its worker, as everywhere. After that the worker must still have this claim.
     SELECT * INTO c FROM holdfast.claim WHERE id = (SELECT claim_id FROM holdfast.worker WHERE id = p_worker) FOR UPDATE;
-    SELECT * INTO w FROM holdfast.worker u WHERE u.id = p_worker AND u.state IN @worker.started
+    SELECT * INTO w FROM holdfast.worker u WHERE u.id = p_worker AND u.state IN @worker.living
         AND NOT @confirmed(u) AND u.claim_id IS NOT DISTINCT FROM c.id FOR UPDATE;
     IF NOT FOUND THEN
         RETURN 'stale';

@@ -160,18 +160,27 @@ END $$;
 -- Sends a claim back to its place in the queue. An assigned claim is sent back because its worker proved unusable before the work
 -- started; with `p_idle`, only if its hand-over has made no progress for so many seconds. An active claim is sent back only if
 -- its worker is proven dead (`p_dead`), and the command never started (`p_untouched`, and the claim has no secrets) or the claim
--- has `retry: lost` and retries left.
+-- has `retry: lost` and retries left. The same holds for an assigned claim that may have been acknowledged in lost commits.
 CREATE FUNCTION @fn.requeue(p_claim text, p_fence bigint, p_keep_worker boolean, p_suspect boolean, p_dead boolean,
                             p_untouched boolean, p_idle float, p_reason text)
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     c holdfast.claim;
+    v_begun boolean;
     v_also text;
     t timestamptz := holdfast.now();
 BEGIN
-    SELECT * INTO c FROM holdfast.claim WHERE id = p_claim AND fence = p_fence AND (state IN @claim.requeue
-        OR (state IN @claim.retry AND p_dead AND ((p_untouched AND NOT secret) OR (retry = 'lost' AND losses < @MAX_LOST_RETRIES)))) FOR UPDATE;
+    SELECT * INTO c FROM holdfast.claim WHERE id = p_claim AND fence = p_fence
+        AND (state IN @claim.requeue OR (state IN @claim.retry AND p_dead)) FOR UPDATE;
     IF NOT FOUND OR c.progress_heard > holdfast.heard() - make_interval(secs => p_idle) THEN
+        RETURN 'stale';
+    END IF;
+    -- Recovery marks every assignment as delivered. If the worker died before its agent reported again, the acknowledgement may
+    -- be in the lost commits. A worker without an agent acknowledges nothing: its holder may know of it.
+    v_begun := c.state = 'active' OR (p_dead AND c.delivered AND EXISTS (
+        SELECT FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id
+        WHERE w.id = c.worker_id AND (NOT @confirmed(w) OR NOT (p.spec #>> '{worker,agent}')::boolean)));
+    IF v_begun AND NOT ((p_untouched AND NOT c.secret) OR (coalesce(c.retry = 'lost', false) AND c.losses < @MAX_LOST_RETRIES)) THEN
         RETURN 'stale';
     END IF;
     -- An unconfirmed worker may have acknowledged in one of the lost commits, so a stalled hand-over proves nothing.
@@ -183,9 +192,9 @@ BEGIN
     -- The claim keeps its fence, which marks the last assignment that is over, so that recovery never adopts that assignment.
     UPDATE holdfast.claim SET state = 'waiting', worker_id = NULL, offered = false, delivered = false,
         protected = NULL, progress_heard = NULL, lease_heard = NULL, max_heard = NULL, assigned_at = NULL, active_at = NULL,
-        losses = losses + (c.state = 'active' AND NOT p_untouched)::integer, reason = p_reason,
+        losses = losses + (v_begun AND NOT p_untouched)::integer, reason = p_reason,
         -- A retried claim gets its full waiting time again. Otherwise it would be refused at once, because its deadline is past.
-        deadline_heard = CASE WHEN c.state = 'active' THEN holdfast.heard() + patience ELSE deadline_heard END
+        deadline_heard = CASE WHEN v_begun THEN holdfast.heard() + patience ELSE deadline_heard END
     WHERE id = p_claim;
     v_also := @fn.leave(c => c, p_outcome => 'lost', p_keep => p_keep_worker, p_reason => p_reason);
     IF p_suspect THEN
@@ -216,7 +225,7 @@ BEGIN
         SELECT pool_id INTO v_pool FROM holdfast.worker WHERE id = p_worker;
         PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.pool.' || v_pool, 0));
         IF p_floor >= (SELECT count(*) FROM holdfast.worker f WHERE f.pool_id = v_pool
-                       AND (f.state = 'spawning' OR f.state = 'warm' AND @capacity(f))) THEN
+                       AND (f.state = 'spawning' AND @coming(f) OR f.state = 'warm' AND @capacity(f))) THEN
             RETURN 'stale';
         END IF;
     END IF;

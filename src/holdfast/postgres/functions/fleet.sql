@@ -84,9 +84,9 @@ BEGIN
         RETURN;
     END IF;
     SELECT epoch INTO v_epoch FROM holdfast.installation;
-    -- A warm worker that cannot be given out does not count as capacity. Otherwise claims could wait forever for it.
-    SELECT count(*), count(*) FILTER (WHERE w.state = 'spawning' OR (w.state = 'warm' AND @capacity(w))),
-           count(*) FILTER (WHERE w.state = 'spawning')
+    -- A warm or starting worker that cannot be given out does not count as capacity. Otherwise claims could wait forever for it.
+    SELECT count(*), count(*) FILTER (WHERE (w.state = 'spawning' AND @coming(w)) OR (w.state = 'warm' AND @capacity(w))),
+           count(*) FILTER (WHERE w.state = 'spawning' AND @coming(w))
     INTO v_present, v_coming, v_starting FROM holdfast.worker w WHERE w.pool_id = p_pool AND w.state <> 'gone';
     v_count := least(cardinality(p_ids), (p.spec ->> 'max')::integer - v_present, p_free_target - v_coming,
                      p_limit_starting - v_starting);

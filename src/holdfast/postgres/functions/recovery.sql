@@ -104,7 +104,7 @@ BEGIN
     SELECT t.* INTO s FROM jsonb_to_recordset(p_stamps) AS t(worker text, uid text, claim text, fence bigint)
     WHERE t.fence > @fn.last_fence()
        OR EXISTS (SELECT FROM holdfast.worker w WHERE w.id = t.worker AND w.pod_uid = t.uid
-                  AND w.state IN @worker.started AND coalesce(w.fence, 0) < t.fence)
+                  AND w.state <> 'gone' AND coalesce(w.fence, 0) < t.fence)
     ORDER BY t.fence DESC LIMIT 1;
     IF NOT FOUND THEN
         RETURN false;
@@ -246,11 +246,14 @@ BEGIN
     UPDATE holdfast.worker w SET unconfirmed_since = coalesce(w.unconfirmed_since, t), version = version + 1
     FROM holdfast.pool p
     WHERE p.id = w.pool_id AND (
-        -- The worker's agent has not reported since. Or the worker has neither an agent nor a stamp that could show whether it is
-        -- free, so an operator decides.
-        ((p.spec #>> '{worker,agent}')::boolean AND w.state IN @worker.started AND NOT EXISTS (
+        -- The worker's agent has not reported since. A worker that the database shows as starting counts as well, because it
+        -- may have become warm and got a claim in the lost commits.
+        ((p.spec #>> '{worker,agent}')::boolean AND w.state IN @worker.living AND NOT EXISTS (
             SELECT FROM holdfast.heartbeat u WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard))
-        OR (NOT (p.spec #>> '{worker,agent}')::boolean AND p.spec #>> '{protection,mode}' <> 'claim' AND w.state = 'warm'));
+        -- The worker has no agent that could report whether it is free, so an operator decides. A missing stamp shows it only if
+        -- the pool requires protection: otherwise the worker may have been given out unprotected, and then it has no stamp.
+        OR (NOT (p.spec #>> '{worker,agent}')::boolean AND w.state IN ('spawning', 'warm')
+            AND NOT (p.spec #>> '{protection,mode}' = 'claim' AND (p.spec #>> '{protection,required}')::boolean)));
     PERFORM @fn.retire_spent(u.worker_id) FROM holdfast.heartbeat u WHERE u.reset_fence IS NOT NULL;
     INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'recovery.ended', 'pods and agents have been compared');
     RETURN 'done';

@@ -79,8 +79,9 @@ BEGIN
     ELSIF p_doing = 'draining' AND NOT w.terminating THEN
         UPDATE holdfast.worker SET terminating = true, version = version + 1 WHERE id = p_worker AND state <> 'held';
     ELSIF p_doing = 'idle' AND w.state = 'spawning' THEN
+        -- The agent has served no claim, so what its row may have missed in lost commits does not matter any more.
         UPDATE holdfast.worker SET state = 'warm', version = version + 1, ready = true, endpoint = p_endpoint,
-            state_since = t, state_heard = holdfast.heard() WHERE id = p_worker AND state IN @worker.warm;
+            suspect_since = NULL, unconfirmed_since = NULL, state_since = t, state_heard = holdfast.heard() WHERE id = p_worker AND state IN @worker.warm;
         IF FOUND THEN
             UPDATE holdfast.pool SET failures = 0, trouble = NULL, backoff_until = NULL
             WHERE id = w.pool_id AND (failures > 0 OR trouble IS NOT NULL);
@@ -147,7 +148,7 @@ CREATE FUNCTION @fn.due_workers(p_no_pod float, p_retiring float, p_silent float
     SELECT w.id FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id
     LEFT JOIN holdfast.heartbeat u ON u.worker_id = w.id LEFT JOIN holdfast.claim c ON c.id = w.claim_id, clock
     WHERE w.state <> 'gone' AND p.frozen IS NULL AND (
-        (w.state = 'spawning' AND (
+        (w.state = 'spawning' AND @coming(w) AND (
             (w.pod_uid IS NULL AND w.state_heard < clock.h - make_interval(secs => p_no_pod))
             OR coalesce(w.scheduled_heard, w.state_heard) < clock.h - @fn.duration(p.spec ->> 'startTimeout')))
         OR (w.state = 'retiring' AND w.state_heard < clock.h - make_interval(secs => p_retiring))
