@@ -30,9 +30,10 @@ SELECT c.id, c.fence, c.tenant, c.request, c.protected, extract(epoch FROM c.max
 FROM c LEFT JOIN holdfast.claim_secret s ON s.claim_id = c.id
 """
 
+# A claim that was adopted while its agent still activated it is active already. If its progress were refused, the agent would stop.
 PROGRESS = """
 UPDATE holdfast.claim SET progress_heard = (SELECT holdfast.heard())
-WHERE worker_id = $1 AND fence = $2 AND state IN @claim.activate RETURNING id
+WHERE worker_id = $1 AND fence = $2 AND state IN @claim.live RETURNING id
 """
 
 REQUEUE = """
