@@ -98,6 +98,8 @@ class Unconfirmed(msgspec.Struct, frozen=True, kw_only=True):
     claim_state: Literal["assigned", "active"] | None = None
     delivered: bool = False  # its claim may have been delivered to it
     tenant: str | None = None
+    doing: str | None = None  # what its agent has reported since the recovery began
+    reported_claim: str | None = None  # the claim that its agent has reported since then, unless it has ended
 
 
 class RecoveryStore(Protocol):
@@ -130,8 +132,10 @@ class RecoveryStore(Protocol):
         """Returns the unconfirmed workers, about which an operator may have to decide."""
 
     async def confirm(self, worker: str, reason: str) -> Outcome:
-        """Stores an operator's decision that the row of an unconfirmed worker is right."""
+        """Stores an operator's decision that the row of an unconfirmed worker is right. Returns Skipped("busy") if its agent has
+        reported another claim since the recovery began."""
 
     async def give_up(self, worker: str, reason: str) -> Outcome:
         """Retires an unconfirmed worker by an operator's decision. Its claim goes back to the queue if the database knows that it
-        was never delivered to the worker; otherwise it ends as lost, by force."""
+        was never delivered to the worker; otherwise it ends as lost, by force. Returns Skipped("busy") if its agent has reported a
+        claim since the recovery began."""

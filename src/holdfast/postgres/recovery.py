@@ -31,8 +31,9 @@ END = "SELECT @fn.end_recovery()"
 UNCONFIRMED = """
 SELECT w.id AS worker, p.name AS pool, w.state, extract(epoch FROM w.unconfirmed_since)::float8 AS since,
        (p.spec #>> '{worker,agent}')::boolean AS agent, c.id AS claim, c.state AS claim_state,
-       coalesce(c.delivered, false) AS delivered, w.tenant
+       coalesce(c.delivered, false) AS delivered, w.tenant, u.doing, @fn.reported_claim(w.id) AS reported_claim
 FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id LEFT JOIN holdfast.claim c ON c.id = w.claim_id
+LEFT JOIN holdfast.heartbeat u ON u.worker_id = w.id AND u.beat_heard > (SELECT recovery_heard FROM holdfast.installation)
 WHERE w.state IN @worker.started AND NOT @confirmed(w) ORDER BY w.id
 """
 CONFIRM = "SELECT CASE WHEN @acting THEN @fn.confirm($1, $2) ELSE 'recovering' END"
