@@ -12,6 +12,13 @@ BEGIN
     RETURN EXISTS (SELECT FROM holdfast.installation i, holdfast.hearing h WHERE i.recovering_since IS NULL AND h.mark >= p_mark);
 END $$;
 
+-- Returns whether the database is in this epoch. The answer true stays valid until the calling statement commits, as above.
+CREATE FUNCTION @fn.in_epoch(p_epoch integer) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('holdfast.recovery', 0));
+    RETURN EXISTS (SELECT FROM holdfast.installation WHERE epoch = p_epoch);
+END $$;
+
 -- Begins a recovery, because the database lost commits. The epoch grows above every epoch that was seen (`p_epoch`), and nothing
 -- is given out, spawned or ended until pods and agents have been compared. If a recovery is already in progress, it starts again
 -- only if `p_epoch` is not below the current epoch; otherwise this returns false.
