@@ -2,14 +2,20 @@
 -- The advisory lock 'holdfast.recovery' guards the mode. A statement that relies on the mode takes the lock in shared mode.
 -- Beginning and ending a recovery take it exclusively.
 
+-- Returns the server's timeline, which changes with every failover. Returns NULL on a standby, which has no current one.
+CREATE FUNCTION @fn.timeline() RETURNS integer LANGUAGE sql AS $$
+    SELECT CASE WHEN NOT pg_is_in_recovery() THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer END
+$$;
+
 -- Returns whether the caller may give out, spawn or end something. The answer true stays valid until the calling statement
 -- commits, because begin_recovery needs this lock exclusively. The answer is false during a recovery, and if the database shows a
--- lower mark than the caller has seen: then commits were lost, and no replica has noticed it yet. The lock and the read are two
--- statements, because a statement's snapshot is taken before it waits for the lock.
+-- lower mark than the caller has seen, or another timeline than at the last beat: then commits may be lost, and no beat has
+-- noticed it yet. The lock and the read are two statements, because a statement's snapshot is taken before it waits for the lock.
 CREATE FUNCTION @fn.acting(p_mark bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(hashtextextended('holdfast.recovery', 0));
-    RETURN EXISTS (SELECT FROM holdfast.installation i, holdfast.hearing h WHERE i.recovering_since IS NULL AND h.mark >= p_mark);
+    RETURN EXISTS (SELECT FROM holdfast.installation i, holdfast.hearing h WHERE i.recovering_since IS NULL AND h.mark >= p_mark
+                   AND (i.timeline IS NULL OR i.timeline = @fn.timeline()));
 END $$;
 
 -- Returns whether the database is in this epoch. The answer true stays valid until the calling statement commits, as above.
@@ -81,7 +87,7 @@ BEGIN
                                           h.mark, i.epoch, p_mark, p_epoch), p_mark, p_epoch);
     END IF;
     SELECT system_identifier::text INTO v_system FROM pg_control_system();
-    v_timeline := ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer;
+    v_timeline := @fn.timeline();
     IF (i.system_identifier, i.timeline) IS DISTINCT FROM (v_system, v_timeline) THEN
         IF i.system_identifier IS NOT NULL THEN
             PERFORM @fn.begin_recovery('the server''s identity or timeline changed: restored, or failed over',
