@@ -12,6 +12,8 @@ from ..model.pod import Pod
 
 UNCOMPARED = 2**62  # above every real mark, so that nothing is done before the database was compared with the mark kept outside
 
+EPOCH_LIMIT = 2**13  # the high part of a fence has 13 bits
+
 
 class Seen(msgspec.Struct, frozen=True):
     """The highest mark and epoch that a replica knows of. A database that shows lower ones has lost commits."""
@@ -29,6 +31,11 @@ class Remembered(msgspec.Struct, frozen=True):
     install: str
     mark: int
     epoch: int
+
+    @property
+    def readable(self) -> bool:
+        """False when the values are damaged, because no database can have shown them."""
+        return 0 <= self.mark < UNCOMPARED and 0 <= self.epoch < EPOCH_LIMIT
 
     def raised_to(self, other: "Remembered") -> "Remembered":
         """Returns what to keep when `other` is written over this value. It never falls, in whatever order replicas write."""
@@ -115,11 +122,12 @@ class RecoveryStore(Protocol):
         notice is one recovery."""
 
     async def begin_by_fence(self, reason: str, fence: int) -> bool:
-        """Begins recovery, because an agent or a pod has a fence that this database never gave. Returns the same as `begin`."""
+        """Begins recovery, because an agent or a pod has a fence that this database never gave. Returns the same as `begin`, and
+        False for a damaged fence, which no database can have given."""
 
     async def compare_stamps(self, pods: Iterable[Pod]) -> bool:
         """Begins recovery, and returns True, if a pod's stamp has a fence that this database did not give to that worker. The
-        pods must have been listed before the call."""
+        pods must have been listed before the call. Damaged stamps are ignored."""
 
     async def adopt(self, adoption: Adoption) -> Outcome: ...
 

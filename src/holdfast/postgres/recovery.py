@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from ..model.claim import FENCE_LIMIT
 from ..model.outcome import Outcome, outcome_of
 from ..model.pod import Pod
 from ..ports.recovery import Adoption, Recovery, Unconfirmed
@@ -56,13 +57,13 @@ class PostgresRecovery:
         return bool(await self._db.value(BEGIN, reason, mark, epoch))
 
     async def begin_by_fence(self, reason: str, fence: int) -> bool:
-        return bool(await self._db.value(BEGIN_BY_FENCE, reason, fence))
+        return 0 < fence < FENCE_LIMIT and bool(await self._db.value(BEGIN_BY_FENCE, reason, fence))
 
     async def compare_stamps(self, pods: Iterable[Pod]) -> bool:
         stamps = [
             {"worker": pod.worker, "uid": pod.uid, "claim": pod.stamp.claim, "fence": pod.stamp.fence}
             for pod in pods
-            if pod.stamp is not None
+            if pod.stamp is not None and 0 < pod.stamp.fence < FENCE_LIMIT
         ]
         return bool(stamps and await self._db.value(COMPARE_STAMPS, msgspec.json.encode(stamps).decode()))
 
