@@ -145,5 +145,5 @@ class RecoveryStore(Protocol):
 
     async def give_up(self, worker: str, reason: str) -> Outcome:
         """Retires an unconfirmed worker by an operator's decision. Its claim goes back to the queue if the database knows that it
-        was never delivered to the worker; otherwise it ends as lost, by force. Returns Skipped("busy") if its agent has reported a
-        claim since the recovery began."""
+        was never delivered to the worker; otherwise it ends as lost, by force. Returns Skipped("busy") if its agent has
+        reported a claim since the recovery began."""
