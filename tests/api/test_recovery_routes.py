@@ -9,7 +9,7 @@ from served_api import Stage
 from holdfast.cli.main import main
 from holdfast.client import Conflict, SyncClient
 from holdfast.model.outcome import Done
-from postgres.store_steps import ask
+from postgres.store_steps import agent_report, ask
 
 BECAUSE = {"reason": "looked at it"}
 
@@ -121,6 +121,23 @@ def test_tenants_neither_see_nor_decide(left: Stage) -> None:
         assert left.ask(method, path, body, token="acme").status == 403
         assert left.ask(method, path, body, token=None).status == 401
     assert "w-1" in items(left)
+
+
+@pytest.mark.parametrize("decision", ["confirm", "give-up"])
+def test_a_worker_whose_agent_reports_another_claim_is_shown_and_left_alone(
+    left: Stage, capsys: pytest.CaptureFixture[str], decision: str
+) -> None:
+    beat = "UPDATE holdfast.installation SET recovery_heard = recovery_heard - interval '1 s'"
+    left.do(left.store.db.rows(beat))
+    busy = agent_report("w-agent", doing="running", claim="c-lost", fence=1, tenant="acme")
+    left.do(left.store.workers.beat([busy]))
+    shown = items(left)["w-agent"]
+    assert (shown["doing"], shown["reported_claim"]) == ("running", "c-lost")
+    assert shown["confirm"] == shown["give_up"] == "nothing: its agent reports another claim"
+    assert "c-lost" in run(left, capsys)[1]
+    status, problem = decided(left, "w-agent", decision=decision, **BECAUSE)
+    assert (status, problem["code"]) == (409, "busy")
+    assert "w-agent" in items(left)
 
 
 def test_explain_and_metrics_name_what_is_left(left: Stage) -> None:

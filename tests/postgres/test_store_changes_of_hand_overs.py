@@ -124,7 +124,7 @@ async def test_a_delivery_needs_the_assignment_that_both_rows_show(store: Postgr
         assert await changes.seen() == {}
 
 
-async def test_progress_is_noted_for_one_assignment_that_is_not_active(store: PostgresStore) -> None:
+async def test_progress_is_noted_for_one_live_assignment(store: PostgresStore) -> None:
     await assigned(store)
     async with await Changes.of(store) as changes:
         assert not await store.claims.progress("w-1", 2)
@@ -133,6 +133,9 @@ async def test_progress_is_noted_for_one_assignment_that_is_not_active(store: Po
         assert await store.claims.progress("w-1", 1)
         assert await changes.seen() == {"claim c-1": {"progress_heard": 0.0}}
         await store.db.rows("UPDATE holdfast.claim SET state = 'active', max_heard = holdfast.heard()")
+        await changes.seen()
+        assert await store.claims.progress("w-1", 1), "it was adopted while its agent still activated it"
+        await store.db.rows("UPDATE holdfast.claim SET state = 'ended', outcome = 'lost'")
         await changes.seen()
         assert not await store.claims.progress("w-1", 1)
 

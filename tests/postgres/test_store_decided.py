@@ -5,7 +5,22 @@ import pytest
 from holdfast.model.outcome import Done, Skipped, Stale
 from holdfast.model.worker import Worker
 from holdfast.postgres.store import PostgresStore
-from postgres.store_steps import DIRECT, JOB, SESSION, active, ask, assigned, deliver, end, make_pool, make_warm, match
+from postgres.store_clock import Clock
+from postgres.store_steps import (
+    DIRECT,
+    JOB,
+    SESSION,
+    acknowledge,
+    active,
+    agent_report,
+    ask,
+    assigned,
+    deliver,
+    end,
+    make_pool,
+    make_warm,
+    match,
+)
 from postgres.store_tables import broken, kinds, state_of
 
 DECISIONS = ["confirm", "give_up"]
@@ -140,3 +155,83 @@ async def test_a_worker_that_is_confirmed_is_not_decided_about(store: PostgresSt
     assert await getattr(store.recovery, decision)(pair.worker, "looked") == Stale()
     assert await getattr(store.recovery, decision)("w-none", "looked") == Stale()
     assert await state_of(store, "claim", pair.claim) == "active", "busy is sacred"
+
+
+@pytest.mark.parametrize("decision", DECISIONS)
+async def test_a_worker_whose_agent_reports_a_claim_without_a_row_is_not_decided_about(
+    store: PostgresStore, decision: str
+) -> None:
+    clock = await Clock.of(store)
+    pool = await make_pool(store, SESSION)
+    [worker] = await make_warm(store, pool)
+    await recovered(store)
+    await clock.live(1)
+    fence = (await store.recovery.state()).last_fence
+    busy = agent_report(worker, doing="running", claim="c-lost", fence=fence, tenant="acme")
+    await store.workers.report(busy)
+    await store.workers.beat([busy])
+    [shown] = await store.recovery.unconfirmed()
+    assert (shown.worker, shown.doing, shown.reported_claim) == (worker, "running", "c-lost")
+    assert await getattr(store.recovery, decision)(worker, "looked") == Skipped("busy")
+    assert await match(store, pool, ask("rival", lease=60.0)) == []
+    assert await state_of(store, "worker", worker) == "warm"
+
+
+@pytest.mark.parametrize("decision", DECISIONS)
+async def test_an_agents_report_from_before_the_recovery_does_not_prevent_a_decision(store: PostgresStore, decision: str) -> None:
+    clock = await Clock.of(store)
+    pool = await make_pool(store, SESSION)
+    [worker] = await make_warm(store, pool)
+    await store.workers.beat([agent_report(worker, doing="running", claim="c-old", fence=1, tenant="acme")])
+    await clock.live(1)
+    await recovered(store)
+    [shown] = await store.recovery.unconfirmed()
+    assert (shown.doing, shown.reported_claim) == (None, None)
+    assert await getattr(store.recovery, decision)(worker, "looked") == Done()
+
+
+async def test_an_agent_that_still_reports_an_ended_claim_may_be_decided_about(store: PostgresStore) -> None:
+    clock = await Clock.of(store)
+    pool = await make_pool(store, SESSION)
+    await make_warm(store, pool, 2)
+    ended = await active(store, pool, ask(lease=60.0))
+    await end(store, ended.claim)
+    await recovered(store)
+    await clock.live(1)
+    [worker] = [one.worker for one in await store.recovery.unconfirmed() if one.state == "warm"]
+    await store.workers.beat([agent_report(worker, doing="running", claim=ended.claim, fence=ended.fence, tenant="acme")])
+    assert await store.recovery.give_up(worker, "looked") == Done()
+
+
+@pytest.mark.parametrize("sign", ["an acknowledgement", "a report"])
+async def test_a_claim_whose_agent_is_back_is_not_given_up(store: PostgresStore, sign: str) -> None:
+    pool = await make_pool(store, JOB)
+    await make_warm(store, pool)
+    pair = await assigned(store, pool)
+    await deliver(store, pair)
+    await recovered(store)
+    if sign == "an acknowledgement":
+        assert await acknowledge(store, pair.worker, pair.fence, None) == pair.claim
+    else:
+        await store.workers.report(
+            agent_report(pair.worker, doing="activating", claim=pair.claim, fence=pair.fence, tenant="acme")
+        )
+        [heartbeat] = await store.workers.heartbeats([pair.worker])
+        assert (heartbeat.claim, heartbeat.fence, heartbeat.tenant) == (pair.claim, pair.fence, "acme")
+    row = await worker_of(store, pair.worker)
+    assert (row.confirmed, row.suspect_since) == (True, None)
+    assert await store.recovery.give_up(pair.worker, "it is silent") == Stale()
+    assert await store.claims.state(pair.claim) in ("assigned", "active")
+
+
+@pytest.mark.parametrize("other", ["another claim", "another fence", "an old poll"])
+async def test_a_report_that_is_not_of_the_workers_claim_does_not_confirm_it(store: PostgresStore, other: str) -> None:
+    pool = await make_pool(store, JOB)
+    await make_warm(store, pool)
+    pair = await active(store, pool)
+    await recovered(store)
+    claim, fence = ("c-2", pair.fence) if other == "another claim" else (pair.claim, pair.fence)
+    fence += other == "another fence"
+    report = agent_report(pair.worker, doing="running", claim=claim, fence=fence, tenant="acme")
+    await store.workers.report(report, fresh=other != "an old poll")
+    assert not (await worker_of(store, pair.worker)).confirmed

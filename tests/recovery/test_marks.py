@@ -90,6 +90,21 @@ async def test_a_loss_that_all_replicas_see_is_one_recovery(store: PostgresStore
         assert await store.db.value(RECOVERIES) == 1
 
 
+async def test_after_a_failover_nothing_is_given_out_before_the_next_beat(store: PostgresStore) -> None:
+    """The lost commits contain no beat of this replica, so only the server's timeline shows the failover."""
+    pool = await make_pool(store, DIRECT)
+    await make_warm(store, pool, 2)
+    async with replicas(store, 1) as (peer,):
+        replica = replica_on(peer, RecordedCluster())
+        await replica.beat()
+        assert len(await match(peer, pool, ask())) == 1
+        await store.db.rows("UPDATE holdfast.installation SET timeline = timeline + 7")
+        assert await match(peer, pool, ask()) == []
+        assert not (await store.recovery.state()).recovering, "no beat has noticed it yet"
+        await replica.beat()
+        assert (await store.recovery.state()).recovering
+
+
 async def test_a_replica_that_slept_does_nothing_before_it_has_compared(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

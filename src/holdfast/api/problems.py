@@ -98,6 +98,7 @@ def not_now(by: str, pool: str) -> str:
         "frozen": f"pool {pool!r} is frozen, so nothing in it is ended; `holdfast thaw {pool}` ends that",
         "braked": "the brake is tripped; `holdfast brake` shows why, and `holdfast brake release --reason …` releases it",
         "recovering": "the database lost commits, and pods are being compared; that ends by itself, try again in a minute",
+        "busy": "its agent reports a claim that its row does not show; `holdfast recover` shows which one",
     }.get(by, f"not now: {by}")
 
 

@@ -25,6 +25,8 @@ class UnconfirmedView(msgspec.Struct, frozen=True, kw_only=True):
     claim: str | None
     claim_state: Literal["assigned", "active"] | None
     tenant: str | None
+    doing: str | None  # what its agent has reported since the recovery began, and for which claim
+    reported_claim: str | None
     confirm: str  # what each decision would do
     give_up: str
 
@@ -64,6 +66,8 @@ def unconfirmed_view(one: Unconfirmed) -> UnconfirmedView:
         claim=one.claim,
         claim_state=one.claim_state,
         tenant=one.tenant,
+        doing=one.doing,
+        reported_claim=one.reported_claim,
         confirm=confirm,
         give_up=give_up,
     )
@@ -71,6 +75,8 @@ def unconfirmed_view(one: Unconfirmed) -> UnconfirmedView:
 
 def effects(one: Unconfirmed) -> tuple[str, str]:
     """Returns what `confirm` and `give-up` would do to this worker and its claim."""
+    if one.reported_claim is not None and one.reported_claim != one.claim:
+        return ("nothing: its agent reports another claim",) * 2
     if one.state == "spawning":
         return "it may be given out once it is ready", "it retires"
     if one.claim is None:

@@ -116,6 +116,8 @@ COLUMNS: dict[str, Sequence[Column]] = {
         ("CLAIM", field("claim")),
         ("CLAIM STATE", field("claim_state")),
         ("TENANT", field("tenant")),
+        ("AGENT REPORTS", field("doing")),
+        ("FOR CLAIM", field("reported_claim")),
         ("--confirm", field("confirm")),
         ("--give-up", field("give_up")),
     ),

@@ -96,6 +96,8 @@ class Unconfirmed(_Answer, frozen=True, kw_only=True):
     claim: str | None = None
     claim_state: str | None = None
     tenant: str | None = None
+    doing: str | None = None
+    reported_claim: str | None = None
     confirm: str = ""
     give_up: str = ""
 

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+import msgspec
 import structlog
 
-from ..model.claim import MAX_LOST_RETRIES
+from ..model.claim import MAX_LOST_RETRIES, can_be_given
 from ..model.pod import Heartbeat, Pod
 from ..ports.store import Row
 from ..recovery import compare
@@ -45,6 +46,8 @@ ORPHAN_GRACE = 45.0  # seconds, because pods and rows are not read at the same m
 
 def classify(row: Row | None, pod: Pod | None, observed: Observed) -> Verdict:
     """Returns exactly one case per worker. The order of the checks is the order of precedence."""
+    if pod is not None and pod.stamp is not None and not can_be_given(pod.stamp.fence, observed.state.epoch):
+        return damaged(row, pod, observed)
     compared = _compared(row, pod, observed) if observed.state.recovering else []
     if pod is not None and pod.stamp is not None and pod.stamp.fence > observed.state.last_fence:
         reason = "a pod carries a fence that this database never gave"
@@ -77,6 +80,14 @@ def classify(row: Row | None, pod: Pod | None, observed: Observed) -> Verdict:
     if row.worker.state == "spawning":
         return starting(row, pod)
     return living(row, pod, observed)
+
+
+def damaged(row: Row | None, pod: Pod, observed: Observed) -> Verdict:
+    """Judges a pod whose stamp no database can have written. With a row, the pod counts as not stamped, so that its stamp is
+    written again or removed. Without one the pod may belong to a claim, so it is neither adopted nor ended."""
+    if row is not None:
+        return classify(row, msgspec.structs.replace(pod, stamp=None), observed)
+    return Verdict(Case.RECOVERING) if observed.state.recovering else stranger(pod, observed)
 
 
 def living(row: Row, pod: Pod, observed: Observed) -> Verdict:

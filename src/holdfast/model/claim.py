@@ -48,6 +48,10 @@ KEY_HOURS = 24  # P1: a key still finds its claim for this long after the claim'
 # A fence is one integer: the epoch in the high bits, the assignment's number in the low ones. It stays below 2^53, because larger
 # integers lose digits in JSON.
 FENCE_BITS = 40
+FENCE_LIMIT = 2**53
+# A fence or a mark of an epoch that is further ahead than this is damaged. A backup may be older than some recoveries, but not
+# than so many, and a recovery by a damaged fence would use up the epochs.
+EPOCH_MARGIN = 100
 
 
 def fence_of(epoch: int, number: int) -> int:
@@ -58,6 +62,11 @@ def fence_of(epoch: int, number: int) -> int:
 
 def epoch_of(fence: int) -> int:
     return fence >> FENCE_BITS
+
+
+def can_be_given(fence: int, epoch: int) -> bool:
+    """Returns whether a database can have given this fence, if this one is in `epoch` now and may have lost commits."""
+    return 0 < fence < FENCE_LIMIT and epoch_of(fence) <= epoch + EPOCH_MARGIN
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):

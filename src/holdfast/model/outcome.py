@@ -16,9 +16,9 @@ class Stale:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A freeze, the brake, a recovery or missing proof forbids the action for now. Nothing happened."""
+    """A freeze, the brake, a recovery, missing proof or a busy agent forbids the action for now. Nothing happened."""
 
-    by: Literal["frozen", "braked", "recovering", "unsure"]
+    by: Literal["frozen", "braked", "recovering", "unsure", "busy"]
 
 
 @dataclass(frozen=True)
@@ -37,5 +37,5 @@ def outcome_of(answer: str) -> Outcome:
         return Done()
     if answer == "stale":
         return Stale()
-    assert answer in ("frozen", "braked", "recovering"), answer
+    assert answer in ("frozen", "braked", "recovering", "busy"), answer
     return Skipped(answer)  # type: ignore[arg-type]

@@ -12,6 +12,8 @@ from ..model.pod import Pod
 
 UNCOMPARED = 2**62  # above every real mark, so that nothing is done before the database was compared with the mark kept outside
 
+EPOCH_LIMIT = 2**13  # the high part of a fence has 13 bits
+
 
 class Seen(msgspec.Struct, frozen=True):
     """The highest mark and epoch that a replica knows of. A database that shows lower ones has lost commits."""
@@ -29,6 +31,11 @@ class Remembered(msgspec.Struct, frozen=True):
     install: str
     mark: int
     epoch: int
+
+    @property
+    def readable(self) -> bool:
+        """False when the values are damaged, because no database can have shown them."""
+        return 0 <= self.mark < UNCOMPARED and 0 <= self.epoch < EPOCH_LIMIT
 
     def raised_to(self, other: "Remembered") -> "Remembered":
         """Returns what to keep when `other` is written over this value. It never falls, in whatever order replicas write."""
@@ -98,6 +105,8 @@ class Unconfirmed(msgspec.Struct, frozen=True, kw_only=True):
     claim_state: Literal["assigned", "active"] | None = None
     delivered: bool = False  # its claim may have been delivered to it
     tenant: str | None = None
+    doing: str | None = None  # what its agent has reported since the recovery began
+    reported_claim: str | None = None  # the claim that its agent has reported since then, unless it has ended
 
 
 class RecoveryStore(Protocol):
@@ -113,11 +122,12 @@ class RecoveryStore(Protocol):
         notice is one recovery."""
 
     async def begin_by_fence(self, reason: str, fence: int) -> bool:
-        """Begins recovery, because an agent or a pod has a fence that this database never gave. Returns the same as `begin`."""
+        """Begins recovery, because an agent or a pod has a fence that this database never gave. Returns the same as `begin`, and
+        False for a damaged fence, which no database can have given."""
 
     async def compare_stamps(self, pods: Iterable[Pod]) -> bool:
         """Begins recovery, and returns True, if a pod's stamp has a fence that this database did not give to that worker. The
-        pods must have been listed before the call."""
+        pods must have been listed before the call. Damaged stamps are ignored."""
 
     async def adopt(self, adoption: Adoption) -> Outcome: ...
 
@@ -130,8 +140,10 @@ class RecoveryStore(Protocol):
         """Returns the unconfirmed workers, about which an operator may have to decide."""
 
     async def confirm(self, worker: str, reason: str) -> Outcome:
-        """Stores an operator's decision that the row of an unconfirmed worker is right."""
+        """Stores an operator's decision that the row of an unconfirmed worker is right. Returns Skipped("busy") if its agent has
+        reported another claim since the recovery began."""
 
     async def give_up(self, worker: str, reason: str) -> Outcome:
         """Retires an unconfirmed worker by an operator's decision. Its claim goes back to the queue if the database knows that it
-        was never delivered to the worker; otherwise it ends as lost, by force."""
+        was never delivered to the worker; otherwise it ends as lost, by force. Returns Skipped("busy") if its agent has
+        reported a claim since the recovery began."""

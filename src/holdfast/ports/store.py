@@ -163,8 +163,9 @@ class Workers(Protocol):
     async def may_end_orphan(self, name: str) -> Outcome:
         """Returns Done if a pod without a row may be ended now. The brake counts it."""
 
-    async def beat(self, reports: Sequence[AgentReport]) -> None:
-        """Stores the last reports of agents, in one batch."""
+    async def beat(self, reports: Sequence[AgentReport], epoch: int | None = None) -> None:
+        """Stores the last reports of agents, in one batch. With `epoch`, nothing is stored unless the database is still in this
+        epoch, because a recovery that began meanwhile must not take old reports for new ones."""
 
     async def rows(self, workers: Sequence[str] | None) -> list[Row]:
         """Returns workers that are not gone, with claim and heartbeat: the named ones, or all."""

@@ -30,9 +30,10 @@ SELECT c.id, c.fence, c.tenant, c.request, c.protected, extract(epoch FROM c.max
 FROM c LEFT JOIN holdfast.claim_secret s ON s.claim_id = c.id
 """
 
+# A claim that was adopted while its agent still activated it is active already. If its progress were refused, the agent would stop.
 PROGRESS = """
 UPDATE holdfast.claim SET progress_heard = (SELECT holdfast.heard())
-WHERE worker_id = $1 AND fence = $2 AND state IN @claim.activate RETURNING id
+WHERE worker_id = $1 AND fence = $2 AND state IN @claim.live RETURNING id
 """
 
 REQUEUE = """
@@ -40,7 +41,8 @@ SELECT CASE WHEN @acting THEN @fn.requeue(p_claim => $1, p_fence => $2, p_keep_w
                                           p_untouched => $6, p_idle => $7, p_reason => $8) ELSE 'recovering' END
 """
 
-# Each branch reads its own partial index. A hand-over is due if it has made no progress for `$2` seconds.
+# Each branch reads its own partial index. A hand-over is due if it has made no progress for `$2` seconds. On an unconfirmed worker
+# it is never due, because nothing may be done about it, and many of them would hide all other hand-overs behind the limit.
 DUE = """
 WITH clock AS MATERIALIZED (SELECT holdfast.heard() AS h),
 due AS (
@@ -48,6 +50,7 @@ due AS (
      ORDER BY c.deadline_heard LIMIT $1)
     UNION ALL
     (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'assigned' AND c.progress_heard <= clock.h - make_interval(secs => $2)
+       AND NOT EXISTS (SELECT FROM holdfast.worker w WHERE w.id = c.worker_id AND NOT @confirmed(w))
      ORDER BY c.progress_heard LIMIT $1)
     UNION ALL
     (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'active' AND c.lease_heard IS NOT NULL AND c.lease_heard <= clock.h
@@ -73,8 +76,8 @@ SELECT id FROM holdfast.claim WHERE worker_id = $1 AND fence = $2 AND state = 'e
 """
 
 # How claims are shown. A statement puts the claims into a CTE named `chosen`, adds these two CTEs, and selects from SHOWN. `deaf`
-# is the time in which no beat was stored; adding it turns heard time into the database's time. The reason of a waiting claim is made
-# when it is read, so that it is current. The sentence about a pool is made once for all of its claims.
+# is the time in which no beat was stored; adding it turns heard time into the database's time. The reason of a waiting claim, and of
+# one on an unconfirmed worker, is made when it is read, so that it is current. The sentence about a pool is made once for all of its claims.
 WHY_WAITING = """
 pool_sentence AS MATERIALIZED (
     SELECT p.id, format('pool %L has %s of %s workers free; %s starting, %s held%s%s', p.name,
@@ -94,7 +97,10 @@ SHOWN = """
 SELECT c.id, c.pool_id, p.name AS pool, c.tenant, c.state, c.priority, c.attempts, c.key, c.worker_id AS worker, c.fence, c.protected,
        c.outcome, c.exit_code, c.retry, (p.spec #>> '{worker,agent}')::boolean AS agent,
        CASE WHEN c.state = 'active' THEN w.endpoint END AS endpoint,
-       CASE WHEN c.state <> 'waiting' THEN c.reason
+       CASE WHEN c.state = 'assigned' AND NOT @confirmed(w)
+                THEN 'its worker has not reported since the database lost commits and may have begun; `holdfast recover` shows what'
+                     ' an operator can do'
+            WHEN c.state <> 'waiting' THEN c.reason
             WHEN i.recovering_since IS NOT NULL THEN 'the database lost commits: everything waits until pods have been compared'
             WHEN p.state <> 'live' THEN 'its pool is being deleted'
             WHEN i.stopping THEN 'the installation is being stopped with its workers: nothing is given out'

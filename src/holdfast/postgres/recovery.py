@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from ..model.claim import FENCE_LIMIT
 from ..model.outcome import Outcome, outcome_of
 from ..model.pod import Pod
 from ..ports.recovery import Adoption, Recovery, Unconfirmed
@@ -31,8 +32,9 @@ END = "SELECT @fn.end_recovery()"
 UNCONFIRMED = """
 SELECT w.id AS worker, p.name AS pool, w.state, extract(epoch FROM w.unconfirmed_since)::float8 AS since,
        (p.spec #>> '{worker,agent}')::boolean AS agent, c.id AS claim, c.state AS claim_state,
-       coalesce(c.delivered, false) AS delivered, w.tenant
+       coalesce(c.delivered, false) AS delivered, w.tenant, u.doing, @fn.reported_claim(w.id) AS reported_claim
 FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id LEFT JOIN holdfast.claim c ON c.id = w.claim_id
+LEFT JOIN holdfast.heartbeat u ON u.worker_id = w.id AND u.beat_heard > (SELECT recovery_heard FROM holdfast.installation)
 WHERE w.state IN @worker.living AND NOT @confirmed(w) ORDER BY w.id
 """
 CONFIRM = "SELECT CASE WHEN @acting THEN @fn.confirm($1, $2) ELSE 'recovering' END"
@@ -55,13 +57,13 @@ class PostgresRecovery:
         return bool(await self._db.value(BEGIN, reason, mark, epoch))
 
     async def begin_by_fence(self, reason: str, fence: int) -> bool:
-        return bool(await self._db.value(BEGIN_BY_FENCE, reason, fence))
+        return 0 < fence < FENCE_LIMIT and bool(await self._db.value(BEGIN_BY_FENCE, reason, fence))
 
     async def compare_stamps(self, pods: Iterable[Pod]) -> bool:
         stamps = [
             {"worker": pod.worker, "uid": pod.uid, "claim": pod.stamp.claim, "fence": pod.stamp.fence}
             for pod in pods
-            if pod.stamp is not None
+            if pod.stamp is not None and 0 < pod.stamp.fence < FENCE_LIMIT
         ]
         return bool(stamps and await self._db.value(COMPARE_STAMPS, msgspec.json.encode(stamps).decode()))
 

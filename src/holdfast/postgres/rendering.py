@@ -4,7 +4,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from ..model.claim import CLAIM, FENCE_BITS, KEY_HOURS, LIVE, MAX_LOST_RETRIES
+from ..model.claim import CLAIM, EPOCH_MARGIN, FENCE_BITS, KEY_HOURS, LIVE, MAX_LOST_RETRIES
 from ..model.machine import sql_list
 from ..model.worker import FREE, LIVING, STARTED, WORKER
 
@@ -12,7 +12,12 @@ HERE = Path(__file__).parent
 MACHINES = {"claim": CLAIM, "worker": WORKER}
 # Sets that are not the guard of a transition.
 SETS = {"claim.live": LIVE, "worker.free": FREE, "worker.started": STARTED, "worker.living": LIVING}
-NUMBERS = {"FENCE_BITS": FENCE_BITS, "KEY_HOURS": KEY_HOURS, "MAX_LOST_RETRIES": MAX_LOST_RETRIES}
+NUMBERS = {
+    "EPOCH_MARGIN": EPOCH_MARGIN,
+    "FENCE_BITS": FENCE_BITS,
+    "KEY_HOURS": KEY_HOURS,
+    "MAX_LOST_RETRIES": MAX_LOST_RETRIES,
+}
 
 # Predicates about a worker's row, written in SQL as `@free(w)`. The statement itself has to name the state, otherwise Postgres
 # cannot use its partial indexes.

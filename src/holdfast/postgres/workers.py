@@ -112,11 +112,13 @@ SELECT * FROM @fn.report(p_worker => $1, p_uid => $2, p_doing => $3, p_claim => 
 DUE = "SELECT * FROM @fn.due_workers(p_no_pod => $1, p_retiring => $2, p_silent => $3)"
 ORPHAN = "SELECT CASE WHEN @acting THEN coalesce(@fn.braked('worker', $1), 'done') ELSE 'recovering' END"
 
+# Stores nothing if the database is in another epoch than the replica knew when it received the reports.
 BEAT = """
 INSERT INTO holdfast.heartbeat AS heartbeat (worker_id, beat_heard, doing, claim_id, fence, tenant, reset_fence)
 SELECT w.id, (SELECT holdfast.heard()), w.doing, w.claim, w.fence, w.tenant, w.reset_fence
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bigint[])
      AS w(id, doing, claim, fence, tenant, reset_fence)
+WHERE $7::integer IS NULL OR (SELECT @fn.in_epoch($7))
 ON CONFLICT (worker_id) DO UPDATE SET beat_heard = greatest(heartbeat.beat_heard, excluded.beat_heard), doing = excluded.doing,
     claim_id = excluded.claim_id, fence = excluded.fence, tenant = excluded.tenant, reset_fence = excluded.reset_fence
 """
@@ -234,12 +236,12 @@ class PostgresWorkers:
     async def may_end_orphan(self, name: str) -> Outcome:
         return outcome_of(await self._db.act_value(ORPHAN, name))
 
-    async def beat(self, reports: Sequence[AgentReport]) -> None:
+    async def beat(self, reports: Sequence[AgentReport], epoch: int | None = None) -> None:
         last = {report.worker: report for report in reports}  # a statement may upsert a row only once
         columns = [
             [getattr(w, name) for w in last.values()] for name in ("worker", "doing", "claim", "fence", "tenant", "reset_fence")
         ]
-        await self._db.rows(BEAT, *columns)
+        await self._db.rows(BEAT, *columns, epoch)
 
     async def rows(self, workers: Sequence[str] | None) -> list[Row]:
         traits = {row["id"]: row for row in await self._db.rows(POOL_TRAITS)}

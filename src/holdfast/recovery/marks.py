@@ -7,7 +7,7 @@ import structlog
 
 from ..ports.cluster import Cluster, ClusterUnavailable
 from ..ports.recovery import UNCOMPARED, Remembered, Seen
-from ..ports.store import Beat, Store
+from ..ports.store import Beat, Store, StoreUnavailable
 
 log = structlog.get_logger()
 
@@ -27,11 +27,12 @@ class Marks:
 
     def __init__(self, store: Store, cluster: Cluster, count_error: Callable[[], None]) -> None:
         self.seen = Seen()
+        self.epoch = 0  # what the database showed in the last stored beat
         self._store = store
         self._cluster = cluster
         self._count_error = count_error  # counts errors of the cluster
         self._calm, self._stored_at = False, 0.0
-        self._recovering = False
+        self._recovering = self._damaged = False
         self._looking: asyncio.Task[str | None] | None = None
         self._keeping: asyncio.Task[None] | None = None
         store.recovery.saw(UNCOMPARED)
@@ -61,6 +62,7 @@ class Marks:
             message = "the database lost commits; nothing is given out, spawned or ended until pods and agents are compared"
             log.error(message, epoch=beat.seen.epoch)
         self.seen = self.seen.raised_to(beat.seen)
+        self.epoch = beat.seen.epoch
         self._calm, self._recovering = True, beat.recovering
         self._stored_at = asyncio.get_running_loop().time()
         self._store.recovery.saw(self.seen.mark, UNHEARD_SECONDS)
@@ -87,19 +89,28 @@ class Marks:
         except ClusterUnavailable as error:
             self._count_error()
             return str(error)
-        if kept is not None and kept.install == self._cluster.install:
+        if kept is not None and kept.install == self._cluster.install and kept.readable:
             self.seen = self.seen.raised_to(kept)
+        elif kept is not None and kept.install == self._cluster.install and not self._damaged:
+            self._damaged = True
+            log.error("the mark kept outside the database is damaged and is ignored; delete it", mark=kept.mark, epoch=kept.epoch)
         return None
 
     async def _compare_stamps(self) -> None:
         """Compares the stamps of all pods, because commits lost since the last mark show only there. If the pods cannot be
-        listed, `converge` compares the stamps later, so that one damaged pod does not stop the whole fleet."""
+        listed or compared, `converge` does it later, so that one damaged pod does not stop the whole fleet."""
         try:
             pods = await asyncio.wait_for(self._cluster.pods(), LIST_SECONDS)
         except (TimeoutError, ClusterUnavailable):
             self._count_error()
-        else:
+            return
+        try:
             await self._store.recovery.compare_stamps(pods)
+        except StoreUnavailable:
+            raise
+        except Exception:
+            self._count_error()
+            log.exception("the stamps of the pods could not be compared")
 
     async def _keep(self, mark: Remembered) -> None:
         try:

@@ -1,6 +1,7 @@
 """Store agents' reports, many of them in one statement per second."""
 
 import asyncio
+from collections.abc import Callable
 
 from ..ports.store import AgentReport, Store
 
@@ -8,14 +9,18 @@ from ..ports.store import AgentReport, Store
 class Heartbeats:
     """Buffers the last report of each agent for the next flush (1/s). Reports are dropped, not retried, when a flush fails,
     because an old report that is stored after an outage would look current, although its worker may have been given out
-    meanwhile. Agents report again within 20 s."""
+    meanwhile. Agents report again within 20 s.
 
-    def __init__(self, store: Store) -> None:
+    For the same reason a report counts only in the epoch that this replica knew when it received the report. The epoch grows
+    when a recovery begins, so a replica that was paused between the two cannot store an old report as one from after it."""
+
+    def __init__(self, store: Store, epoch: Callable[[], int]) -> None:
         self._store = store
-        self._reports: dict[str, AgentReport] = {}
+        self._epoch = epoch
+        self._reports: dict[str, tuple[int, AgentReport]] = {}
 
     def add(self, report: AgentReport) -> None:
-        self._reports[report.worker] = report
+        self._reports[report.worker] = self._epoch(), report
 
     async def run(self) -> None:
         """Flushes once a second, until cancelled."""
@@ -25,5 +30,7 @@ class Heartbeats:
 
     async def flush(self) -> None:
         reports, self._reports = self._reports, {}
-        if reports:
-            await self._store.workers.beat(list(reports.values()))
+        epoch = self._epoch()
+        current = [report for received, report in reports.values() if received == epoch]
+        if current:
+            await self._store.workers.beat(current, epoch)

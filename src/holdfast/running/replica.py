@@ -47,7 +47,6 @@ class Replica:
         self.id = id_
         self.ports = ports
         self.apply = apply
-        self.heartbeats = Heartbeats(ports.store)
         self.converge = Converge()
         self.duties: dict[str, Duty] = {
             duty.name: duty for duty in (MatchDuty(), Deadlines(), self.converge, Scale(), Pools(), Prune())
@@ -61,6 +60,7 @@ class Replica:
         self._passes = Passes(ports, apply, self.terms, metrics, signals)
         self._looks = Looks(ports, self.converge, self.terms, self._passes, signals)
         self._marks = Marks(ports.store, ports.cluster, metrics.cluster_errors.inc)
+        self.heartbeats = Heartbeats(ports.store, lambda: self._marks.epoch)
         self._pass_now = {name: asyncio.Event() for name in self.duties}  # set when the next pass must not wait for its period
         signals.pools.subscribe(self._pools_changed)
         self._tasks: list[asyncio.Task[None]] = []

@@ -1,15 +1,27 @@
 -- An operator's decisions about workers that are unconfirmed after a recovery: the row is right, or the worker is given up.
 
--- Stores an operator's decision that an unconfirmed worker is what its row shows. Returns done or stale.
+-- Returns the claim that the worker's agent has reported since the recovery began, unless that claim has ended. The agent may
+-- work for a claim that has no row.
+CREATE FUNCTION @fn.reported_claim(p_worker text) RETURNS text LANGUAGE sql AS $$
+    SELECT u.claim_id FROM holdfast.heartbeat u, holdfast.installation i
+    WHERE u.worker_id = p_worker AND u.beat_heard > i.recovery_heard
+      AND NOT EXISTS (SELECT FROM holdfast.claim c WHERE c.id = u.claim_id AND c.state = 'ended')
+$$;
+
+-- Stores an operator's decision that an unconfirmed worker is what its row shows. Returns done, stale, or busy if its agent has
+-- reported a claim that the row does not show.
 CREATE FUNCTION @fn.confirm(p_worker text, p_reason text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     w holdfast.worker;
 BEGIN
-    UPDATE holdfast.worker u SET unconfirmed_since = NULL, suspect_since = NULL, version = u.version + 1
-    WHERE u.id = p_worker AND u.state IN @worker.living AND NOT @confirmed(u) RETURNING * INTO w;
+    SELECT * INTO w FROM holdfast.worker u WHERE u.id = p_worker AND u.state IN @worker.living AND NOT @confirmed(u) FOR UPDATE;
     IF NOT FOUND THEN
         RETURN 'stale';
     END IF;
+    IF @fn.reported_claim(p_worker) <> coalesce(w.claim_id, '') THEN
+        RETURN 'busy';
+    END IF;
+    UPDATE holdfast.worker SET unconfirmed_since = NULL, suspect_since = NULL, version = version + 1 WHERE id = p_worker;
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
     VALUES (holdfast.now(), 'worker.confirmed', w.pool_id, w.id, w.claim_id, w.tenant, format('by an operator: %s', p_reason));
     PERFORM pg_notify('holdfast', 'w ' || w.id);
@@ -18,8 +30,8 @@ BEGIN
 END $$;
 
 -- Retires an unconfirmed worker by an operator's decision. Its claim goes back to the queue only if it was certainly never sent
--- to the worker, because the work must not run twice (P8). Otherwise the claim ends as lost, by force (P2). Returns done, stale
--- or frozen.
+-- to the worker, because the work must not run twice (P8). Otherwise the claim ends as lost, by force (P2). Returns done, stale,
+-- frozen, or busy if its agent has reported a claim since the recovery began.
 CREATE FUNCTION @fn.give_up(p_worker text, p_reason text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     w holdfast.worker;
@@ -33,6 +45,9 @@ BEGIN
         AND NOT @confirmed(u) AND u.claim_id IS NOT DISTINCT FROM c.id FOR UPDATE;
     IF NOT FOUND THEN
         RETURN 'stale';
+    END IF;
+    IF @fn.reported_claim(p_worker) IS NOT NULL THEN
+        RETURN 'busy';
     END IF;
     IF c.id IS NULL THEN
         v_did := @fn.condemn(p_worker => p_worker, p_version => NULL, p_reason => format('given up by an operator: %s', p_reason),

@@ -2,14 +2,27 @@
 -- The advisory lock 'holdfast.recovery' guards the mode. A statement that relies on the mode takes the lock in shared mode.
 -- Beginning and ending a recovery take it exclusively.
 
+-- Returns the server's timeline, which changes with every failover. Returns NULL on a standby, which has no current one.
+CREATE FUNCTION @fn.timeline() RETURNS integer LANGUAGE sql AS $$
+    SELECT CASE WHEN NOT pg_is_in_recovery() THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer END
+$$;
+
 -- Returns whether the caller may give out, spawn or end something. The answer true stays valid until the calling statement
 -- commits, because begin_recovery needs this lock exclusively. The answer is false during a recovery, and if the database shows a
--- lower mark than the caller has seen: then commits were lost, and no replica has noticed it yet. The lock and the read are two
--- statements, because a statement's snapshot is taken before it waits for the lock.
+-- lower mark than the caller has seen, or another timeline than at the last beat: then commits may be lost, and no beat has
+-- noticed it yet. The lock and the read are two statements, because a statement's snapshot is taken before it waits for the lock.
 CREATE FUNCTION @fn.acting(p_mark bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(hashtextextended('holdfast.recovery', 0));
-    RETURN EXISTS (SELECT FROM holdfast.installation i, holdfast.hearing h WHERE i.recovering_since IS NULL AND h.mark >= p_mark);
+    RETURN EXISTS (SELECT FROM holdfast.installation i, holdfast.hearing h WHERE i.recovering_since IS NULL AND h.mark >= p_mark
+                   AND (i.timeline IS NULL OR i.timeline = @fn.timeline()));
+END $$;
+
+-- Returns whether the database is in this epoch. The answer true stays valid until the calling statement commits, as above.
+CREATE FUNCTION @fn.in_epoch(p_epoch integer) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('holdfast.recovery', 0));
+    RETURN EXISTS (SELECT FROM holdfast.installation WHERE epoch = p_epoch);
 END $$;
 
 -- Begins a recovery, because the database lost commits. The epoch grows above every epoch that was seen (`p_epoch`), and nothing
@@ -52,10 +65,17 @@ CREATE FUNCTION @fn.last_fence() RETURNS bigint LANGUAGE sql AS $$
     SELECT (i.epoch::bigint << @FENCE_BITS) + f.last_value FROM holdfast.installation i, holdfast.fence f
 $$;
 
+-- Returns whether a database of this installation can have been in this epoch. A damaged stamp or mark must not raise the epoch,
+-- because there are only 8191 of them.
+CREATE FUNCTION @fn.can_be_epoch(p_epoch bigint) RETURNS boolean LANGUAGE sql AS $$
+    SELECT p_epoch <= epoch + @EPOCH_MARGIN FROM holdfast.installation
+$$;
+
 -- Begins a recovery, because an agent or a pod has a fence that this database never gave. The high part of the fence is the epoch
--- in which it was given.
+-- in which it was given. Returns false for a damaged fence.
 CREATE FUNCTION @fn.begin_by_fence(p_reason text, p_fence bigint) RETURNS boolean LANGUAGE sql AS $$
-    SELECT @fn.begin_recovery(p_reason, (SELECT mark FROM holdfast.hearing), (p_fence >> @FENCE_BITS)::integer)
+    SELECT CASE WHEN @fn.can_be_epoch(p_fence >> @FENCE_BITS)
+        THEN @fn.begin_recovery(p_reason, (SELECT mark FROM holdfast.hearing), (p_fence >> @FENCE_BITS)::integer) ELSE false END
 $$;
 
 -- Begins a recovery if this database shows less than a replica has seen, or if it is another server than before. `p_mark` and
@@ -69,12 +89,15 @@ DECLARE
 BEGIN
     SELECT * INTO i FROM holdfast.installation;
     SELECT * INTO h FROM holdfast.hearing;
+    IF NOT @fn.can_be_epoch(p_epoch) THEN
+        p_epoch := 0;  -- the copy outside is damaged; its mark is compared all the same
+    END IF;
     IF h.mark < p_mark OR i.epoch < p_epoch THEN
         PERFORM @fn.begin_recovery(format('the database shows mark %s of epoch %s, and mark %s of epoch %s was seen',
                                           h.mark, i.epoch, p_mark, p_epoch), p_mark, p_epoch);
     END IF;
     SELECT system_identifier::text INTO v_system FROM pg_control_system();
-    v_timeline := ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer;
+    v_timeline := @fn.timeline();
     IF (i.system_identifier, i.timeline) IS DISTINCT FROM (v_system, v_timeline) THEN
         IF i.system_identifier IS NOT NULL THEN
             PERFORM @fn.begin_recovery('the server''s identity or timeline changed: restored, or failed over',
@@ -96,15 +119,15 @@ END $$;
 -- Compares the stamps on pods with the workers' rows, and begins a recovery if a stamp is ahead. If commits after the last mark
 -- were lost, a stamp is their only trace. A stamp is written after its worker's row, and a row's fence only grows. So a stamp
 -- that is ahead of its row proves that the commit with its assignment was lost. To compare stamps only with last_fence() would
--- not be enough, because after a crash the sequence itself may be ahead.
+-- not be enough, because after a crash the sequence itself may be ahead. Damaged stamps are ignored.
 CREATE FUNCTION @fn.compare_stamps(p_stamps jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     s record;
 BEGIN
     SELECT t.* INTO s FROM jsonb_to_recordset(p_stamps) AS t(worker text, uid text, claim text, fence bigint)
-    WHERE t.fence > @fn.last_fence()
+    WHERE @fn.can_be_epoch(t.fence >> @FENCE_BITS) AND (t.fence > @fn.last_fence()
        OR EXISTS (SELECT FROM holdfast.worker w WHERE w.id = t.worker AND w.pod_uid = t.uid
-                  AND w.state <> 'gone' AND coalesce(w.fence, 0) < t.fence)
+                  AND w.state <> 'gone' AND coalesce(w.fence, 0) < t.fence))
     ORDER BY t.fence DESC LIMIT 1;
     IF NOT FOUND THEN
         RETURN false;

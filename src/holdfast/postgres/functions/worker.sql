@@ -14,6 +14,23 @@ CREATE FUNCTION @fn.retire_spent(p_worker text) RETURNS void LANGUAGE sql AS $$
     SELECT clock.t, 'worker.retiring', w.pool_id, w.id, w.reason FROM w, clock
 $$;
 
+-- Stores one heartbeat now, because the batch of heartbeats is stored later, and until then the worker would become suspect
+-- again.
+CREATE FUNCTION @fn.store_heartbeat(p_worker text, p_doing text, p_claim text, p_fence bigint, p_tenant text, p_reset_fence bigint)
+RETURNS void LANGUAGE sql AS $$
+    INSERT INTO holdfast.heartbeat AS heartbeat (worker_id, beat_heard, doing, claim_id, fence, tenant, reset_fence)
+    VALUES (p_worker, holdfast.heard(), p_doing, p_claim, p_fence, p_tenant, p_reset_fence)
+    ON CONFLICT (worker_id) DO UPDATE SET beat_heard = greatest(heartbeat.beat_heard, excluded.beat_heard), doing = excluded.doing,
+        claim_id = excluded.claim_id, fence = excluded.fence, tenant = excluded.tenant, reset_fence = excluded.reset_fence
+$$;
+
+-- Confirms a held worker, because its agent has just sent a message about this very assignment. Without it an operator could
+-- still give the worker up, although its agent is back.
+CREATE FUNCTION @fn.confirm_by_agent(p_worker text, p_fence bigint) RETURNS void LANGUAGE sql AS $$
+    UPDATE holdfast.worker w SET suspect_since = NULL, unconfirmed_since = NULL, version = version + 1
+    WHERE w.id = p_worker AND w.state = 'held' AND w.fence = p_fence AND NOT @confirmed(w)
+$$;
+
 -- Processes an agent's report and returns what the agent should do. A report without news is answered by reads alone. A missing
 -- row never ends anything: an agent whose claim has no row continues (P7). `p_fresh` is true if the agent has just sent the
 -- report, and false if a waiting poll checks an old report again, which proves nothing about the agent. If `p_acting` is false,
@@ -43,14 +60,33 @@ BEGIN
     END IF;
     IF p_claim IS NOT NULL THEN
         SELECT * INTO c FROM holdfast.claim WHERE id = p_claim;
-        -- The agent keeps its claim if its worker still has this fence, if the claim has no row (P7), or if the claim still has
-        -- this fence.
-        IF (w.state = 'held' AND w.fence = p_fence) OR c.id IS NULL OR (c.state <> 'ended' AND c.fence = p_fence) THEN
-            RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, NULL::text;
-        ELSE
+        -- A claim's fence only grows, and an assignment is delivered only after both are committed. So an agent with a later
+        -- assignment than its claim's row, or with one that was never delivered, proves that this database has lost commits. If
+        -- the worker's own row is later, the assignment could not be adopted, and the agent would begin one recovery per poll.
+        IF p_fresh AND ((c.state <> 'ended' AND coalesce(c.fence, 0) < p_fence AND coalesce(w.fence, 0) < p_fence)
+                        OR (c.state = 'assigned' AND c.fence = p_fence AND w.claim_id = p_claim AND NOT c.delivered)) THEN
+            RETURN QUERY SELECT 'ahead', p_fence, 'an agent holds an assignment that this database does not show', false, NULL::text;
+            RETURN;
+        END IF;
+        -- The agent ends its claim only if the claim has ended, or has a later assignment. A missing row is no reason (P7).
+        IF NOT (w.state = 'held' AND w.fence = p_fence) AND (c.state = 'ended' OR c.fence > p_fence) THEN
             RETURN QUERY SELECT 'end', p_fence, CASE WHEN c.state = 'ended' THEN c.reason ELSE 'the claim was assigned to another worker' END,
                                 w.state = 'parked' AND w.fence = p_fence, NULL::text;
+            RETURN;
         END IF;
+        IF w.state = 'held' AND w.fence = p_fence AND w.claim_id = p_claim THEN
+            IF c.state = 'assigned' AND p_doing = 'running' THEN
+                -- An agent reports this only after its acknowledgement was accepted, so that commit was lost. Without it the
+                -- claim would be given to another worker and run a second time (P8).
+                PERFORM @fn.acknowledge(p_worker => p_worker, p_fence => p_fence, p_endpoint => p_endpoint);
+            END IF;
+            IF p_fresh AND NOT @confirmed(w) THEN
+                PERFORM @fn.confirm_by_agent(p_worker => p_worker, p_fence => p_fence);
+                PERFORM @fn.store_heartbeat(p_worker => p_worker, p_doing => p_doing, p_claim => p_claim, p_fence => p_fence,
+                                            p_tenant => w.tenant, p_reset_fence => p_reset_fence);
+            END IF;
+        END IF;
+        RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, NULL::text;
         RETURN;
     END IF;
     IF w.state = 'retiring' THEN
@@ -61,7 +97,12 @@ BEGIN
     END IF;
     IF w.state = 'held' THEN
         SELECT * INTO c FROM holdfast.claim WHERE id = w.claim_id;
-        IF p_reset_fence IS NOT NULL AND w.held_from = 'warm' THEN
+        IF p_reset_fence = c.fence THEN
+            -- The agent has served this very claim and let go of it, so the claim had ended. Which way it was is lost.
+            PERFORM @fn.end_claim(p_claim => c.id, p_fence => c.fence, p_tenant => NULL, p_states => ARRAY['assigned', 'active'],
+                p_outcome => 'lost', p_how => 'forgotten', p_reason => 'its end was in commits that the database lost',
+                p_exit => NULL, p_acting => true);
+        ELSIF p_reset_fence IS NOT NULL AND w.held_from = 'warm' THEN
             -- The worker has served another claim before, which is known only now. If its assignment has not started, the claim
             -- gets another worker.
             PERFORM @fn.requeue(p_claim => c.id, p_fence => c.fence, p_keep_worker => false, p_suspect => false, p_dead => false,
@@ -96,12 +137,8 @@ BEGIN
             ready = ready OR state = 'warm' OR coalesce(fence = p_reset_fence, false)
         WHERE id = p_worker AND state IN @worker.free;
         IF FOUND AND (w.suspect_since IS NOT NULL OR NOT @confirmed(w)) THEN
-            -- Stores the heartbeat now, because the batch of heartbeats is stored later, and until then the worker would become
-            -- suspect again.
-            INSERT INTO holdfast.heartbeat AS heartbeat (worker_id, beat_heard, doing, reset_fence)
-            VALUES (p_worker, holdfast.heard(), p_doing, p_reset_fence)
-            ON CONFLICT (worker_id) DO UPDATE SET beat_heard = greatest(heartbeat.beat_heard, excluded.beat_heard),
-                doing = excluded.doing, claim_id = NULL, fence = NULL, tenant = NULL, reset_fence = excluded.reset_fence;
+            PERFORM @fn.store_heartbeat(p_worker => p_worker, p_doing => p_doing, p_claim => NULL, p_fence => NULL,
+                                        p_tenant => NULL, p_reset_fence => p_reset_fence);
         END IF;
         PERFORM pg_notify('holdfast', 'p ' || w.pool_id);
         RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, w.pool_id;
@@ -124,6 +161,7 @@ BEGIN
         RETURN;
     END IF;
     IF c.state = 'active' THEN
+        PERFORM @fn.confirm_by_agent(p_worker => p_worker, p_fence => p_fence);
         RETURN QUERY SELECT false, c;
         RETURN;
     END IF;
@@ -134,6 +172,7 @@ BEGIN
         protected = coalesce(protected, false) -- it is unknown after lost commits; `converge` reads it from the pod
     WHERE id = c.id RETURNING * INTO c;
     UPDATE holdfast.worker SET endpoint = coalesce(p_endpoint, endpoint), version = version + 1 WHERE id = p_worker;
+    PERFORM @fn.confirm_by_agent(p_worker => p_worker, p_fence => p_fence);
     DELETE FROM holdfast.claim_secret WHERE claim_id = c.id;
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant)
     VALUES (t, 'claim.active', c.pool_id, p_worker, c.id, c.tenant);
