@@ -87,7 +87,7 @@ def test_a_fault_hits_the_worker_that_its_moment_is_about(simulated_dsn: str) ->
     faults = [number for number, line in enumerate(trace) if "  fault " in line]
     assert len(faults) >= 3
     for number in faults:
-        at, worker = trace[number].split()[0], trace[number].split()[-1]
+        at, worker = trace[number].split()[0], trace[number].split()[-2]  # then comes the claim
         assert any(line.split()[0] == at and "claim.active" in line and worker in line for line in trace[number - 5 : number])
         assert f"kill           {worker}" in trace[number + 1]
 
