@@ -35,10 +35,6 @@ PAST = (
         Change(f"{FN}/recovery.sql", "true, true, false,  -- what its holder", "true, true, true,  -- what its holder"),
     ),
     past(
-        "a claim was served meanwhile, and a worker too many was let go",
-        Change("duties/scale.py", "    floor = wanted if over <= 0 else None", "    floor = None"),
-    ),
-    past(
         "a claim that was lost while its caller waited was a defect",
         Change(
             "api/claims.py",

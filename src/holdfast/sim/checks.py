@@ -69,7 +69,7 @@ class Checks:
 
     def rewound(self) -> None:
         """Start again from the current tables, because the database lost commits. Claims without any record are forgotten."""
-        before, over = self.before, set(self.ended)
+        before, over, buried = self.before, set(self.ended), set(self._gone)
         self._gone.clear()
         self.ended.clear()
         self._event = 0
@@ -88,6 +88,7 @@ class Checks:
             if id_ not in now.claims and id_ not in kept:
                 self._book.forgotten.add(id_)
         self._book.forgotten |= over - self.ended - kept  # no pod has a record of their end either
+        self._rewound |= buried & {row.id for row in now.workers.values() if row.state != "gone"}  # no longer in `before`
         for name, worker in before.workers.items() if before is not None else ():
             if (after := now.workers.get(name)) is None or after[2:8] != worker[2:8]:
                 self._rewound.add(name)

@@ -22,9 +22,8 @@ OF_PODS = {
 }
 # Events that no state machine contains.
 OTHERS = ("recovery.began", "recovery.ended", "term.taken", "worker.suspect", "pool.changed", "pool.draining", "pool.troubled")
-SURPLUS = "pool.surplus"  # a replica has read that a pool has more free workers than it wants, and will end one
 EVENTS = {transition.event for machine in (CLAIM, WORKER) for transition in machine.transitions}
-MOMENTS = tuple(sorted({*EVENTS, *OTHERS, *OF_PODS.values(), SURPLUS}))
+MOMENTS = tuple(sorted({*EVENTS, *OTHERS, *OF_PODS.values()}))
 
 
 class Target(NamedTuple):

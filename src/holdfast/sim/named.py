@@ -7,9 +7,6 @@ NAMED: dict[str, str] = {
     "a claim that only its pod knew was called protected": (
         "store.failover@claim.ended..claim.active+cluster.down@store.failover..claim.active"
     ),
-    "a claim was served meanwhile, and a worker too many was let go": (
-        "operator.resize=0@claim.assigned..worker.spawning+replica.store-slow=0.9@pool.surplus"
-    ),
     "a claim that was lost while its caller waited was a defect": "store.failover=0@claim.ended..pod.protected",
     "a pod that could not start, and whose row was lost, stayed in quarantine": (
         "store.failover@claim.assigned..pod.created+cluster.image-errors=1@store.failover"

@@ -27,13 +27,13 @@ from .gate import Gate, Line, name_of
 from .healed import Healed
 from .holder import Holder
 from .loop import WORLD, Owner, VirtualLoop, owned_by, start
-from .moments import OF_PODS, SURPLUS, Moments, Target
+from .moments import OF_PODS, Moments, Target
 from .network import Network
 from .operator import TENANTS, Operator, token_of
 from .pods import FORGED, WorldPod
 from .process import KEY, Clock, Process
 from .server import INSTALL, Postgres
-from .tables import last_event, shows_surplus
+from .tables import last_event
 from .trace import Trace
 from .world import World
 
@@ -228,8 +228,6 @@ class Run:
             self.checks.heard()
         outcome = type(result).__name__ if isinstance(result, BaseException) else str(len(result))
         self.trace.line("sql", line.name, f"{name} {outcome}")
-        if not isinstance(result, BaseException) and shows_surplus(result):
-            self.moments.happened(SURPLUS, Target(line.name))
         self._unlooked += 1
         if name.startswith(("from ", "select")) and self._unlooked < 25:
             return  # a read

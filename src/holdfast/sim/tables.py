@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import asyncpg
 import msgspec
 
 from .server import Postgres
@@ -110,15 +109,3 @@ def look(postgres: Postgres, now: float, after: int) -> Tables:
 
 def last_event(postgres: Postgres, now: float) -> int:
     return int(postgres.ask(now, "SELECT last_value FROM holdfast.event_id_seq")[0][0])
-
-
-def shows_surplus(rows: list[asyncpg.Record]) -> bool:
-    """Returns whether these rows are the read of all pools' sizes, and one has more free workers than it wants."""
-    if not rows or "fresh_warm" not in rows[0].keys():  # noqa: SIM118 (a record iterates over its values)
-        return False
-    return any(row["spawning"] + row["warm"] > _warm(row) + row["waiting"] for row in rows)
-
-
-def _warm(row: asyncpg.Record) -> int:
-    warm: int = msgspec.json.decode(row["spec"])["warm"]
-    return warm

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from ..chaos import Chaos
 
 
+BEATEN = 2.5  # seconds in which every replica has received the answer of a beat, and so has seen a higher mark
+
+
 def outage(chaos: "Chaos", fault: Fault, target: Target) -> None:
     gate = chaos.run.gate
     gate.go_down()
@@ -34,7 +37,8 @@ def failover(chaos: "Chaos", fault: Fault, target: Target) -> None:
         if chaos.healing or gate.down:
             return
         # A real failover changes the server's timeline, a copy does not. So a loss that contains no beat cannot be detected.
-        if _mark(chaos) == mark:
+        soon = bool(fault.until) and run.loop.time() - began < BEATEN
+        if soon or _mark(chaos) == mark:
             if fault.until:
                 chaos.at_end(fault, lose)  # the next such moment comes after a beat
             return
