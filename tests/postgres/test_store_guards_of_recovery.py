@@ -51,7 +51,7 @@ async def test_a_fence_begins_a_recovery_above_its_own_epoch(store: PostgresStor
     ("worker", "fence", "ahead"),
     [
         ({}, 100, False), ({}, 51, True), ({}, 50, False), ({"fence": None}, 1, True), ({"pod_uid": "another"}, 51, False),
-        ({"state": "retiring"}, 51, False), ({"state": "spawning"}, 51, False), ({"id": "w-2"}, 51, False),
+        ({"state": "retiring"}, 51, False), ({"state": "spawning"}, 51, True), ({"id": "w-2"}, 51, False),
         ({"id": "w-2"}, 101, True),
         ({"state": "parked", "tenant": "a", "parked_since": NOW}, 51, True), ({"pod_uid": "another"}, 101, True),
     ],
@@ -125,7 +125,7 @@ async def test_unconfirmed_workers_are_listed_with_their_claims(store: PostgresS
 
 
 @pytest.mark.parametrize("state", ["warm", "parked", "held", "retiring", "spawning"])
-async def test_an_operator_confirms_an_unconfirmed_worker_that_has_started(store: PostgresStore, state: str) -> None:
+async def test_an_operator_confirms_an_unconfirmed_worker_that_is_not_retiring(store: PostgresStore, state: str) -> None:
     await installed(store)
     if state == "held":
         await add_held(store, "w-1", "c-1")
@@ -138,15 +138,15 @@ async def test_an_operator_confirms_an_unconfirmed_worker_that_has_started(store
         assert await changes.seen() == {}
         await store.db.rows(f"UPDATE holdfast.worker SET unconfirmed_since = {NOW}, suspect_since = {NOW} WHERE id = 'w-1'")
         await changes.seen()
-        started = state in ("warm", "parked", "held")
-        assert await store.recovery.confirm("w-1", "looked at it") == (Done() if started else Stale())
+        living = state != "retiring"
+        assert await store.recovery.confirm("w-1", "looked at it") == (Done() if living else Stale())
         about = {"held": "w-1 c-1 acme", "parked": "w-1 acme"}.get(state, "w-1")
         confirmed = {
             "worker w-1": {"unconfirmed_since": None, "suspect_since": None, "version": 2},
             "events": [f'100 worker.confirmed p-1 {about} "by an operator: looked at it"'],
             "notices": ["p p-1", "w w-1"],
         }
-        assert await changes.seen() == (confirmed if started else {})
+        assert await changes.seen() == (confirmed if living else {})
 
 
 async def given_up(store: PostgresStore, worker: str = "w-1") -> Any:
@@ -162,7 +162,7 @@ async def test_a_free_unconfirmed_worker_that_is_given_up_retires(store: Postgre
     await store.db.rows(f"UPDATE holdfast.worker SET unconfirmed_since = {NOW}")
     await store.fleet.set_brake(0, 0.0)
     await store.pools.freeze("linux", "hands off")
-    if state in ("warm", "parked"):
+    if state != "retiring":
         assert await given_up(store) == Skipped("frozen")
         await store.pools.freeze("linux", None)
         async with await Changes.of(store) as changes:
