@@ -125,6 +125,7 @@ async def test_taking_a_term_counts_the_take_over_and_stores_both_replicas(store
         ("worker: state = 'gone', claim_id = NULL", 4),
         ("worker: state = 'parked', tenant = 'a', parked_since = holdfast.now(), claim_id = NULL", 4),
         ("worker: terminating = true", 3), ("worker: schedulable = false", 3), ("worker: suspect_since = holdfast.now()", 4),
+        ("worker: unconfirmed_since = holdfast.now()", 4),
     ],
 )  # fmt: skip
 async def test_as_many_workers_are_spawned_as_are_missing(store: PostgresStore, obstacle: str, made: int) -> None:

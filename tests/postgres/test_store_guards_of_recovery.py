@@ -125,7 +125,7 @@ async def test_unconfirmed_workers_are_listed_with_their_claims(store: PostgresS
 
 
 @pytest.mark.parametrize("state", ["warm", "parked", "held", "retiring", "spawning"])
-async def test_an_operator_confirms_an_unconfirmed_worker_that_lives(store: PostgresStore, state: str) -> None:
+async def test_an_operator_confirms_an_unconfirmed_worker_that_is_not_retiring(store: PostgresStore, state: str) -> None:
     await installed(store)
     if state == "held":
         await add_held(store, "w-1", "c-1")

@@ -119,7 +119,9 @@ END $$;
 -- Compares the stamps on pods with the workers' rows, and begins a recovery if a stamp is ahead. If commits after the last mark
 -- were lost, a stamp is their only trace. A stamp is written after its worker's row, and a row's fence only grows. So a stamp
 -- that is ahead of its row proves that the commit with its assignment was lost. To compare stamps only with last_fence() would
--- not be enough, because after a crash the sequence itself may be ahead. Damaged stamps are ignored.
+-- not be enough, because after a crash the sequence itself may be ahead. A retiring worker is left out: it is never assigned again,
+-- and if it retires because it served a claim of lost commits, its stamp is ahead until its pod is gone. Damaged
+-- stamps are ignored.
 CREATE FUNCTION @fn.compare_stamps(p_stamps jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     s record;
@@ -127,7 +129,7 @@ BEGIN
     SELECT t.* INTO s FROM jsonb_to_recordset(p_stamps) AS t(worker text, uid text, claim text, fence bigint)
     WHERE @fn.can_be_epoch(t.fence >> @FENCE_BITS) AND (t.fence > @fn.last_fence()
        OR EXISTS (SELECT FROM holdfast.worker w WHERE w.id = t.worker AND w.pod_uid = t.uid
-                  AND w.state <> 'gone' AND coalesce(w.fence, 0) < t.fence))
+                  AND w.state IN @worker.living AND coalesce(w.fence, 0) < t.fence))
     ORDER BY t.fence DESC LIMIT 1;
     IF NOT FOUND THEN
         RETURN false;
