@@ -4,6 +4,7 @@ from holdfast.postgres.store import PostgresStore
 from holdfast.running.heartbeats import Heartbeats
 from postgres.recorded_cluster import RecordedCluster, replica_on
 from postgres.store_clock import Clock
+from postgres.store_locks import queued
 from postgres.store_steps import SESSION, agent_report, make_pool, make_warm
 
 
@@ -46,3 +47,14 @@ async def test_the_last_report_of_each_agent_is_stored_once(store: PostgresStore
     await store.db.rows("DELETE FROM holdfast.heartbeat")
     await heartbeats.flush()
     assert await stored(store, one) is None
+
+
+async def test_reports_that_are_stored_while_a_recovery_begins_are_dropped(store: PostgresStore) -> None:
+    """The statement started in the old epoch. It waits for the recovery, and then reads the new epoch."""
+    pool = await make_pool(store, SESSION)
+    [worker] = await make_warm(store, pool)
+    begins = store.db.sql("SELECT @fn.begin_recovery('restored', 0, 0)")
+    assert await queued(store, begins, store.workers.beat([agent_report(worker)], 1)) == [None]
+    assert await stored(store, worker) is None
+    await store.workers.beat([agent_report(worker)], 2)
+    assert await stored(store, worker) is not None
