@@ -20,12 +20,11 @@ from holdfast.ports.cluster import Cluster
 from holdfast.postgres.database import Database
 from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
 from holdfast.postgres.store import PostgresStore
-from scratch import prepared_postgres, use_memory
+from scratch import memory, prepared_postgres
 
 if TYPE_CHECKING:
     from contracts.cluster import Stage
 
-use_memory()
 pytest.register_assert_rewrite("contracts.cluster")  # before the first import, so that failed asserts in it show their values
 
 # Fixtures that start a whole fleet, real or simulated, or a cluster. `make test-quick` leaves out every test that uses one of
@@ -46,7 +45,7 @@ def shared_postgres() -> Iterator[EmbeddedPostgres]:
     if running := os.environ.get("HOLDFAST_TEST_POSTGRES"):  # the folder of a server that keeps running after this process
         yield EmbeddedPostgres(Path(running), find_binaries())
         return
-    folder = Path(tempfile.mkdtemp(prefix="hf-"))
+    folder = Path(tempfile.mkdtemp(prefix="hf-", dir=memory()))
     folder.chmod(0o755)  # because Postgres runs as another account when the tests run as root
     server = prepared_postgres(folder / "postgres")
     server.start()

@@ -1,4 +1,4 @@
-"""Chooses the folder for the tests' files, and copies a prepared Postgres cluster, because creating one takes seconds."""
+"""Chooses the folder of the tests' Postgres servers, and copies a prepared cluster, because creating one takes seconds."""
 
 import atexit
 import functools
@@ -11,19 +11,14 @@ from pathlib import Path
 from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
 
 MEMORY = Path("/dev/shm")
-NEEDED = 8 * 1024**3  # bytes that must be free in memory; the whole suite uses less than half of them
+NEEDED = 4 * 1024**3  # bytes that must be free in memory; the tests of all processes use less than half of them
 
 
-def use_memory() -> None:
-    """Puts the temporary files of this process and its children into memory, because tests wait for the disk most of the time.
-
-    They stay where they are if memory is short, or if programs cannot be started from there.
-    """
-    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < NEEDED:
-        return
-    if os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
-        return
-    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+def memory() -> Path | None:
+    """Returns a folder in memory for Postgres servers, because their tests wait for the disk most of the time. Returns None if
+    memory is short. Other files stay on disk: the test cluster's containers do not see this folder."""
+    enough = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= NEEDED
+    return MEMORY if enough else None
 
 
 def prepared_postgres(data_dir: Path) -> EmbeddedPostgres:
@@ -34,7 +29,7 @@ def prepared_postgres(data_dir: Path) -> EmbeddedPostgres:
 
 @functools.cache
 def _cluster() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="hf-"))
+    folder = Path(tempfile.mkdtemp(prefix="hf-", dir=memory()))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     folder.chmod(0o755)  # because Postgres runs as another account when the tests run as root
     made = EmbeddedPostgres(folder / "postgres", find_binaries())

@@ -12,7 +12,7 @@ import pytest
 from bouncer import PgBouncer
 from holdfast.postgres import binaries
 from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
-from scratch import prepared_postgres
+from scratch import memory, prepared_postgres
 from waiting import eventually
 
 
@@ -28,7 +28,7 @@ def place() -> Iterator[Path]:
 @pytest.fixture
 def reachable(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Returns a folder that every account can read, unlike pytest's own. All servers in it are ended."""
-    folder = Path(tempfile.mkdtemp(prefix="hf-")).resolve()
+    folder = Path(tempfile.mkdtemp(prefix="hf-", dir=memory())).resolve()
     folder.chmod(0o755)
     monkeypatch.setattr(binaries, "SHARED", folder / "shared")
     yield folder
