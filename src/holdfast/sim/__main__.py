@@ -81,7 +81,7 @@ def several(seeds: list[str], dsn: str, jobs: int, *, look_further: bool) -> int
 
 def first_broken(seeds: list[str], dsn: str, jobs: int) -> int:
     """Print one line with the first seed that breaks a promise, and the promise."""
-    # With one process the seeds run in order, and none is started in vain.
+    # With one process the seeds run in order, and none is started without need.
     for outcome in run_many(seeds, dsn, jobs) if jobs > 1 else (run_one(seed, dsn) for seed in seeds):
         if outcome.failure is not None:
             print(f"seed {outcome.seed}: {outcome.failure.promise}: {outcome.failure.what}", flush=True)
