@@ -20,7 +20,7 @@ from holdfast.ports.cluster import Cluster
 from holdfast.postgres.database import Database
 from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
 from holdfast.postgres.store import PostgresStore
-from scratch import memory, prepared_postgres
+from scratch import prepared_postgres
 
 if TYPE_CHECKING:
     from contracts.cluster import Stage
@@ -45,7 +45,7 @@ def shared_postgres() -> Iterator[EmbeddedPostgres]:
     if running := os.environ.get("HOLDFAST_TEST_POSTGRES"):  # the folder of a server that keeps running after this process
         yield EmbeddedPostgres(Path(running), find_binaries())
         return
-    folder = Path(tempfile.mkdtemp(prefix="hf-", dir=memory()))
+    folder = Path(tempfile.mkdtemp(prefix="hf-"))
     folder.chmod(0o755)  # because Postgres runs as another account when the tests run as root
     server = prepared_postgres(folder / "postgres")
     server.start()
