@@ -7,6 +7,8 @@ import asyncpg
 
 from holdfast.postgres.migrate import migrate
 
+# The table of the tests' clock. Every reused database has it, because a test that changes the schema costs a new database.
+CLOCK_TABLE = ("CREATE SCHEMA IF NOT EXISTS kept", "CREATE TABLE IF NOT EXISTS kept.clock (t timestamptz NOT NULL)")
 KEEPER = "keeper of the reused database"  # the application_name of our own connection
 
 # Everything that a test may change and that emptying the tables does not restore. The clock is left out: it is put back.
@@ -77,7 +79,8 @@ class ReusedDatabase:
         # The rows that a migration makes are kept, because emptying a table removes them too.
         tables = [row[0] for row in await connection.fetch(TABLES)]
         filled = [name for name in tables if await connection.fetchval(f"SELECT EXISTS (SELECT FROM {name})")]
-        await connection.execute("CREATE SCHEMA kept")
+        for statement in CLOCK_TABLE:
+            await connection.execute(statement)
         for name in filled:
             await connection.execute(f"CREATE TABLE {_kept(name)} AS TABLE {name}")
         sequences = [row[0] for row in await connection.fetch(SEQUENCES)]

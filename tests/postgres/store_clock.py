@@ -1,5 +1,6 @@
 """Replaces the clock of the database by one that only the test moves."""
 
+from databases import CLOCK_TABLE
 from holdfast.postgres.store import PostgresStore
 
 DAY = 86_400.0
@@ -14,17 +15,19 @@ class Clock:
     @classmethod
     async def of(cls, store: PostgresStore) -> "Clock":
         rows = store.db.rows
-        await rows("CREATE TABLE holdfast.test_clock AS SELECT timestamptz '2030-01-01 12:00:00+00' AS t")
+        for statement in (*CLOCK_TABLE, "TRUNCATE kept.clock"):
+            await rows(statement)
+        await rows("INSERT INTO kept.clock VALUES ('2030-01-01 12:00:00+00')")
         await rows(
             "CREATE OR REPLACE FUNCTION holdfast.now() RETURNS timestamptz LANGUAGE sql VOLATILE"
-            " AS 'SELECT t FROM holdfast.test_clock'"
+            " AS 'SELECT t FROM kept.clock'"
         )
         await rows("UPDATE holdfast.hearing SET last_heard = holdfast.now(), deaf = '0'")
         return cls(store)
 
     async def jump(self, seconds: float) -> None:
         """Moves the clock forward or back. No beat arrives in this time, so it does not count as heard time."""
-        await self._store.db.rows("UPDATE holdfast.test_clock SET t = t + make_interval(secs => $1)", float(seconds))
+        await self._store.db.rows("UPDATE kept.clock SET t = t + make_interval(secs => $1)", float(seconds))
 
     async def beat(self, elapsed: float | None) -> None:
         await self._store.fleet.beat("r-1", elapsed, 10.0, [])

@@ -101,7 +101,7 @@ async def test_a_delivery_is_noted_before_the_assignment_is_sent(store: Postgres
             "claim c-1": {"delivered": True, "progress_heard": 0.0},
             "worker w-1": {"delivered": True},
         }
-        await store.db.rows("UPDATE holdfast.test_clock SET t = t + interval '1 s'")
+        await store.db.rows("UPDATE kept.clock SET t = t + interval '1 s'")
         assert await store.claims.deliver("w-1", "uid-w-1") == given, "the answer may have been lost"
         assert await changes.seen() == {}, "a worker that fetches again and again makes no progress"
 

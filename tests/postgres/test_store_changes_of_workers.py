@@ -191,7 +191,7 @@ async def test_what_a_pod_shows_is_written_to_its_own_worker(store: PostgresStor
                 "version": 2, "scheduled_heard": 0.0,
             }
         }  # fmt: skip
-        await store.db.rows("UPDATE holdfast.test_clock SET t = t + interval '1 s'")
+        await store.db.rows("UPDATE kept.clock SET t = t + interval '1 s'")
         assert await store.workers.facts([fact("w-1"), fact("w-2", node=None)]) == 2
         assert await changes.seen() == {
             "worker w-1": {"schedulable": True, "protected": False, "version": 3},
@@ -224,7 +224,7 @@ async def test_a_heartbeat_is_written_again_with_every_field_and_never_becomes_o
             },
             "heartbeat w-2": {"worker_id": "w-2", "beat_heard": 0.0, "doing": "idle"},
         }  # fmt: skip
-        await store.db.rows("UPDATE holdfast.test_clock SET t = t + interval '1 s'")
+        await store.db.rows("UPDATE kept.clock SET t = t + interval '1 s'")
         await store.workers.beat([agent_report("w-1", reset_fence=7)])
         assert await changes.seen() == {
             "heartbeat w-1": {

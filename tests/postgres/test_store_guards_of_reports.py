@@ -112,7 +112,7 @@ async def test_a_beat_that_waited_for_another_raises_the_mark_above_it(store: Po
     await installed(store)
     mark = await store.db.value("SELECT mark FROM holdfast.hearing")
     higher = "UPDATE holdfast.hearing SET mark = mark + 10, last_heard = last_heard + interval '1 s'"
-    await store.db.rows("UPDATE holdfast.test_clock SET t = t + interval '3 s'")
+    await store.db.rows("UPDATE kept.clock SET t = t + interval '3 s'")
     [beat] = await queued(store, higher, store.fleet.beat("r-1", 3.0, 10.0, []))
     assert beat.seen.mark == mark + 11
     heard = await store.db.row("SELECT mark, last_heard - deaf FROM holdfast.hearing")

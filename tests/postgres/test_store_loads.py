@@ -158,7 +158,7 @@ async def test_a_load_shows_its_pool_the_time_and_the_last_shrink(store: Postgre
     await make_pools(store, "p-1", "p-2")
     await store.pools.shrunk("p-1")
     await store.fleet.stop_workers(True)
-    await store.db.rows("UPDATE holdfast.test_clock SET t = t + interval '33 s'")
+    await store.db.rows("UPDATE kept.clock SET t = t + interval '33 s'")
     loads = {load.pool.id: load for load in await store.pools.loads()}
     noon = float(await store.db.value(f"SELECT extract(epoch FROM timestamptz '{NOON}')::float8"))
     assert [(loads[p].shrunk_ago, loads[p].now - noon, loads[p].stopping) for p in ("p-1", "p-2")] == [

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from holdfast.local.cluster import LocalCluster
 from holdfast.model.pod import Pod
 from holdfast.ports.cluster import ClusterUnavailable
@@ -11,6 +13,8 @@ from holdfast.postgres.database import Database
 from holdfast.postgres.store import PostgresStore
 from holdfast.wiring import Layout, Wired, local_cluster, wire
 from waiting import becomes
+
+pytestmark = pytest.mark.whole  # these tests run several replicas for many seconds
 
 
 class Hanging(LocalCluster):
