@@ -31,6 +31,14 @@ SELECT c.oid::regclass::text FROM pg_class c
 WHERE c.relnamespace = 'holdfast'::regnamespace AND c.relkind = 'r' ORDER BY 1
 """
 SEQUENCES = "SELECT oid::regclass::text FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace AND relkind = 'S' ORDER BY 1"
+# Drops the partitions that pruning makes. A migrated database has none of them.
+PARTITIONS = """
+DO $$ DECLARE made regclass; BEGIN
+    FOR made IN SELECT oid FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace AND relname ~ '^event_[0-9]{8}$' LOOP
+        EXECUTE format('DROP TABLE %s', made);
+    END LOOP;
+END $$
+"""
 OTHERS = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = $1 AND pid <> pg_backend_pid()"
 
 
@@ -99,6 +107,7 @@ class ReusedDatabase:
     async def _empty(self) -> None:
         assert self._connection is not None
         await self._connection.fetch(OTHERS, self._name)
+        await self._connection.execute(PARTITIONS)
         if await self._connection.fetchval(SCHEMA) != self._schema:
             await self._drop()
             return

@@ -111,6 +111,7 @@ def test_the_docs_list_every_moment() -> None:
     assert [moment for moment in MOMENTS if f"`{moment}`" not in docs] == []
 
 
+@pytest.mark.whole  # simulates a fleet in a process of its own
 def test_a_deliberate_bug_is_caught_by_the_fault_at_its_moment() -> None:
     argv = [sys.executable, "scripts/sim_mutants.py", "--only", "an unmatched UPDATE", "--seeds", "3", "--jobs", "1"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
