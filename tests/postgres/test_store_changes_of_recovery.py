@@ -220,7 +220,6 @@ async def test_a_known_claim_is_found_on_another_worker_than_in_its_rows(store: 
             "claim c-2": {
                 "state": "waiting",
                 "reason": "its worker was found to hold another claim",
-                "delivered": False,
                 "worker_id": None,
                 "assigned_at": None,
                 "progress_heard": None,

@@ -97,8 +97,9 @@ BEGIN
     END IF;
     IF w.state = 'held' THEN
         SELECT * INTO c FROM holdfast.claim WHERE id = w.claim_id;
-        IF p_reset_fence = c.fence THEN
-            -- The agent has served this very claim and let go of it, so the claim had ended. Which way it was is lost.
+        IF p_reset_fence >= c.fence THEN
+            -- The agent has served this very claim or a later one, so the claim had left it. Whether it ran, and which way it
+            -- ended, is lost.
             PERFORM @fn.end_claim(p_claim => c.id, p_fence => c.fence, p_tenant => NULL, p_states => ARRAY['assigned', 'active'],
                 p_outcome => 'lost', p_how => 'forgotten', p_reason => 'its end was in commits that the database lost',
                 p_exit => NULL, p_acting => true);
