@@ -1,11 +1,15 @@
 """An unconfirmed worker after lost commits: one column, one rule, and an older release beside it that knows neither (P7)."""
 
+import msgspec
+
 from holdfast.model.outcome import Done, Stale
+from holdfast.model.pool import ProtectionSpec
 from holdfast.postgres.migrate import migrate
 from holdfast.postgres.store import PostgresStore
+from postgres.recorded_cluster import RecordedCluster, claim_path
 from postgres.store_locks import another
-from postgres.store_steps import DIRECT, JOB, SESSION, active, agent_report, ask, end, make_pool, make_warm, match
-from postgres.store_tables import column
+from postgres.store_steps import DIRECT, JOB, SESSION, active, agent_report, ask, assigned, end, make_pool, make_warm, match
+from postgres.store_tables import column, state_of
 
 UNCONFIRMED = "SELECT id FROM holdfast.worker WHERE unconfirmed_since IS NOT NULL ORDER BY id"
 # How the previous release ends a recovery: it knows the installation and `suspect_since`.
@@ -55,6 +59,25 @@ async def test_an_unconfirmed_worker_is_not_parked_for_its_tenants_next_claim(st
     row = await store.workers.get(pair.worker)
     assert row is not None
     assert row.state == "retiring"
+
+
+async def test_a_hand_over_without_its_required_protection_ends_no_claim_of_an_unconfirmed_worker(store: PostgresStore) -> None:
+    # Given a hand-over that waits for the protection, while the database loses commits in which the work may have begun
+    pool = await make_pool(store, msgspec.structs.replace(JOB, protection=ProtectionSpec(required=True)))
+    [worker] = await make_warm(store, pool)
+    pair = await assigned(store, pool)
+    await recovered(store)
+    # When the cluster does not accept the protection
+    cluster = RecordedCluster(pool, [worker])
+    cluster.down = True
+    await claim_path(store, cluster).hand_over(pool, pair)
+    # Then claim and worker stay as they are, until its agent reports that the work has not begun
+    assert await state_of(store, "claim", pair.claim) == "assigned"
+    assert await state_of(store, "worker", worker) == "held"
+    await store.workers.report(agent_report(worker, doing="activating", claim=pair.claim, fence=pair.fence, tenant=pair.tenant))
+    await claim_path(store, cluster).hand_over(pool, pair)
+    [claim] = await store.claims.get([pair.claim])
+    assert claim.outcome == "refused"
 
 
 async def test_the_release_before_ends_a_recovery_and_this_one_knows_what_is_unconfirmed(store: PostgresStore) -> None:

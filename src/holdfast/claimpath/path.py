@@ -182,7 +182,8 @@ class ClaimPath:
         return [taken.get((offer.pair.claim, offer.pair.fence)) for offer in offers]
 
     async def _refuse(self, pair: Pair) -> None:
-        """Ends the claim as refused, because its pool requires protection. Its worker goes back unused."""
+        """Ends the claim as refused, because its pool requires protection. Its worker goes back unused. After lost commits the
+        work may have begun on an unconfirmed worker; then the store leaves the claim as it is."""
         reason = "the cluster did not accept the protection that the pool requires"
         ended = await self._store.claims.end(
             pair.claim, outcome="refused", how="unprotected", reason=reason, states=("assigned",), fence=pair.fence

@@ -134,7 +134,7 @@ BEGIN
             RETURN QUERY SELECT 'stale', NULL::holdfast.claim;
             RETURN;
         END IF;
-        IF p_how IN ('lease', 'max_duration') AND @fn.may_hold_another(c) THEN
+        IF p_how IN ('lease', 'max_duration', 'unprotected') AND @fn.may_hold_another(c) THEN
             RETURN QUERY SELECT 'stale', NULL::holdfast.claim;
             RETURN;
         END IF;
