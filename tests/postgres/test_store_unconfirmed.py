@@ -17,6 +17,11 @@ ENDED_BEFORE = """
 WITH i AS (UPDATE holdfast.installation SET recovering_since = NULL, recovered_at = holdfast.now() RETURNING recovered_at)
 UPDATE holdfast.worker SET suspect_since = i.recovered_at FROM i WHERE state IN ('warm', 'parked', 'held')
 """
+# How the previous release makes a worker without an agent warm, because its pod is ready, and which workers it gives out.
+WARMED_BEFORE = "UPDATE holdfast.worker SET state = 'warm', ready = true WHERE id = $1 AND state = 'spawning'"
+FREE_BEFORE = """
+SELECT id FROM holdfast.worker WHERE state = 'warm' AND ready AND NOT terminating AND schedulable AND suspect_since IS NULL
+"""
 KNOWN_BEFORE = "SELECT w.id FROM holdfast.worker w, holdfast.installation i WHERE w.suspect_since = i.recovered_at ORDER BY w.id"
 
 
@@ -95,6 +100,24 @@ async def test_this_release_ends_a_recovery_and_the_one_before_knows_what_is_unc
     assert await column(store, KNOWN_BEFORE) == sorted(workers)
     await recovered(store)
     assert await column(store, KNOWN_BEFORE) == sorted(workers), "after the next recovery as well"
+
+
+async def test_the_release_before_neither_gives_out_nor_ends_a_starting_worker_that_is_unconfirmed(store: PostgresStore) -> None:
+    # Given a worker that the restored database shows as starting. In the lost commits it may have got a claim.
+    pool = await make_pool(store, DIRECT)
+    worker = "w-starting"
+    await store.workers.spawn(pool.id, [worker], 1, 1)
+    await store.workers.spawned(worker, f"uid-{worker}")
+    await recovered(store)
+    assert await column(store, KNOWN_BEFORE) == [worker], "the previous release does not end what this shows"
+    # When a replica of the previous release finds its pod ready
+    await store.db.rows(WARMED_BEFORE, worker)
+    # Then neither release gives it out
+    assert await column(store, FREE_BEFORE) == []
+    assert await match(store, pool, ask()) == []
+    # And an operator can decide
+    assert await store.recovery.confirm(worker, "it is idle") == Done()
+    assert await column(store, FREE_BEFORE) == [worker]
 
 
 async def test_the_migration_finds_what_was_unconfirmed_before_it(store: PostgresStore) -> None:
