@@ -200,10 +200,10 @@ class ClaimPath:
 
     # Acknowledge: the worker's agent has fetched the claim and prepared the worker for its tenant.
 
-    async def acknowledge(self, worker: str, fence: int, endpoint: str | None) -> Claim | None:
+    async def acknowledge(self, worker: str, fence: int, endpoint: str | None, incarnation: int | None = None) -> Claim | None:
         """Makes the claim active and returns it. The agent may start the command only after this. Returns None if the claim no
         longer belongs to this worker."""
-        acknowledged = await self._store.claims.acknowledge(worker, fence, endpoint)
+        acknowledged = await self._store.claims.acknowledge(worker, fence, endpoint, incarnation)
         crash_point("handover.acknowledged")
         if acknowledged is None:
             return None

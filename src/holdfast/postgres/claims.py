@@ -166,7 +166,9 @@ chosen AS (
 
 # The functions return the claim after their change, because the rest of the statement still reads the row from before it.
 ACKNOWLEDGE = f"""
-WITH acknowledged AS MATERIALIZED (SELECT * FROM @fn.acknowledge(p_worker => $1, p_fence => $2, p_endpoint => $3)),
+WITH acknowledged AS MATERIALIZED (
+    SELECT a.* FROM holdfast.installation i
+    CROSS JOIN LATERAL @fn.acknowledge(p_worker => $1, p_fence => $2, p_endpoint => $3, p_fresh => coalesce($4 = i.epoch, true)) a),
 chosen AS MATERIALIZED (SELECT (a.o_claim).*, a.o_first FROM acknowledged a), {WHY_WAITING}
 SELECT shown.*, chosen.o_first FROM ({SHOWN}) shown, chosen
 """
@@ -221,8 +223,10 @@ class PostgresClaims:
             max_seconds=row["max_seconds"],
         )
 
-    async def acknowledge(self, worker: str, fence: int, endpoint: str | None) -> AcknowledgedClaim | None:
-        row = await self._db.row(ACKNOWLEDGE, worker, fence, endpoint)
+    async def acknowledge(
+        self, worker: str, fence: int, endpoint: str | None, incarnation: int | None = None
+    ) -> AcknowledgedClaim | None:
+        row = await self._db.row(ACKNOWLEDGE, worker, fence, endpoint, incarnation)
         if row is None:
             return None
         fields = dict(row)
