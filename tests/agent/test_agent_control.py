@@ -132,11 +132,12 @@ def test_each_report_goes_to_its_path_with_the_short_token(world: World) -> None
         "reset_fence": None,
         "endpoint": None,
         "credential": None,
+        "incarnation": 0,
     }
     assert [(path.removeprefix("/v1/worker/"), body, timeout) for _, path, token, body, timeout in world.calls[1:]] == [
         ("poll", {**as_sent, "wait": 20}, 30.0),
         ("progress", {"fence": 7}, 3.0),
-        ("ack", {"fence": 7, "endpoint": "10.0.0.1:80"}, 10.0),
+        ("ack", {"fence": 7, "endpoint": "10.0.0.1:80", "incarnation": 0}, 10.0),
         ("result", {"fence": 7, "exit_code": 3, "reason": "it failed"}, 10.0),
         ("refuse", {"fence": 7, "reason": "no"}, 10.0),
         ("failed", {"reason": "broken"}, 10.0),
@@ -251,6 +252,22 @@ def test_a_directive_that_is_not_understood_is_asked_for_again_after_a_while(wor
     world.script = [HttpResponse(200, b"{"), HttpResponse(200, b'{"do": "exit", "reason": "condemned"}')]
     assert world.do(world.control.poll(IDLE, 20)) == Directive(do="exit", reason="condemned")
     assert world.paused == [10.0]
+
+
+def test_a_report_that_did_not_count_is_sent_again_once_with_the_incarnation_that_the_server_named(world: World) -> None:
+    def named(incarnation: int) -> HttpResponse:
+        return HttpResponse(200, json.dumps({"do": "nothing", "incarnation": incarnation}).encode())
+
+    async def story() -> None:
+        assert (await world.control.poll(IDLE, 20)).do == "exit"
+        await world.control.acknowledge(7, None)
+        assert (await world.control.poll(IDLE, 20)).do == "nothing", "a pause of the caller, not a busy loop"
+        await world.control.send_report(IDLE, 5)
+
+    world.script = [named(3), HttpResponse(200, b'{"do": "exit"}'), OK, named(4), named(5)]
+    world.do(story())
+    assert [body["incarnation"] for _, path, _, body, _ in world.calls if "register" not in path] == [0, 3, 3, 3, 4, 5]
+    assert world.paused == []
 
 
 def test_silence_counts_from_the_first_failure_and_ends_with_an_answer(world: World) -> None:

@@ -28,7 +28,7 @@ def test_a_job_is_staged_acknowledged_signed_and_left_to_its_container(place: Pl
         agent = place.agent(server, stage=place.stage, termination=place.folder / "termination")
         server.offer(payload={"n": 1})
         assert await agent.run() == 0
-        assert server.sent("ack") == [{"fence": 7, "endpoint": None}]
+        assert server.sent("ack") == [{"fence": 7, "endpoint": None, "incarnation": 0}]
         assert json.loads((place.folder / "termination").read_text()) == {"claim": "c-1", "fence": 7}
         assert {each.name for each in place.stage.iterdir()} == {"run", "assignment.json", "payload.json"}
         assert not (place.folder / "payload.json").exists(), "the agent's own copy is removed"
@@ -138,7 +138,7 @@ def test_an_acknowledgement_tells_what_the_server_answered(place: Place) -> None
         accepted, stale = (Hold(Assignment("c-1", fence, "acme")) for fence in (7, 8))
         assert (await agent.acknowledge(accepted), accepted.accepted) == ("accepted", True)
         assert (await agent.acknowledge(stale), stale.accepted) == ("stale", False)
-        assert server.sent("ack") == [{"fence": 7, "endpoint": "http://here"}, {"fence": 8, "endpoint": "http://here"}]
+        assert server.sent("ack") == [{"fence": fence, "endpoint": "http://here", "incarnation": 0} for fence in (7, 8)]
 
     on_virtual_time(run())
 
@@ -220,7 +220,8 @@ def test_a_poll_is_open_at_all_times_and_repeated_with_each_new_state(place: Pla
         living = asyncio.create_task(agent.run())
         await settle()
         assert server.sent("poll") == [
-            {"doing": "idle", "wait": 20} | dict.fromkeys(("claim", "fence", "tenant", "reset_fence", "endpoint", "credential"))
+            {"doing": "idle", "incarnation": 0, "wait": 20}
+            | dict.fromkeys(("claim", "fence", "tenant", "reset_fence", "endpoint", "credential"))
         ]
         agent.hold = Hold(Assignment("c-1", 7, "acme", credential="secret"))
         agent.endpoint, agent.reset_fence = "http://here", 5
@@ -234,6 +235,7 @@ def test_a_poll_is_open_at_all_times_and_repeated_with_each_new_state(place: Pla
             "credential": "secret",
             "reset_fence": 5,
             "endpoint": "http://here",
+            "incarnation": 0,
             "wait": 20,
         }
         assert (server.open_polls, server.most_polls, passed()) == (1, 1, 0)

@@ -24,7 +24,7 @@ async def test_the_holder_has_access_from_the_acknowledgement_to_the_end_and_the
     for fence, before in ((7, None), (8, 7)):
         life.server.offer(fence)
         await life.does("running", fence, before)
-        assert life.server.sent("ack")[-1] == {"fence": fence, "endpoint": life.agent.endpoint}
+        assert life.server.sent("ack")[-1] == {"fence": fence, "endpoint": life.agent.endpoint, "incarnation": 0}
         assert (await life.status(), await life.status("wrong")) == (200, 401)
         assert kept(place).held == Held("c-1", fence, "acme", KEY)
         life.server.direct(do="end", fence=fence, reason="released", park=True)

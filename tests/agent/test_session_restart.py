@@ -32,7 +32,7 @@ async def test_a_restarted_agent_continues_its_claim_with_its_first_settings(
     await becomes(lambda: life.server.sent("ack"))
     assert (report["claim"], report["credential"]) == ("c-5", KEY)
     assert await life.status() == 200
-    assert life.server.sent("ack") == [{"fence": 5, "endpoint": life.agent.endpoint}]
+    assert life.server.sent("ack") == [{"fence": 5, "endpoint": life.agent.endpoint, "incarnation": 0}]
     life.server.direct(do="end", fence=5, park=True)
     await life.does("idle", served=5)
     assert await life.status() == 401

@@ -85,7 +85,9 @@ class RecordedClaims:
         self.changes.append(("end", claim, about))
         return self.next_ended
 
-    async def acknowledge(self, worker: str, fence: int, endpoint: str | None) -> AcknowledgedClaim | None:
+    async def acknowledge(
+        self, worker: str, fence: int, endpoint: str | None, incarnation: int | None = None
+    ) -> AcknowledgedClaim | None:
         self.changes.append(("acknowledge", worker, fence, endpoint))
         return self.next_acknowledged
 

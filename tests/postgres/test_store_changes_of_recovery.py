@@ -91,7 +91,7 @@ async def test_the_end_of_a_recovery_marks_workers_that_have_not_reported(store:
                 "state_heard": 4.0,
                 "state_since": 104.0,
             },
-            "worker w-7": {"version": 2, "unconfirmed_since": 104.0},
+            "worker w-7": {"version": 2, "suspect_since": 104.0, "unconfirmed_since": 104.0},
             "events": [
                 '104 worker.retiring p-1 w-6 "its agent has served a claim that the database does not know"',
                 '104 recovery.ended "pods and agents have been compared"',
@@ -220,7 +220,6 @@ async def test_a_known_claim_is_found_on_another_worker_than_in_its_rows(store: 
             "claim c-2": {
                 "state": "waiting",
                 "reason": "its worker was found to hold another claim",
-                "delivered": False,
                 "worker_id": None,
                 "assigned_at": None,
                 "progress_heard": None,

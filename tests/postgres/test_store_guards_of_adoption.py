@@ -103,7 +103,7 @@ async def test_the_other_claim_of_an_adopted_worker_has_left_it(store: PostgresS
         found = await changes.seen()
         left = {
             "assigned": {
-                "state": "waiting", "worker_id": None, "offered": False, "delivered": False, "protected": None,
+                "state": "waiting", "worker_id": None, "offered": False, "protected": None,
                 "progress_heard": None, "assigned_at": None, "reason": "its worker was found to hold another claim",
             },
             "active": {

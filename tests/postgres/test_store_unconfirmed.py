@@ -1,17 +1,26 @@
 """An unconfirmed worker after lost commits: one column, one rule, and an older release beside it that knows neither (P7)."""
 
+import msgspec
+
 from holdfast.model.outcome import Done, Stale
+from holdfast.model.pool import ProtectionSpec
 from holdfast.postgres.migrate import migrate
 from holdfast.postgres.store import PostgresStore
+from postgres.recorded_cluster import RecordedCluster, claim_path
 from postgres.store_locks import another
-from postgres.store_steps import DIRECT, JOB, SESSION, active, agent_report, ask, end, make_pool, make_warm, match
-from postgres.store_tables import column
+from postgres.store_steps import DIRECT, JOB, SESSION, active, agent_report, ask, assigned, end, make_pool, make_warm, match
+from postgres.store_tables import column, state_of
 
 UNCONFIRMED = "SELECT id FROM holdfast.worker WHERE unconfirmed_since IS NOT NULL ORDER BY id"
 # How the previous release ends a recovery: it knows the installation and `suspect_since`.
 ENDED_BEFORE = """
 WITH i AS (UPDATE holdfast.installation SET recovering_since = NULL, recovered_at = holdfast.now() RETURNING recovered_at)
 UPDATE holdfast.worker SET suspect_since = i.recovered_at FROM i WHERE state IN ('warm', 'parked', 'held')
+"""
+# How the previous release makes a worker without an agent warm, because its pod is ready, and which workers it gives out.
+WARMED_BEFORE = "UPDATE holdfast.worker SET state = 'warm', ready = true WHERE id = $1 AND state = 'spawning'"
+FREE_BEFORE = """
+SELECT id FROM holdfast.worker WHERE state = 'warm' AND ready AND NOT terminating AND schedulable AND suspect_since IS NULL
 """
 KNOWN_BEFORE = "SELECT w.id FROM holdfast.worker w, holdfast.installation i WHERE w.suspect_since = i.recovered_at ORDER BY w.id"
 
@@ -57,6 +66,25 @@ async def test_an_unconfirmed_worker_is_not_parked_for_its_tenants_next_claim(st
     assert row.state == "retiring"
 
 
+async def test_a_hand_over_without_its_required_protection_ends_no_claim_of_an_unconfirmed_worker(store: PostgresStore) -> None:
+    # Given a hand-over that waits for the protection, while the database loses commits in which the work may have begun
+    pool = await make_pool(store, msgspec.structs.replace(JOB, protection=ProtectionSpec(required=True)))
+    [worker] = await make_warm(store, pool)
+    pair = await assigned(store, pool)
+    await recovered(store)
+    # When the cluster does not accept the protection
+    cluster = RecordedCluster(pool, [worker])
+    cluster.down = True
+    await claim_path(store, cluster).hand_over(pool, pair)
+    # Then claim and worker stay as they are, until its agent reports that the work has not begun
+    assert await state_of(store, "claim", pair.claim) == "assigned"
+    assert await state_of(store, "worker", worker) == "held"
+    await store.workers.report(agent_report(worker, doing="activating", claim=pair.claim, fence=pair.fence, tenant=pair.tenant))
+    await claim_path(store, cluster).hand_over(pool, pair)
+    [claim] = await store.claims.get([pair.claim])
+    assert claim.outcome == "refused"
+
+
 async def test_the_release_before_ends_a_recovery_and_this_one_knows_what_is_unconfirmed(store: PostgresStore) -> None:
     pool = await make_pool(store, JOB)
     workers = await make_warm(store, pool, 2)
@@ -72,6 +100,24 @@ async def test_this_release_ends_a_recovery_and_the_one_before_knows_what_is_unc
     assert await column(store, KNOWN_BEFORE) == sorted(workers)
     await recovered(store)
     assert await column(store, KNOWN_BEFORE) == sorted(workers), "after the next recovery as well"
+
+
+async def test_the_release_before_neither_gives_out_nor_ends_a_starting_worker_that_is_unconfirmed(store: PostgresStore) -> None:
+    # Given a worker that the restored database shows as starting. In the lost commits it may have got a claim.
+    pool = await make_pool(store, DIRECT)
+    worker = "w-starting"
+    await store.workers.spawn(pool.id, [worker], 1, 1)
+    await store.workers.spawned(worker, f"uid-{worker}")
+    await recovered(store)
+    assert await column(store, KNOWN_BEFORE) == [worker], "the previous release does not end what this shows"
+    # When a replica of the previous release finds its pod ready
+    await store.db.rows(WARMED_BEFORE, worker)
+    # Then neither release gives it out
+    assert await column(store, FREE_BEFORE) == []
+    assert await match(store, pool, ask()) == []
+    # And an operator can decide
+    assert await store.recovery.confirm(worker, "it is idle") == Done()
+    assert await column(store, FREE_BEFORE) == [worker]
 
 
 async def test_the_migration_finds_what_was_unconfirmed_before_it(store: PostgresStore) -> None:

@@ -58,3 +58,22 @@ async def test_reports_that_are_stored_while_a_recovery_begins_are_dropped(store
     assert await stored(store, worker) is None
     await store.workers.beat([agent_report(worker)], 2)
     assert await stored(store, worker) is not None
+
+
+async def test_a_report_counts_in_the_incarnation_that_its_agent_saw_last(store: PostgresStore) -> None:
+    """The report lay in the socket of a paused replica, which knows of the recovery by the time it reads the report."""
+    clock = await Clock.of(store)
+    pool = await make_pool(store, SESSION)
+    [worker] = await make_warm(store, pool)
+    before = (await store.recovery.state()).epoch
+    await store.recovery.begin("restored", 0)
+    await clock.live(3)
+    for known in (before, before + 1):
+        heartbeats = Heartbeats(store, lambda known=known: known)  # type: ignore[misc]
+        heartbeats.add(agent_report(worker, incarnation=before))
+        await heartbeats.flush()
+        assert await stored(store, worker) in (None, ("idle", False))
+    heartbeats = Heartbeats(store, lambda: before)
+    heartbeats.add(agent_report(worker, incarnation=before + 1))
+    await heartbeats.flush()
+    assert await stored(store, worker) == ("idle", True), "the replica itself may learn of the recovery only with its next beat"

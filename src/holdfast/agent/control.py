@@ -55,6 +55,7 @@ class Control:
         self._renew_at = self._expires_at = 0.0
         self._no_contact_since: float | None = None
         self._cut_off = False
+        self._incarnation = 0  # of the database; each report carries it, so that the server recognizes an old one
 
     def close(self) -> None:
         self._caller.close()
@@ -73,12 +74,19 @@ class Control:
         return self._registration
 
     async def poll(self, report: AgentReport, wait: float) -> Directive:
-        body = {**msgspec.to_builtins(report), "wait": wait}
+        repeated = False
         while True:
-            answer = await self._call_until_answered("poll", body, wait + POLL_SLACK)
-            if directive := _decoded(answer, Directive):
+            answer = await self._call_until_answered("poll", self._poll_body(report, wait), wait + POLL_SLACK)
+            directive = _decoded(answer, Directive)
+            if directive is None:
+                await asyncio.sleep(LONGEST_PAUSE)
+                continue
+            if directive.incarnation is None:
                 return directive
-            await asyncio.sleep(LONGEST_PAUSE)
+            self._incarnation = directive.incarnation
+            if repeated:
+                return directive  # the caller polls again, after a pause
+            repeated = True  # the report did not count, so it is sent again at once
 
     async def progress(self, fence: int) -> bool:
         """Reports progress, without a retry because the next report follows 3 s later. Returns False if the claim is no longer
@@ -88,7 +96,8 @@ class Control:
 
     async def acknowledge(self, fence: int, endpoint: str | None) -> bool:
         """Returns whether the server accepted the acknowledgement. If not, nothing may start."""
-        return not _stale(await self._call_until_answered("ack", {"fence": fence, "endpoint": endpoint}))
+        body: dict[str, object] = {"fence": fence, "endpoint": endpoint, "incarnation": self._incarnation}
+        return not _stale(await self._call_until_answered("ack", body))
 
     async def result(self, fence: int, exit_code: int, reason: str) -> bool:
         """Reports the result, and retries forever. Returns False if the claim had already ended in another way."""
@@ -103,7 +112,10 @@ class Control:
 
     async def send_report(self, report: AgentReport, patience: float) -> None:
         """Sends a report without waiting for a directive."""
-        await self._call_for("poll", {**msgspec.to_builtins(report), "wait": 0}, patience)
+        await self._call_for("poll", self._poll_body(report, 0), patience)
+
+    def _poll_body(self, report: AgentReport, wait: float) -> dict[str, object]:
+        return {**msgspec.to_builtins(report), "incarnation": self._incarnation, "wait": wait}
 
     # How calls are sent
 

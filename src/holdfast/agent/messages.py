@@ -46,6 +46,7 @@ class Directive(msgspec.Struct, frozen=True):
     fence: int | None = None
     reason: str = ""
     park: bool = False
+    incarnation: int | None = None  # set if the report was not counted, because the database lost commits since this agent's last
 
 
 class AgentReport(msgspec.Struct, frozen=True, kw_only=True):

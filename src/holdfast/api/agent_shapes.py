@@ -8,6 +8,9 @@ from ..model.pool import WorkerSpec
 
 POLL_SECONDS = 20
 Fence = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+# Grows when the database loses commits. An agent sends back the last one that it received, so that a report from before the loss
+# can be recognized, for example one that lay in the socket of a paused replica.
+Incarnation = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
 class Register(msgspec.Struct, frozen=True):
@@ -36,6 +39,7 @@ class Poll(msgspec.Struct, frozen=True, kw_only=True):
     reset_fence: Fence | None = None
     endpoint: Annotated[str, msgspec.Meta(max_length=512)] | None = None
     credential: Annotated[str, msgspec.Meta(max_length=128)] | None = None  # proves that it holds `claim`
+    incarnation: Incarnation | None = None
     wait: Annotated[float, msgspec.Meta(ge=0, le=60)] = POLL_SECONDS
 
 
@@ -58,6 +62,7 @@ class DirectiveView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     reason: str = ""
     park: bool = False
     assignment: AssignmentView | None = None
+    incarnation: int | None = None
 
 
 class Fenced(msgspec.Struct, frozen=True):
@@ -67,6 +72,7 @@ class Fenced(msgspec.Struct, frozen=True):
 class Acknowledge(msgspec.Struct, frozen=True):
     fence: Fence
     endpoint: Annotated[str, msgspec.Meta(max_length=512)] | None = None
+    incarnation: Incarnation | None = None
 
 
 class ResultReport(msgspec.Struct, frozen=True):

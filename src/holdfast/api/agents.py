@@ -111,6 +111,9 @@ async def poll(context: Context, call: Call) -> Response:
                 waiter.clear()
                 directive = await context.store.workers.report(report, fresh=fresh)
                 fresh = False
+                if report.incarnation not in (None, directive.incarnation):
+                    # The agent sent this before the database lost commits, so it proves nothing. The agent reports again at once.
+                    return answer(DirectiveView(do="nothing", incarnation=directive.incarnation))
                 if directive.do == "unknown":
                     raise UnknownWorker
                 if directive.do == "ahead" and not proven:
@@ -143,6 +146,7 @@ def _report(call: Call) -> AgentReport:
         tenant=body.tenant,
         reset_fence=body.reset_fence,
         endpoint=body.endpoint,
+        incarnation=body.incarnation,
     )
 
 
@@ -186,7 +190,8 @@ async def progress(context: Context, call: Call) -> Response:
 
 
 async def acknowledge(context: Context, call: Call) -> Response:
-    claim = await context.claim_path.acknowledge(call.agent.worker, call.body.fence, call.body.endpoint)
+    body: Acknowledge = call.body
+    claim = await context.claim_path.acknowledge(call.agent.worker, body.fence, body.endpoint, body.incarnation)
     if claim is None:
         raise await _stale(context)
     return answer(Accepted(claim.id))

@@ -182,7 +182,8 @@ class ClaimPath:
         return [taken.get((offer.pair.claim, offer.pair.fence)) for offer in offers]
 
     async def _refuse(self, pair: Pair) -> None:
-        """Ends the claim as refused, because its pool requires protection. Its worker goes back unused."""
+        """Ends the claim as refused, because its pool requires protection. Its worker goes back unused. After lost commits the
+        work may have begun on an unconfirmed worker; then the store leaves the claim as it is."""
         reason = "the cluster did not accept the protection that the pool requires"
         ended = await self._store.claims.end(
             pair.claim, outcome="refused", how="unprotected", reason=reason, states=("assigned",), fence=pair.fence
@@ -199,10 +200,10 @@ class ClaimPath:
 
     # Acknowledge: the worker's agent has fetched the claim and prepared the worker for its tenant.
 
-    async def acknowledge(self, worker: str, fence: int, endpoint: str | None) -> Claim | None:
+    async def acknowledge(self, worker: str, fence: int, endpoint: str | None, incarnation: int | None = None) -> Claim | None:
         """Makes the claim active and returns it. The agent may start the command only after this. Returns None if the claim no
         longer belongs to this worker."""
-        acknowledged = await self._store.claims.acknowledge(worker, fence, endpoint)
+        acknowledged = await self._store.claims.acknowledge(worker, fence, endpoint, incarnation)
         crash_point("handover.acknowledged")
         if acknowledged is None:
             return None

@@ -12,7 +12,7 @@ Outcome = Literal["completed", "failed", "released", "expired", "cancelled", "lo
 # P2: the closed list of ways in which a claim can end. Each is a metric label. An agent's silence is not on the list.
 How = Literal[
     "result", "release", "cancel", "lease", "max_duration", "force", "death", "deadline", "pool_deleted", "unprotected",
-    "forgotten",  # it had ended in one of these ways, but the commit that says which one was lost
+    "forgotten",  # it had left its worker in lost commits, so it had ended in one of these ways, or may have run elsewhere
 ]  # fmt: skip
 
 CLAIM = Machine(
@@ -37,7 +37,7 @@ CLAIM = Machine(
 LIVE = ("assigned", "active")  # the states in which a claim has a worker
 
 OUTCOMES: dict[str, tuple[str, ...]] = {
-    "waiting": ("cancelled", "refused"),
+    "waiting": ("cancelled", "refused", "lost"),
     "assigned": ("cancelled", "released", "lost", "refused"),
     "active": ("completed", "failed", "released", "expired", "cancelled", "lost"),
 }

@@ -104,6 +104,7 @@ class Directive(msgspec.Struct, frozen=True):
     reason: str = ""
     park: bool = False
     freed: str | None = None  # the pool of the worker that this report made free
+    incarnation: int = 0  # the database's. A report with an older one changes nothing
 
 
 class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +118,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     reset_fence: int | None = None
     endpoint: str | None = None
+    incarnation: int | None = None  # of the database, as the agent saw it last; None for an agent that does not send it
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):

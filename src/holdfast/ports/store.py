@@ -48,9 +48,11 @@ class Claims(Protocol):
         """Stores that the claim is being delivered to this worker, and returns what to send. Returns the same again until the
         claim is acknowledged; None when there is nothing to deliver."""
 
-    async def acknowledge(self, worker: str, fence: int, endpoint: str | None) -> AcknowledgedClaim | None:
+    async def acknowledge(
+        self, worker: str, fence: int, endpoint: str | None, incarnation: int | None = None
+    ) -> AcknowledgedClaim | None:
         """Makes the claim active and erases its secrets. A repeated acknowledgement is accepted again. Returns None if the claim
-        does not, or no longer, belong to this worker."""
+        does not, or no longer, belong to this worker. An acknowledgement of an older incarnation does not confirm the worker."""
 
     async def progress(self, worker: str, fence: int) -> bool:
         """Restarts the timer of the claim's hand-over, because its activation makes progress."""

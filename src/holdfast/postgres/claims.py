@@ -41,8 +41,8 @@ SELECT CASE WHEN @acting THEN @fn.requeue(p_claim => $1, p_fence => $2, p_keep_w
                                           p_untouched => $6, p_idle => $7, p_reason => $8) ELSE 'recovering' END
 """
 
-# Each branch reads its own partial index. A hand-over is due if it has made no progress for `$2` seconds. On an unconfirmed worker
-# it is never due, because nothing may be done about it, and many of them would hide all other hand-overs behind the limit.
+# Each branch reads its own partial index. A hand-over is due if it has made no progress for `$2` seconds. A claim whose worker may
+# hold another one is never due, because nothing may be done about it, and many of them would hide all other claims behind the limit.
 DUE = """
 WITH clock AS MATERIALIZED (SELECT holdfast.heard() AS h),
 due AS (
@@ -50,14 +50,13 @@ due AS (
      ORDER BY c.deadline_heard LIMIT $1)
     UNION ALL
     (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'assigned' AND c.progress_heard <= clock.h - make_interval(secs => $2)
-       AND NOT EXISTS (SELECT FROM holdfast.worker w WHERE w.id = c.worker_id AND NOT @confirmed(w))
-     ORDER BY c.progress_heard LIMIT $1)
+       AND NOT @fn.may_hold_another(c) ORDER BY c.progress_heard LIMIT $1)
     UNION ALL
     (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'active' AND c.lease_heard IS NOT NULL AND c.lease_heard <= clock.h
-     ORDER BY c.lease_heard LIMIT $1)
+       AND NOT @fn.may_hold_another(c) ORDER BY c.lease_heard LIMIT $1)
     UNION ALL
     (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'active' AND c.max_heard <= clock.h
-       AND (c.lease_heard IS NULL OR c.lease_heard > clock.h) ORDER BY c.max_heard LIMIT $1)
+       AND (c.lease_heard IS NULL OR c.lease_heard > clock.h) AND NOT @fn.may_hold_another(c) ORDER BY c.max_heard LIMIT $1)
     UNION ALL
     (SELECT c.* FROM holdfast.claim c, clock, holdfast.pool p WHERE p.state <> 'live' AND c.pool_id = p.id
        AND c.state = 'waiting' AND c.deadline_heard > clock.h LIMIT $1)
@@ -167,7 +166,9 @@ chosen AS (
 
 # The functions return the claim after their change, because the rest of the statement still reads the row from before it.
 ACKNOWLEDGE = f"""
-WITH acknowledged AS MATERIALIZED (SELECT * FROM @fn.acknowledge(p_worker => $1, p_fence => $2, p_endpoint => $3)),
+WITH acknowledged AS MATERIALIZED (
+    SELECT a.* FROM holdfast.installation i
+    CROSS JOIN LATERAL @fn.acknowledge(p_worker => $1, p_fence => $2, p_endpoint => $3, p_fresh => coalesce($4 = i.epoch, true)) a),
 chosen AS MATERIALIZED (SELECT (a.o_claim).*, a.o_first FROM acknowledged a), {WHY_WAITING}
 SELECT shown.*, chosen.o_first FROM ({SHOWN}) shown, chosen
 """
@@ -222,8 +223,10 @@ class PostgresClaims:
             max_seconds=row["max_seconds"],
         )
 
-    async def acknowledge(self, worker: str, fence: int, endpoint: str | None) -> AcknowledgedClaim | None:
-        row = await self._db.row(ACKNOWLEDGE, worker, fence, endpoint)
+    async def acknowledge(
+        self, worker: str, fence: int, endpoint: str | None, incarnation: int | None = None
+    ) -> AcknowledgedClaim | None:
+        row = await self._db.row(ACKNOWLEDGE, worker, fence, endpoint, incarnation)
         if row is None:
             return None
         fields = dict(row)

@@ -105,9 +105,12 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::boolean[], $5::boolean[], $6
 WHERE w.id = f.id AND w.pod_uid = f.uid AND w.state <> 'gone' RETURNING w.id
 """
 
+# A report from before lost commits, which names an older incarnation, changes nothing. The epoch read here may be older than the
+# check of `@acting`, but then a recovery has just begun, and the check returns false.
 REPORT = """
-SELECT * FROM @fn.report(p_worker => $1, p_uid => $2, p_doing => $3, p_claim => $4, p_fence => $5, p_reset_fence => $6,
-                         p_endpoint => $7, p_fresh => $8, p_acting => @acting)
+SELECT r.*, i.epoch FROM holdfast.installation i CROSS JOIN LATERAL @fn.report(
+    p_worker => $1, p_uid => $2, p_doing => $3, p_claim => $4, p_fence => $5, p_reset_fence => $6, p_endpoint => $7, p_fresh => $8,
+    p_acting => coalesce($9 = i.epoch, true) AND @acting) r
 """
 DUE = "SELECT * FROM @fn.due_workers(p_no_pod => $1, p_retiring => $2, p_silent => $3)"
 ORPHAN = "SELECT CASE WHEN @acting THEN coalesce(@fn.braked('worker', $1), 'done') ELSE 'recovering' END"
@@ -227,7 +230,7 @@ class PostgresWorkers:
 
     async def report(self, report: AgentReport, *, fresh: bool = True) -> Directive:
         about = (report.worker, report.uid, report.doing, report.claim, report.fence, report.reset_fence, report.endpoint)
-        [row] = await self._db.act(REPORT, *about, fresh)
+        [row] = await self._db.act(REPORT, *about, fresh, report.incarnation)
         return Directive(*row)
 
     async def due(self, *, no_pod: float, retiring: float, silent: float) -> list[str]:

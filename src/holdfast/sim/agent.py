@@ -45,6 +45,7 @@ class SimAgent:
         self._assignment: dict[str, Any] | None = None
         self._highest = 0
         self._reset_fence: int | None = None
+        self._incarnation = 0
         self._changed = asyncio.Event()
         self._ended = asyncio.Event()  # set when the server ended the claim that it holds
         self._park = False
@@ -79,6 +80,7 @@ class SimAgent:
                 answer = None
             if answer is not None and answer.status == 200:
                 answered_at, pause = _now(), 0.2
+                self._incarnation = answer.body.get("incarnation", self._incarnation)
                 self._obey(answer.body)
                 continue
             if answer is not None and answer.status == 401:
@@ -110,7 +112,7 @@ class SimAgent:
         held = self._assignment or {}
         doing = "draining" if self.pod.asked.is_set() and not self.pod.stubborn else self._doing
         fields = {name: held.get(name) for name in ("claim", "fence", "tenant", "credential")}
-        return {"doing": doing, **fields, "reset_fence": self._reset_fence, "endpoint": None, "wait": 20}
+        return {"doing": doing, **fields, "reset_fence": self._reset_fence, "incarnation": self._incarnation, "wait": 20}
 
     def _obey(self, directive: dict[str, Any]) -> None:
         if directive["do"] == "exit":
@@ -168,7 +170,8 @@ class SimAgent:
             self._exit = 1
             return False
         self._step("activated")
-        return await self._until_answered("ack", {"fence": fence, "endpoint": "http://here"}) == 200
+        body = {"fence": fence, "endpoint": "http://here", "incarnation": self._incarnation}
+        return await self._until_answered("ack", body) == 200
 
     async def _job(self, assignment: dict[str, Any]) -> None:
         claim, fence, payload = assignment["claim"], assignment["fence"], assignment["payload"] or {}

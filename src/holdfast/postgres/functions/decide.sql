@@ -8,6 +8,14 @@ CREATE FUNCTION @fn.reported_claim(p_worker text) RETURNS text LANGUAGE sql AS $
       AND NOT EXISTS (SELECT FROM holdfast.claim c WHERE c.id = u.claim_id AND c.state = 'ended')
 $$;
 
+-- Returns whether the claim's worker may hold another claim than its row shows, because the database lost commits: its agent has
+-- not reported since, or has reported another claim. Then the end of this claim must not end the worker (P2), and this claim may
+-- have run (P8). A claim that was assigned after the recovery and not delivered cannot have run, so it may leave the worker.
+CREATE FUNCTION @fn.may_hold_another(c holdfast.claim) RETURNS boolean LANGUAGE sql AS $$
+    SELECT EXISTS (SELECT FROM holdfast.worker w WHERE w.id = c.worker_id AND NOT @confirmed(w))
+        OR (c.delivered AND coalesce(@fn.reported_claim(c.worker_id) <> c.id, false))
+$$;
+
 -- Stores an operator's decision that an unconfirmed worker is what its row shows. Returns done, stale, or busy if its agent has
 -- reported a claim that the row does not show.
 CREATE FUNCTION @fn.confirm(p_worker text, p_reason text) RETURNS text LANGUAGE plpgsql AS $$

@@ -134,6 +134,10 @@ BEGIN
             RETURN QUERY SELECT 'stale', NULL::holdfast.claim;
             RETURN;
         END IF;
+        IF p_how IN ('lease', 'max_duration', 'unprotected') AND @fn.may_hold_another(c) THEN
+            RETURN QUERY SELECT 'stale', NULL::holdfast.claim;
+            RETURN;
+        END IF;
         IF p_how IN ('lease', 'max_duration') THEN
             v_not := @fn.braked('claim', p_claim);
             IF v_not IS NOT NULL THEN
@@ -183,8 +187,8 @@ BEGIN
     IF v_begun AND NOT ((p_untouched AND NOT c.secret) OR (coalesce(c.retry = 'lost', false) AND c.losses < @MAX_LOST_RETRIES)) THEN
         RETURN 'stale';
     END IF;
-    -- An unconfirmed worker may have acknowledged in one of the lost commits, so a stalled hand-over proves nothing.
-    IF p_idle IS NOT NULL AND EXISTS (SELECT FROM holdfast.worker w WHERE w.id = c.worker_id AND NOT @confirmed(w)) THEN
+    -- Such a worker may have acknowledged in one of the lost commits, so a stalled hand-over proves nothing.
+    IF p_idle IS NOT NULL AND @fn.may_hold_another(c) THEN
         UPDATE holdfast.claim SET reason = 'its worker has not reported since the database lost commits and may have begun;'
             ' `holdfast recover` shows what an operator can do' WHERE id = p_claim;
         RETURN 'stale';

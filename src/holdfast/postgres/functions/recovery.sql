@@ -174,7 +174,9 @@ BEGIN
     IF w.claim_id <> p_claim THEN
         SELECT * INTO other FROM holdfast.claim WHERE id = w.claim_id FOR UPDATE;
         IF other.state IN @claim.requeue THEN
-            UPDATE holdfast.claim SET state = 'waiting', worker_id = NULL, offered = false, delivered = false, protected = NULL,
+            -- The claim may have moved to another worker, on which it is adopted later in this recovery. So it waits until the
+            -- end of the recovery. It stays `delivered`, because then it may have run, and end_recovery must end it.
+            UPDATE holdfast.claim SET state = 'waiting', worker_id = NULL, offered = false, protected = NULL,
                 progress_heard = NULL, assigned_at = NULL, reason = 'its worker was found to hold another claim'
             WHERE id = other.id;
             INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
@@ -255,13 +257,18 @@ BEGIN
 END $$;
 
 -- Ends the recovery. A worker whose agent has not reported since it began is unconfirmed until the agent reports (`@confirmed`).
--- Returns done or stale.
+-- A claim that left its worker in lost commits and was found on no other worker ends as lost. Returns done or stale.
 CREATE FUNCTION @fn.end_recovery() RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     i holdfast.installation;
     t timestamptz := holdfast.now();
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.recovery', 0));
+    -- Such a claim may have run, and work runs at most once (P8). Claims are locked before the installation, as everywhere.
+    PERFORM @fn.end_claim(p_claim => c.id, p_fence => c.fence, p_tenant => NULL, p_states => ARRAY['waiting'], p_outcome => 'lost',
+        p_how => 'forgotten', p_reason => 'its worker took another claim in commits that the database lost, so it may have run',
+        p_exit => NULL, p_acting => true)
+    FROM (SELECT id, fence FROM holdfast.claim WHERE state = 'waiting' AND delivered ORDER BY id) c;
     -- The row is locked as well, because a replica of the release before does not take the advisory lock.
     SELECT * INTO i FROM holdfast.installation WHERE recovering_since IS NOT NULL FOR UPDATE;
     IF NOT FOUND THEN

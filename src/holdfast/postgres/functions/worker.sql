@@ -78,7 +78,7 @@ BEGIN
             IF c.state = 'assigned' AND p_doing = 'running' THEN
                 -- An agent reports this only after its acknowledgement was accepted, so that commit was lost. Without it the
                 -- claim would be given to another worker and run a second time (P8).
-                PERFORM @fn.acknowledge(p_worker => p_worker, p_fence => p_fence, p_endpoint => p_endpoint);
+                PERFORM @fn.acknowledge(p_worker => p_worker, p_fence => p_fence, p_endpoint => p_endpoint, p_fresh => p_fresh);
             END IF;
             IF p_fresh AND NOT @confirmed(w) THEN
                 PERFORM @fn.confirm_by_agent(p_worker => p_worker, p_fence => p_fence);
@@ -97,8 +97,9 @@ BEGIN
     END IF;
     IF w.state = 'held' THEN
         SELECT * INTO c FROM holdfast.claim WHERE id = w.claim_id;
-        IF p_reset_fence = c.fence THEN
-            -- The agent has served this very claim and let go of it, so the claim had ended. Which way it was is lost.
+        IF p_reset_fence >= c.fence THEN
+            -- The agent has served this very claim or a later one, so the claim had left it. Whether it ran, and which way it
+            -- ended, is lost.
             PERFORM @fn.end_claim(p_claim => c.id, p_fence => c.fence, p_tenant => NULL, p_states => ARRAY['assigned', 'active'],
                 p_outcome => 'lost', p_how => 'forgotten', p_reason => 'its end was in commits that the database lost',
                 p_exit => NULL, p_acting => true);
@@ -149,7 +150,9 @@ END $$;
 
 -- Makes an assigned claim active. The agent starts the command only after this succeeded. An agent that lost the answer may
 -- repeat the call and gets the claim again, even if the first call still runs, because the row is locked before it is checked.
-CREATE FUNCTION @fn.acknowledge(p_worker text, p_fence bigint, p_endpoint text)
+-- `p_fresh` is false if the agent sent the call before commits were lost. Then it may hold another claim now, so this does not
+-- confirm its worker.
+CREATE FUNCTION @fn.acknowledge(p_worker text, p_fence bigint, p_endpoint text, p_fresh boolean)
 RETURNS TABLE (o_first boolean, o_claim holdfast.claim) LANGUAGE plpgsql AS $$
 DECLARE
     c holdfast.claim;
@@ -161,7 +164,7 @@ BEGIN
         RETURN;
     END IF;
     IF c.state = 'active' THEN
-        PERFORM @fn.confirm_by_agent(p_worker => p_worker, p_fence => p_fence);
+        PERFORM @fn.confirm_by_agent(p_worker => p_worker, p_fence => p_fence) WHERE p_fresh;
         RETURN QUERY SELECT false, c;
         RETURN;
     END IF;
@@ -172,7 +175,7 @@ BEGIN
         protected = coalesce(protected, false) -- it is unknown after lost commits; `converge` reads it from the pod
     WHERE id = c.id RETURNING * INTO c;
     UPDATE holdfast.worker SET endpoint = coalesce(p_endpoint, endpoint), version = version + 1 WHERE id = p_worker;
-    PERFORM @fn.confirm_by_agent(p_worker => p_worker, p_fence => p_fence);
+    PERFORM @fn.confirm_by_agent(p_worker => p_worker, p_fence => p_fence) WHERE p_fresh;
     DELETE FROM holdfast.claim_secret WHERE claim_id = c.id;
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant)
     VALUES (t, 'claim.active', c.pool_id, p_worker, c.id, c.tenant);
