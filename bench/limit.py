@@ -78,7 +78,7 @@ class Journey:
             claim=None,
             fence=None,
             tenant=None,
-            reset_fence=pair.fence,
+            served_fence=pair.fence,
             endpoint=None,
         )
         await self._store.workers.report(report)

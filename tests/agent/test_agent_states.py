@@ -223,7 +223,7 @@ def test_a_poll_is_open_at_all_times_and_repeated_with_each_new_state(place: Pla
             {"doing": "idle", "wait": 20} | dict.fromkeys(("claim", "fence", "tenant", "reset_fence", "endpoint", "credential"))
         ]
         agent.hold = Hold(Assignment("c-1", 7, "acme", credential="secret"))
-        agent.endpoint, agent.reset_fence = "http://here", 5
+        agent.endpoint, agent.served_fence = "http://here", 5
         agent.report_state("running")
         await settle()
         assert server.sent("poll")[1] == {

@@ -43,7 +43,7 @@ async def test_an_agent_that_turns_out_to_be_spent_gives_its_claim_back(store: P
     [worker] = await make_warm(store, pool)
     [pair] = await match(store, pool, ask("acme", lease=60.0))
     assert pair.worker == worker
-    spent = agent_report(worker, reset_fence=pair.fence - 1)
+    spent = agent_report(worker, served_fence=pair.fence - 1)
     assert (await store.workers.report(spent)).do in ("nothing", "exit")
     assert await state_of(store, "claim", pair.claim) == "waiting"
     assert await state_of(store, "worker", worker) == "retiring"
@@ -82,7 +82,7 @@ async def test_a_worker_whose_past_tenant_the_database_forgot_serves_no_other_te
         await store.pools.freeze("linux", "an incident")
     # The backup shows the worker as warm. In the lost commits it served tenant a, was reset and parked, which its agent
     # remembers.
-    forgotten = agent_report(worker, reset_fence=(await store.recovery.state()).last_fence + 7)
+    forgotten = agent_report(worker, served_fence=(await store.recovery.state()).last_fence + 7)
     await store.recovery.begin("restored", 0)
     await clock.live(1)
     await store.workers.report(forgotten)
@@ -100,7 +100,7 @@ async def test_a_pod_without_a_row_whose_agent_was_reset_is_not_taken_for_new(st
     pool = await make_pool(store, SESSION)
     await store.recovery.begin("restored", 0)
     await clock.live(1)
-    forgotten = agent_report("w-lost", reset_fence=7)
+    forgotten = agent_report("w-lost", served_fence=7)
     await store.workers.report(forgotten)
     await store.workers.beat([forgotten])
     # It was parked: its stamp was cleared when its claim ended, as for every free worker.

@@ -76,7 +76,7 @@ async def test_a_cancelled_hand_over_gives_the_worker_back_as_it_was(store: Post
         # The same for a parked worker: its TTL goes on.
         await active(store, pool, ask(id="c-2", park_ttl=50.0))
         await end(store, "c-2")
-        await store.workers.report(agent_report("w-1", reset_fence=(await worker_fence(store))))
+        await store.workers.report(agent_report("w-1", served_fence=(await worker_fence(store))))
         await clock.live(5)
         await assigned(store, pool, ask(id="c-3"))
         await changes.seen()

@@ -109,7 +109,7 @@ async def test_only_a_free_worker_that_is_as_seen_is_unprotected(store: Postgres
     assert await store.workers.unprotect(pair.worker, await version()) == Stale(), "held"
     assert await end(store, pair.claim) == Done()
     seen = await version()
-    await store.workers.report(agent_report(pair.worker, reset_fence=pair.fence))
+    await store.workers.report(agent_report(pair.worker, served_fence=pair.fence))
     assert await store.workers.unprotect(pair.worker, seen) == Stale(), "changed since"
     await store.recovery.begin("restored", 0)
     assert await store.workers.unprotect(pair.worker, await version()) == Stale(), "its stamp may be all that is left to know"

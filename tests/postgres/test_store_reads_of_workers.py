@@ -63,24 +63,24 @@ async def test_a_row_shows_its_claim_its_ages_and_its_heartbeat(store: PostgresS
     await insert(store, "worker", id="w-3", parked_heard=heard_ago(4), park_ttl="10 s", **parked)
     await insert(store, "claim", id="c-9", state="ended", outcome="lost")
     await store.db.rows(f"UPDATE holdfast.installation SET recovery_heard = {heard_ago(3)}")
-    told: dict[str, Any] = {"doing": "running", "fence": 7, "tenant": "acme", "reset_fence": 6}
-    await insert(store, "heartbeat", worker_id="w-1", claim_id="c-1", beat_heard=heard_ago(2), **told)
-    await insert(store, "heartbeat", worker_id="w-2", claim_id="c-9", beat_heard=heard_ago(3), **told)
+    stored: dict[str, Any] = {"doing": "running", "fence": 7, "tenant": "acme", "reset_fence": 6}
+    await insert(store, "heartbeat", worker_id="w-1", claim_id="c-1", beat_heard=heard_ago(2), **stored)
+    await insert(store, "heartbeat", worker_id="w-2", claim_id="c-9", beat_heard=heard_ago(3), **stored)
     found = await rows(store)
 
     row = found["w-1"]
     assert (row.age, row.epoch, row.scheduled_age, row.park_left, row.pod_protected) == (5.0, 3, 4.0, None, True)
     assert (row.claim_state, row.claim_fence, row.claim_protected, row.claim_retry) == ("active", 7, True, "lost")
     assert (row.claim_secret, row.claim_losses, row.claim_delivered) == (True, 1, True)
-    told = {"worker": "w-1", "doing": "running", "fence": 7, "tenant": "acme", "reset_fence": 6}
-    assert row.heartbeat == Heartbeat(age=2.0, claim="c-1", claim_ended=False, reported_since_recovery=True, **told)
+    reported = {"worker": "w-1", "doing": "running", "fence": 7, "tenant": "acme", "served_fence": 6}
+    assert row.heartbeat == Heartbeat(age=2.0, claim="c-1", claim_ended=False, reported_since_recovery=True, **reported)
 
     row = found["w-2"]
     assert (row.age, row.epoch, row.scheduled_age, row.pod_protected) == (0.0, 1, None, False)
     assert (row.claim_state, row.claim_fence, row.claim_protected, row.claim_retry) == ("assigned", 8, None, None)
     assert (row.claim_secret, row.claim_losses, row.claim_delivered) == (False, 0, False)
     assert row.heartbeat == Heartbeat(
-        age=3.0, claim="c-9", claim_ended=True, reported_since_recovery=False, **(told | {"worker": "w-2"})
+        age=3.0, claim="c-9", claim_ended=True, reported_since_recovery=False, **(reported | {"worker": "w-2"})
     )
 
     row = found["w-3"]

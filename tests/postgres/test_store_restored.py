@@ -130,7 +130,7 @@ async def test_an_agent_that_was_resetting_when_commits_were_lost_is_retired_and
     cluster = RecordedCluster(pool, [worker])
     # The backup shows the worker as warm, or not at all. In the lost commits it served tenant a, whose claim has ended.
     fence = (await store.recovery.state()).last_fence + 7
-    resetting = agent_report(worker, doing="resetting", reset_fence=fence)
+    resetting = agent_report(worker, doing="resetting", served_fence=fence)
     await store.recovery.begin("restored", 0)
     await clock.live(1)
     if reporting != "after it":
@@ -146,7 +146,7 @@ async def test_an_agent_that_was_resetting_when_commits_were_lost_is_retired_and
     if reporting == "after it":
         await store.workers.report(resetting)
     assert await state_of(store, "worker", worker) == "retiring"
-    directive = await store.workers.report(agent_report(worker, reset_fence=fence))
+    directive = await store.workers.report(agent_report(worker, served_fence=fence))
     assert directive.do == "exit", "it is reset by now, and directed to exit"
     assert await match(store, pool) == []
     assert (await kinds(store, worker=worker))[-1] in ("worker.retiring", "worker.adopted")

@@ -88,7 +88,7 @@ def test_a_free_pod_is_adopted_while_its_agent_runs(one: dict[str, Any], adopted
 
 @pytest.mark.parametrize(
     ("its_pod", "report", "spent"),
-    [(pod(), {}, False), (pod(), {"reset_fence": FENCE}, True), (pod(stamp=STAMP), {}, True)],
+    [(pod(), {}, False), (pod(), {"served_fence": FENCE}, True), (pod(stamp=STAMP), {}, True)],
 )
 def test_a_free_worker_that_may_have_served_a_claim_is_spent(its_pod: Pod, report: dict[str, Any], spent: bool) -> None:
     assert compare(None, its_pod, heartbeat(**report, **SPOKE)) == [AdoptFree(NAME, UID, "p-1", "etl", "r1", spent)]

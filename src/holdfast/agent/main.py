@@ -37,7 +37,7 @@ class Agent:
         self.registration: Registration | None = None
         self.hold: Hold | None = None
         self.greatest_fence = 0  # the greatest fence that this agent ever held
-        self.reset_fence: int | None = None
+        self.served_fence: int | None = None
         self.endpoint: str | None = None
         self.draining = False
         self.proxy: Proxy | None = None
@@ -136,7 +136,7 @@ class Agent:
                     log("not ours", claim=assignment.claim, why=outcome)
                     return outcome
             if self.memory is not None:
-                self.memory.hold(assignment, self.reset_fence)
+                self.memory.hold(assignment, self.served_fence)
         except (HookFailed, OSError) as error:
             await self.refuse(hold, str(error))
         return await self.acknowledge(hold)
@@ -157,7 +157,7 @@ class Agent:
         """Forgets the claim that was held. The worker is not reset yet. A draining agent leaves then."""
         self.hold = None
         if self.memory is not None:
-            self.memory.let_go(self.reset_fence, reset=False)
+            self.memory.let_go(self.served_fence, reset=False)
         forget_payload(self.config.folder)
         if self.draining:
             raise Leave(0, "drained")
@@ -186,7 +186,7 @@ class Agent:
             fence=held.fence if held else None,
             tenant=held.tenant if held else None,
             credential=held.credential if held else None,
-            reset_fence=self.reset_fence,
+            served_fence=self.served_fence,
             endpoint=self.endpoint,
         )
         self._changed.set()

@@ -106,7 +106,7 @@ async def _read_memory(agent: "Agent", registration: Registration) -> tuple[Regi
     assert kept is not None
     if not kept.reset:
         await agent.fail("the agent was restarted before the worker was reset")
-    agent.reset_fence = kept.served
+    agent.served_fence = kept.served
     return registration, agent.resume(kept.held.assignment()) if kept.held is not None else None
 
 
@@ -129,7 +129,7 @@ async def _reset_or_leave(agent: "Agent", hold: Hold, served: Served) -> None:
     if end.do == GRACE:
         raise Leave(TERMINATED, end.reason)  # the claim is still held, so the exit code must not look like a success
     # Reported from now on, so that a restored database does not treat this worker as new.
-    agent.reset_fence = hold.assignment.fence
+    agent.served_fence = hold.assignment.fence
     agent.let_go()
     if not end.park:
         raise Leave(0, end.reason or "the claim ended")
@@ -139,4 +139,4 @@ async def _reset_or_leave(agent: "Agent", hold: Hold, served: Served) -> None:
     except HookFailed as error:
         await agent.fail(str(error))
     if agent.memory is not None:
-        agent.memory.let_go(agent.reset_fence)
+        agent.memory.let_go(agent.served_fence)

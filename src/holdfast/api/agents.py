@@ -141,7 +141,7 @@ def _report(call: Call) -> AgentReport:
         claim=body.claim,
         fence=body.fence,
         tenant=body.tenant,
-        reset_fence=body.reset_fence,
+        served_fence=body.served_fence,
         endpoint=body.endpoint,
     )
 

@@ -115,7 +115,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     claim: str | None = None
     fence: int | None = None
     tenant: str | None = None
-    reset_fence: int | None = None
+    served_fence: int | None = None  # of the last claim that the agent has served, from the end of that claim on
     endpoint: str | None = None
 
 

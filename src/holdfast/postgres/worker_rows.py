@@ -20,7 +20,7 @@ def row_of(row: asyncpg.Record, pool: asyncpg.Record) -> Row:
             claim=row["u_claim"],
             fence=row["u_fence"],
             tenant=row["u_tenant"],
-            reset_fence=row["u_reset_fence"],
+            served_fence=row["u_served_fence"],
             claim_ended=row["u_ended"],
             ahead=row["u_ahead"],
             reported_since_recovery=row["u_since"],

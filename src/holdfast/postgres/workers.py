@@ -106,7 +106,7 @@ WHERE w.id = f.id AND w.pod_uid = f.uid AND w.state <> 'gone' RETURNING w.id
 """
 
 REPORT = """
-SELECT * FROM @fn.report(p_worker => $1, p_uid => $2, p_doing => $3, p_claim => $4, p_fence => $5, p_reset_fence => $6,
+SELECT * FROM @fn.report(p_worker => $1, p_uid => $2, p_doing => $3, p_claim => $4, p_fence => $5, p_served_fence => $6,
                          p_endpoint => $7, p_fresh => $8, p_acting => @acting)
 """
 DUE = "SELECT * FROM @fn.due_workers(p_no_pod => $1, p_retiring => $2, p_silent => $3)"
@@ -115,16 +115,17 @@ ORPHAN = "SELECT CASE WHEN @acting THEN coalesce(@fn.braked('worker', $1), 'done
 # Stores nothing if the database is in another epoch than the replica knew when it received the reports.
 BEAT = """
 INSERT INTO holdfast.heartbeat AS heartbeat (worker_id, beat_heard, doing, claim_id, fence, tenant, reset_fence)
-SELECT w.id, (SELECT holdfast.heard()), w.doing, w.claim, w.fence, w.tenant, w.reset_fence
+SELECT w.id, (SELECT holdfast.heard()), w.doing, w.claim, w.fence, w.tenant, w.served_fence
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bigint[])
-     AS w(id, doing, claim, fence, tenant, reset_fence)
+     AS w(id, doing, claim, fence, tenant, served_fence)
 WHERE $7::integer IS NULL OR (SELECT @fn.in_epoch($7))
 ON CONFLICT (worker_id) DO UPDATE SET beat_heard = greatest(heartbeat.beat_heard, excluded.beat_heard), doing = excluded.doing,
     claim_id = excluded.claim_id, fence = excluded.fence, tenant = excluded.tenant, reset_fence = excluded.reset_fence
 """
 
 HEARTBEATS = """
-SELECT u.worker_id AS worker, extract(epoch FROM c.h - u.beat_heard)::float8 AS age, u.doing, u.claim_id AS claim, u.fence, u.tenant, u.reset_fence,
+SELECT u.worker_id AS worker, extract(epoch FROM c.h - u.beat_heard)::float8 AS age, u.doing, u.claim_id AS claim, u.fence, u.tenant,
+       u.reset_fence AS served_fence,
        coalesce(u.beat_heard > i.recovery_heard, false) AS reported_since_recovery
 FROM holdfast.heartbeat u, (SELECT holdfast.heard() AS h) c, holdfast.installation i WHERE u.worker_id = ANY ($1::text[])
 """
@@ -158,7 +159,7 @@ SELECT {WORKER_COLUMNS}, w.epoch AS row_epoch, w.protected AS pod_protected,
        extract(epoch FROM clock.h - w.scheduled_heard)::float8 AS scheduled_age,
        c.state AS claim_state, c.fence AS claim_fence, c.protected AS claim_protected, c.retry AS claim_retry,
        c.secret AS claim_secret, c.losses AS claim_losses, c.delivered AS claim_delivered,
-       u.doing, u.claim_id AS u_claim, u.fence AS u_fence, u.tenant AS u_tenant, u.reset_fence AS u_reset_fence,
+       u.doing, u.claim_id AS u_claim, u.fence AS u_fence, u.tenant AS u_tenant, u.reset_fence AS u_served_fence,
        EXISTS (SELECT FROM holdfast.claim k WHERE k.id = u.claim_id AND k.state = 'ended') AS u_ended,
        coalesce(u.fence > coalesce(w.fence, 0), false) AND u.tenant IS NOT NULL AND NOT EXISTS (
            SELECT FROM holdfast.claim k WHERE k.id = u.claim_id AND (k.state = 'ended' OR k.fence >= u.fence)) AS u_ahead,
@@ -226,7 +227,7 @@ class PostgresWorkers:
         return len(await self._db.rows(FACTS, *columns))
 
     async def report(self, report: AgentReport, *, fresh: bool = True) -> Directive:
-        about = (report.worker, report.uid, report.doing, report.claim, report.fence, report.reset_fence, report.endpoint)
+        about = (report.worker, report.uid, report.doing, report.claim, report.fence, report.served_fence, report.endpoint)
         [row] = await self._db.act(REPORT, *about, fresh)
         return Directive(*row)
 
@@ -239,7 +240,7 @@ class PostgresWorkers:
     async def beat(self, reports: Sequence[AgentReport], epoch: int | None = None) -> None:
         last = {report.worker: report for report in reports}  # a statement may upsert a row only once
         columns = [
-            [getattr(w, name) for w in last.values()] for name in ("worker", "doing", "claim", "fence", "tenant", "reset_fence")
+            [getattr(w, name) for w in last.values()] for name in ("worker", "doing", "claim", "fence", "tenant", "served_fence")
         ]
         await self._db.rows(BEAT, *columns, epoch)
 

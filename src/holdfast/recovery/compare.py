@@ -42,7 +42,7 @@ def compare(row: Row | None, pod: Pod, heartbeat: Heartbeat | None) -> list[Adop
     if row is None:
         if report is None or pod.terminating or not pod.agent_running:
             return []
-        return [adopt_free(pod, spent=report.reset_fence is not None or pod.stamp is not None)]
+        return [adopt_free(pod, spent=report.served_fence is not None or pod.stamp is not None)]
     return []
 
 

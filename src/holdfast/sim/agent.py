@@ -44,7 +44,7 @@ class SimAgent:
         self._doing = "idle"
         self._assignment: dict[str, Any] | None = None
         self._highest = 0
-        self._reset_fence: int | None = None
+        self._served_fence: int | None = None
         self._changed = asyncio.Event()
         self._ended = asyncio.Event()  # set when the server ended the claim that it holds
         self._park = False
@@ -110,7 +110,7 @@ class SimAgent:
         held = self._assignment or {}
         doing = "draining" if self.pod.asked.is_set() and not self.pod.stubborn else self._doing
         fields = {name: held.get(name) for name in ("claim", "fence", "tenant", "credential")}
-        return {"doing": doing, **fields, "reset_fence": self._reset_fence, "endpoint": None, "wait": 20}
+        return {"doing": doing, **fields, "reset_fence": self._served_fence, "endpoint": None, "wait": 20}
 
     def _obey(self, directive: dict[str, Any]) -> None:
         if directive["do"] == "exit":
@@ -191,7 +191,7 @@ class SimAgent:
             self._exit = 0
             self._changed.set()
             return
-        self._assignment, self._doing, self._reset_fence = None, "resetting", fence
+        self._assignment, self._doing, self._served_fence = None, "resetting", fence
         self._changed.set()
         await asyncio.sleep(self._habits.reset)
         if self._habits.reset_fails:
