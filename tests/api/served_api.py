@@ -18,7 +18,7 @@ from fleet import Answer, eventually
 from holdfast.api.auth import AgentIdentity, hash_token
 from holdfast.api.server import BoundedHttp
 from holdfast.local.cluster import LocalCluster
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import PoolSpec, ProtectionSpec, WorkerSpec
 from holdfast.postgres.database import Database

@@ -9,7 +9,7 @@ import structlog.testing
 
 from claimpath.recorded_store import Path, make_claim, make_pair, make_pool
 from holdfast.claimpath.path import YIELD_SECONDS
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.model.pool import PoolSpec, ProtectionSpec
 from holdfast.model.worker import Worker
 from holdfast.ports.store import AcknowledgedClaim, EndedClaim, StoreUnavailable

@@ -19,8 +19,7 @@ class Clock:
             await rows(statement)
         await rows("INSERT INTO kept.clock VALUES ('2030-01-01 12:00:00+00')")
         await rows(
-            "CREATE OR REPLACE FUNCTION holdfast.now() RETURNS timestamptz LANGUAGE sql VOLATILE"
-            " AS 'SELECT t FROM kept.clock'"
+            "CREATE OR REPLACE FUNCTION holdfast.now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT t FROM kept.clock'"
         )
         await rows("UPDATE holdfast.hearing SET last_heard = holdfast.now(), deaf = '0'")
         return cls(store)

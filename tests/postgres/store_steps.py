@@ -134,7 +134,7 @@ async def end(store: PostgresStore, claim: str, how: str = "release", **other: A
         "pool_deleted": "refused",
     }[how]
     usual: dict[str, Any] = {"outcome": outcome, "how": how, "reason": how, "states": ("waiting", "assigned", "active")}
-    return (await store.claims.end(claim, **(usual | other))).outcome
+    return (await store.claims.end(claim, **(usual | other))).effect
 
 
 async def acknowledge(store: PostgresStore, worker: str, fence: int, endpoint: str | None) -> str | None:

@@ -13,7 +13,7 @@ import pytest
 
 from bouncer import PgBouncer, needs_pgbouncer
 from databases import KEEPER
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from holdfast.ports.store import StoreUnavailable
 from holdfast.postgres import database, migrate, notices
 from holdfast.postgres.database import SETTINGS, Database

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from holdfast.postgres.store import PostgresStore
 from holdfast.recovery.actions import AdoptFree
 from holdfast.recovery.compare import compare

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast.model.outcome import Done, Skipped, Stale
+from holdfast.model.effect import Done, Skipped, Stale
 from holdfast.model.pool import Pool
 from holdfast.postgres.store import PostgresStore
 from postgres.store_clock import Clock

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.ports.recovery import Adoption
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import Changes, add_worker, apart, pool_with_worker

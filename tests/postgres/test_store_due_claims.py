@@ -1,7 +1,7 @@
 """Claims on unconfirmed workers are not due: they keep no other claim from its repair, and show why they wait (P8)."""
 
 from holdfast.duties.deadlines import BATCH
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from holdfast.postgres.store import PostgresStore
 from postgres.store_clock import Clock
 from postgres.store_steps import JOB, agent_report, ask, make_pool, make_warm, match

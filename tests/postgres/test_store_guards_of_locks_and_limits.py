@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from holdfast.ports.recovery import Adoption
 from holdfast.ports.store import Batch
 from holdfast.postgres.store import PostgresStore

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.outcome import Stale
+from holdfast.model.effect import Stale
 from holdfast.ports.store import Batch
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import Changes, apart

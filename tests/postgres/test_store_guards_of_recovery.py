@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.outcome import Done, Skipped, Stale
+from holdfast.model.effect import Done, Skipped, Stale
 from holdfast.model.pod import Pod, Stamp
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import Changes, apart

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.model.outcome import Done, Skipped
+from holdfast.model.effect import Done, Skipped
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import add_worker, apart, pool_with_worker
 from postgres.store_steps import BARE, JOB, SESSION, active, ask, end

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.duties.deadlines import FIRST_STALL
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.postgres.store import PostgresStore
 from postgres.store_clock import Clock
 from postgres.store_steps import (

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.duties.actions import Acknowledged
 from holdfast.duties.converge import Converge
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.model.pool import Pool
 from holdfast.ports.store import Pair
 from holdfast.postgres.store import PostgresStore

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from holdfast.model.claim import CLAIM
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from holdfast.model.pool import Pool
 from holdfast.model.worker import WORKER
 from holdfast.ports.recovery import Adoption
@@ -195,7 +195,7 @@ async def requeue(store: PostgresStore, pool: Pool, claim: str) -> bool:
 async def end(store: PostgresStore, pool: Pool, claim: str) -> bool:
     everything = CLAIM.states
     ended = await store.claims.end(claim, outcome="cancelled", how="cancel", reason="enough", states=everything)
-    return ended.outcome == Done()
+    return ended.effect == Done()
 
 
 CLAIM_CALLS: list[tuple[str, Call]] = [

@@ -10,7 +10,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from holdfast.ports.store import WrongInstallation
 from holdfast.postgres import database, migrate, rendering
 from holdfast.postgres.embedded import EmbeddedPostgres, PostgresMissing, find_binaries

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.model.pool import PoolSpec
 from holdfast.ports.store import Batch
 from holdfast.postgres.store import PostgresStore

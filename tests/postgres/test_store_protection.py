@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.claimpath.signals import Signals
 from holdfast.duties.actions import Clear
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import Pool, PoolSpec, ProtectionSpec
 from holdfast.postgres.store import PostgresStore

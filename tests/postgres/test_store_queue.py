@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.postgres.store import PostgresStore
 from postgres.store_clock import DAY, Clock
 from postgres.store_steps import (

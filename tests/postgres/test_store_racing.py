@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.model.pool import PoolSpec, revision_of
 from holdfast.postgres.claims import MATCH
 from holdfast.postgres.pools import PUT

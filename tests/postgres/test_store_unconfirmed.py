@@ -1,6 +1,6 @@
 """An unconfirmed worker after lost commits: one column, one rule, and an older release beside it that knows neither (P7)."""
 
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.postgres.migrate import migrate
 from holdfast.postgres.store import PostgresStore
 from postgres.store_locks import another

@@ -12,7 +12,7 @@ import pytest
 from holdfast.duties.actions import DeletePod
 from holdfast.local.cluster import LocalCluster
 from holdfast.local.keeping import LOCK_SECONDS
-from holdfast.model.outcome import Done, Skipped
+from holdfast.model.effect import Done, Skipped
 from holdfast.model.pod import Stamp
 from holdfast.ports.cluster import ClusterUnavailable
 from holdfast.ports.recovery import Remembered

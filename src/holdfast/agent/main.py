@@ -131,10 +131,10 @@ class Agent:
             env = extra | environment(assignment, write_payload(self.config.folder, assignment))
             if hook:
                 running = asyncio.create_task(run_hook("activate", hook, env, self.config.folder, sink.write))
-                outcome = await activate(running, self.control, assignment.fence, hold.ended)
-                if outcome != "done":
-                    log("not ours", claim=assignment.claim, why=outcome)
-                    return outcome
+                activated = await activate(running, self.control, assignment.fence, hold.ended)
+                if activated != "done":
+                    log("not ours", claim=assignment.claim, why=activated)
+                    return activated
             if self.memory is not None:
                 self.memory.hold(assignment, self.served_fence)
         except (HookFailed, OSError) as error:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from ..crash_points import crash_point
 from ..model.duration import seconds
-from ..model.outcome import Done
+from ..model.effect import Done
 from ..model.pool import Pool
 from ..ports.store import AgentReport, Directive
 from ..recovery.compare import may_be_forgotten

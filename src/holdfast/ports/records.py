@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..model.claim import Claim
-from ..model.outcome import Outcome
+from ..model.effect import Effect
 from ..model.pod import Heartbeat
 from ..model.pool import Pool
 from ..model.worker import Worker
@@ -61,9 +61,9 @@ class AcknowledgedClaim(msgspec.Struct, frozen=True):
 
 
 class EndedClaim(msgspec.Struct, frozen=True):
-    """The result of an attempt to end a claim. `claim` is the ended claim, or None unless the outcome is Done."""
+    """The result of an attempt to end a claim. `claim` is the ended claim, or None unless the effect is Done."""
 
-    outcome: Outcome
+    effect: Effect
     claim: Claim | None = None
 
 

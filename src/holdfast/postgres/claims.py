@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..model.claim import Claim
-from ..model.outcome import Done, Outcome, outcome_of
+from ..model.effect import Done, Effect, effect_of
 from ..ports.store import AcknowledgedClaim, Assignment, Batch, Due, EndedClaim, NewClaim, Pair
 from .database import Database
 
@@ -252,7 +252,7 @@ class PostgresClaims:
     ) -> EndedClaim:
         (row,) = await self._db.act(END, claim, fence, tenant, list(states), outcome, how, reason, exit_code)
         fields = dict(row)
-        what = outcome_of(fields.pop("o_what"))
+        what = effect_of(fields.pop("o_what"))
         return EndedClaim(what, Claim(**fields) if isinstance(what, Done) else None)
 
     async def requeue(
@@ -266,9 +266,9 @@ class PostgresClaims:
         dead: bool = False,
         untouched: bool = False,
         idle: float | None = None,
-    ) -> Outcome:
+    ) -> Effect:
         args = (claim, fence, keep_worker, suspect, dead, untouched, idle, reason)
-        return outcome_of(await self._db.act_value(REQUEUE, *args))
+        return effect_of(await self._db.act_value(REQUEUE, *args))
 
     async def due(self, limit: int, stalled: float) -> list[Due]:
         return [Due(**dict(row)) for row in await self._db.rows(DUE, limit, stalled)]

@@ -6,7 +6,7 @@ import asyncpg
 import msgspec
 
 from ..model.duration import exact, seconds
-from ..model.outcome import Outcome, Stale, outcome_of
+from ..model.effect import Effect, Stale, effect_of
 from ..model.pool import Pool, PoolSpec, revision_of
 from ..model.tenant import Tenant, TenantSpec
 from ..ports.store import PoolLoad
@@ -239,9 +239,9 @@ class PostgresPools:
     async def demand(self) -> list[str]:
         return [row["id"] for row in await self._db.rows(DEMAND)]
 
-    async def finish(self, pool_id: str) -> Outcome:
+    async def finish(self, pool_id: str) -> Effect:
         result = await self._db.value(FINISH, pool_id)
-        return Stale() if result is None else outcome_of(result)
+        return Stale() if result is None else effect_of(result)
 
     async def shrunk(self, pool_id: str) -> None:
         await self._db.rows(SHRUNK, pool_id)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from ..model.outcome import Outcome, Stale, outcome_of
+from ..model.effect import Effect, Stale, effect_of
 from ..model.pod import Heartbeat
 from ..model.pool import Pool
 from ..model.worker import Worker
@@ -190,30 +190,30 @@ class PostgresWorkers:
     async def spawn(self, pool_id: str, ids: Sequence[str], free_target: int, starting_limit: int) -> list[tuple[str, int]]:
         return [(row[0], row[1]) for row in await self._db.act(SPAWN, pool_id, list(ids), free_target, starting_limit)]
 
-    async def unspawn(self, workers: Sequence[str], kind: str, reason: str, backoff: float) -> Outcome:
+    async def unspawn(self, workers: Sequence[str], kind: str, reason: str, backoff: float) -> Effect:
         return _guarded(await self._db.value(UNSPAWN, list(workers), kind, reason[:500], backoff))
 
-    async def spawned(self, worker: str, uid: str) -> Outcome:
+    async def spawned(self, worker: str, uid: str) -> Effect:
         return _guarded(await self._db.value(SPAWNED, worker, uid))
 
-    async def warm(self, worker: str, version: int, endpoint: str | None) -> Outcome:
+    async def warm(self, worker: str, version: int, endpoint: str | None) -> Effect:
         return _guarded(await self._db.value(WARM, worker, version, endpoint))
 
     async def condemn(
         self, worker: str, version: int | None, reason: str, *, counted: bool, dead: bool = False, floor: int | None = None
-    ) -> Outcome:
-        return outcome_of(await self._db.act_value(CONDEMN, worker, version, reason, counted, dead, floor))
+    ) -> Effect:
+        return effect_of(await self._db.act_value(CONDEMN, worker, version, reason, counted, dead, floor))
 
-    async def bury(self, worker: str, reason: str) -> Outcome:
+    async def bury(self, worker: str, reason: str) -> Effect:
         return _guarded(await self._db.value(BURY, worker, reason))
 
-    async def suspect(self, worker: str, version: int, reason: str) -> Outcome:
+    async def suspect(self, worker: str, version: int, reason: str) -> Effect:
         return _guarded(await self._db.value(SUSPECT, worker, version, reason))
 
-    async def heard_again(self, worker: str, version: int) -> Outcome:
+    async def heard_again(self, worker: str, version: int) -> Effect:
         return _guarded(await self._db.value(HEARD_AGAIN, worker, version))
 
-    async def unprotect(self, worker: str, version: int) -> Outcome:
+    async def unprotect(self, worker: str, version: int) -> Effect:
         return _guarded(await self._db.act_value(UNPROTECT, worker, version))
 
     async def heartbeats(self, workers: Sequence[str]) -> list[Heartbeat]:
@@ -234,8 +234,8 @@ class PostgresWorkers:
     async def due(self, *, no_pod: float, retiring: float, silent: float) -> list[str]:
         return [row[0] for row in await self._db.rows(DUE, no_pod, retiring, silent)]
 
-    async def may_end_orphan(self, name: str) -> Outcome:
-        return outcome_of(await self._db.act_value(ORPHAN, name))
+    async def may_end_orphan(self, name: str) -> Effect:
+        return effect_of(await self._db.act_value(ORPHAN, name))
 
     async def beat(self, reports: Sequence[AgentReport], epoch: int | None = None) -> None:
         last = {report.worker: report for report in reports}  # a statement may upsert a row only once
@@ -271,6 +271,6 @@ class PostgresWorkers:
         return workers, workers[-1].id if len(rows) > limit else None
 
 
-def _guarded(result: str | None) -> Outcome:
-    """Returns the outcome of a guarded UPDATE: Stale if it matched no row."""
-    return Stale() if result is None else outcome_of(result)
+def _guarded(result: str | None) -> Effect:
+    """Returns the effect of a guarded UPDATE: Stale if it matched no row."""
+    return Stale() if result is None else effect_of(result)

@@ -50,7 +50,7 @@ class Failure(msgspec.Struct, frozen=True):
     at: float
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class RunResult(msgspec.Struct, frozen=True):
     seed: str
     failure: Failure | None
     faults: list[Fault]
@@ -131,7 +131,7 @@ class Run:
         """Returns the random source of one part of the run. It does not depend on what other parts draw."""
         return random.Random(f"{self.seed}/{name}")
 
-    def run(self) -> Outcome:
+    def run(self) -> RunResult:
         structlog.configure(processors=[self._logged], wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
         gc.collect()
         gc.disable()  # a collection at a random moment could change the run
@@ -145,8 +145,8 @@ class Run:
             self._dispose()
             gc.enable()
             self.gate.postgres.close()
-        lines = self.trace.lines
-        return Outcome(self.seed, failure, self.faults, lines, self.trace.digest, self.gate.statements, self.loop.time() - BEGIN)
+        lines, seconds = self.trace.lines, self.loop.time() - BEGIN
+        return RunResult(self.seed, failure, self.faults, lines, self.trace.digest, self.gate.statements, seconds)
 
     async def _story(self) -> None:
         self.world = World(WorldClock(self.loop), self.stream("world"), self._note, self._program, spawn_task=self._start_pod)
@@ -226,8 +226,8 @@ class Run:
         name = name_of(sql)
         if name == "compared_beat" and not isinstance(result, BaseException):
             self.checks.heard()
-        outcome = type(result).__name__ if isinstance(result, BaseException) else str(len(result))
-        self.trace.line("sql", line.name, f"{name} {outcome}")
+        answer = type(result).__name__ if isinstance(result, BaseException) else str(len(result))
+        self.trace.line("sql", line.name, f"{name} {answer}")
         self._unlooked += 1
         if name.startswith(("from ", "select")) and self._unlooked < 25:
             return  # a read
