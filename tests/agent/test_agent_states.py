@@ -94,7 +94,7 @@ def test_a_claim_that_ends_before_its_acknowledgement_spends_the_worker_only_if_
         async def ended(*_: Any) -> str:
             return "ended"
 
-        agent.hand_over = ended  # type: ignore[method-assign, assignment]
+        agent.activate_and_acknowledge = ended  # type: ignore[method-assign, assignment]
         server.offer()
         assert await agent.run() == code
         assert len(server.sent("failed")) == len(hook)

@@ -19,8 +19,8 @@ from postgres.store_steps import (
     assigned,
     deliver,
     end,
-    hand_over,
     lone_assigned,
+    make_active,
     make_pool,
     make_warm,
     match,
@@ -168,7 +168,7 @@ async def test_an_agent_that_was_reset_after_an_earlier_claim_gets_its_tenants_n
     pool = await make_pool(store, SESSION)
     [worker] = await make_warm(store, pool)
     first = await assigned(store, pool, ask(lease=60.0, park_ttl=600.0))
-    await hand_over(store, pool, first)
+    await make_active(store, pool, first)
     await end(store, first.claim)
     reset = agent_report(worker, served_fence=first.fence)
     await store.workers.report(reset)

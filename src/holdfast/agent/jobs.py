@@ -22,7 +22,7 @@ async def serve_job(agent: "Agent", registration: Registration) -> None:
     sink = Sink(agent.config.outputs / file_name(assignment.claim), registration.output_limit)
     if agent.config.stage is not None:
         await _stage(agent, agent.config.stage, hold, hooks.run or assignment.command)
-    answer = await agent.hand_over(hold, {}, sink)
+    answer = await agent.activate_and_acknowledge(hold, {}, sink)
     if answer != "accepted":
         if agent.config.stage is not None:
             unstage(agent.config.stage)

@@ -123,7 +123,9 @@ class Agent:
         if self._polling is None:
             self._polling = asyncio.create_task(self._keep_polling())
 
-    async def hand_over(self, hold: Hold, extra: dict[str, str], sink: Sink) -> Literal["accepted", "stale", "ended"]:
+    async def activate_and_acknowledge(
+        self, hold: Hold, extra: dict[str, str], sink: Sink
+    ) -> Literal["accepted", "stale", "ended"]:
         """Activates the worker and acknowledges the claim. Nothing may start unless the result is "accepted" (P8)."""
         assert self.registration
         assignment, hook = hold.assignment, self.registration.worker.activate

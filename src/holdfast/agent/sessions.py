@@ -73,7 +73,7 @@ async def _claims(agent: "Agent", registration: Registration, served: Served, pr
         served.output_to(sink)
         if assignment.credential:
             proxy.expect(assignment.credential)
-        answer = await agent.hand_over(hold, {"PORT": str(served.address[1])}, sink)
+        answer = await agent.activate_and_acknowledge(hold, {"PORT": str(served.address[1])}, sink)
         if answer == "accepted":
             if assignment.credential:  # without a credential there is no access
                 proxy.open(assignment.credential)

@@ -99,7 +99,7 @@ class Apply:
         identity = await self._store.workers.identity(claim.worker)
         if pool is None or identity is None:
             return Stale()
-        await self._claim_path.hand_over(pool, Pair(claim.id, claim.worker, claim.fence, identity[0], claim.tenant))
+        await self._claim_path.start_hand_over(pool, Pair(claim.id, claim.worker, claim.fence, identity[0], claim.tenant))
         return Done()
 
     async def _end_claim(self, a: do.EndClaim) -> Effect:
