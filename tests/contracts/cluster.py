@@ -68,7 +68,7 @@ async def running(cluster: Cluster, order: Order) -> Pod:
 
 
 def stamp(claim: str = "c-1", fence: int = 1) -> Stamp:
-    return Stamp(owner="acme", claim=claim, fence=fence)
+    return Stamp(tenant="acme", claim=claim, fence=fence)
 
 
 class ClusterContract:
@@ -128,7 +128,7 @@ class ClusterContract:
         assert stamped is not None
         assert stamped.protected
         assert stamped.stamp is not None
-        assert (stamped.stamp.owner, stamped.stamp.claim, stamped.stamp.fence) == ("acme", "c-7", 42)
+        assert (stamped.stamp.tenant, stamped.stamp.claim, stamped.stamp.fence) == ("acme", "c-7", 42)
         assert abs(stamped.stamp.at - time.time()) < 60
         assert stamped.version != pod.version
         assert await stage.open().pods() == [stamped]

@@ -139,7 +139,7 @@ class KubernetesCluster:
         before = facts(known, frozenset()).stamp if known is not None and known.metadata.uid == uid else None
         again = before is not None and (before.claim, before.fence) == (stamp.claim, stamp.fence)
         at = before.at if again and before is not None else time.time()
-        labels = {names.BUSY: "true", names.OWNER: stamp.owner, names.CLAIM: stamp.claim, names.FENCE: str(stamp.fence)}
+        labels = {names.BUSY: "true", names.OWNER: stamp.tenant, names.CLAIM: stamp.claim, names.FENCE: str(stamp.fence)}
         annotations = template.protection(True) | {names.STAMPED_AT: f"{at:.3f}"}
         # Remove managedFields, a third of the pod's size and of the patch's time, because no other client applies to these pods.
         meta = {"uid": uid, "managedFields": [{}], "labels": labels, "annotations": annotations}

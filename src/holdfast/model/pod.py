@@ -10,7 +10,7 @@ Phase = Literal["pending", "running", "ended"]
 class Stamp(msgspec.Struct, frozen=True):
     """The labels on a pod that show its holder. They are a copy of the claim, from which recovery adopts."""
 
-    owner: str
+    tenant: str = msgspec.field(name="owner")  # `stamp.json` and the label keep the name of the first release
     claim: str
     fence: int
     at: float = 0.0  # when it was stamped, by the cluster's clock

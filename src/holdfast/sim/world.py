@@ -75,7 +75,7 @@ class World(Kubelets):
         if pod is None:
             return None
         kept = pod.stamp
-        again = kept is not None and (kept.owner, kept.claim, kept.fence) == (stamp.owner, stamp.claim, stamp.fence)
+        again = kept is not None and (kept.tenant, kept.claim, kept.fence) == (stamp.tenant, stamp.claim, stamp.fence)
         if not (again and pod.protected):  # otherwise nothing changes, and the version stays the same
             self._effect("protect", pod, f"{stamp.claim}/{stamp.fence}")
             pod.stamp, pod.protected = msgspec.structs.replace(stamp, at=self.clock.wall()), True
