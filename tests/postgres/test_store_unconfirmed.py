@@ -37,7 +37,7 @@ async def test_an_unconfirmed_worker_is_not_given_out_or_ended_until_its_agent_r
     assert await match(store, pool, ask()) == []
     assert await store.workers.condemn(worker, row.version, "not wanted", counted=False) == Stale()
     [load] = await store.pools.loads()
-    assert (load.warm, load.unusable, load.fresh_warm) == (0, 1, []), "it is no capacity, and scaling leaves it alone"
+    assert (load.warm, load.unusable, load.current_warm) == (0, 1, []), "it is no capacity, and scaling leaves it alone"
     await store.workers.report(agent_report(worker))
     row = await store.workers.get(worker)
     assert row is not None

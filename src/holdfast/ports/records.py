@@ -175,9 +175,9 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     oldest_wait: float = 0.0
     free_ready: int = 0  # can be given out now
     brake_room: int = 1_000_000  # how many more endings the brake allows now
-    stale_starting: list[tuple[str, int]] = []  # starting workers of an old revision: id, version
-    stale_warm: list[tuple[str, int]] = []  # free workers of an old revision: id, version
-    fresh_warm: list[tuple[str, int]] = []  # free workers of the current revision, oldest first
+    outdated_starting: list[tuple[str, int]] = []  # starting workers of an old revision: id, version
+    outdated_warm: list[tuple[str, int]] = []  # free workers of an old revision: id, version
+    current_warm: list[tuple[str, int]] = []  # free workers of the current revision, oldest first
     starting: list[tuple[str, int]] = []  # spawning, of the current revision
     parked_free: list[tuple[str, int]] = []
     parked_expired: list[tuple[str, int]] = []  # past their TTL, oldest first
