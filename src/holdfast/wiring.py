@@ -194,7 +194,7 @@ def wire(
         signals=signals,
         replica=replica,
         metrics=metrics,
-        auth=Auth(store.access, key, clock),
+        auth=Auth(store.tokens, key, clock),
         ids=ids,
         version=__version__,
         install=cluster.install,
@@ -204,7 +204,7 @@ def wire(
 
 async def admit(store: Store, token: str) -> None:
     """Stores the operator's token as an admin token, unless it is stored already."""
-    await store.access.make_token(Ids().new("t"), hash_token(token), "operator of this machine", "admin", None, None)
+    await store.tokens.make(Ids().new("t"), hash_token(token), "operator of this machine", "admin", None, None)
 
 
 async def connect(

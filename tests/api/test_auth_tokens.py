@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 
 from holdfast.api import auth as module
-from holdfast.api.auth import AGENT_TOKEN_SECONDS, CACHE_SECONDS, STREAMS, AgentIdentity, Auth, Caller, bearer, hash_token
+from holdfast.api.auth import AGENT_TOKEN_SECONDS, CACHE_SECONDS, STREAMS, Auth, Caller, bearer, hash_token
 from holdfast.api.problems import Problem
+from holdfast.ports.cluster import AgentIdentity
 from holdfast.ports.store import StoreUnavailable
 
 KEY = b"a key of 32 bytes for one test.."
@@ -39,7 +40,7 @@ class Tokens:
         self.asked: list[str] = []
         self.away = False
 
-    async def token(self, hashed: str) -> tuple[str, str, str | None] | None:
+    async def by_hash(self, hashed: str) -> tuple[str, str, str | None] | None:
         self.asked.append(hashed)
         if self.away:
             raise StoreUnavailable("away")

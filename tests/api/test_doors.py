@@ -98,7 +98,7 @@ def test_while_the_store_is_away_known_tokens_are_answered_that_we_are_alive(
 
     auth = stage.wired.context.auth
     assert stage.ask("GET", "/healthz", token="operator").status == 200
-    monkeypatch.setattr(stage.store.access, "token", away)
+    monkeypatch.setattr(stage.store.tokens, "by_hash", away)
     later = auth._clock() + 3600
     monkeypatch.setattr(auth, "_clock", lambda: later)  # nothing in the cache is fresh any more
     assert stage.ask("GET", "/healthz", token="operator").status == 200

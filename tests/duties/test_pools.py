@@ -8,7 +8,7 @@ import pytest
 from clockwork_pool import load, pool
 
 from holdfast.duties.actions import Action, DrainPool, Ensure, FinishPool, Guard, PutPool, Release, UpdateStatus
-from holdfast.duties.pools import Observed, Pools, conditions, drained, not_taken, of_object, status, vanished, wanted
+from holdfast.duties.pools import ObservedPools, Pools, conditions, drained, not_taken, of_object, status, vanished, wanted
 from holdfast.model.pool import Pool
 from holdfast.ports.declared import Condition, Declared
 from holdfast.ports.store import PoolLoad
@@ -211,16 +211,16 @@ def test_what_was_refused_from_the_start_has_no_pool() -> None:
 
 
 def test_without_declared_pools_no_pool_counts_as_one_without_an_object() -> None:
-    assert Pools().plan(Observed(None, [LIVE])) == [Ensure((LIVE.pool,))]
-    assert DrainPool("etl", "p-u-1", gone="u-1") in Pools().plan(Observed([], [LIVE]))
+    assert Pools().plan(ObservedPools(None, [LIVE])) == [Ensure((LIVE.pool,))]
+    assert DrainPool("etl", "p-u-1", gone="u-1") in Pools().plan(ObservedPools([], [LIVE]))
 
 
 @pytest.mark.parametrize("left", ["spawning", "warm", "unusable", "held", "parked", "retiring", "waiting"])
 def test_a_pool_is_finished_when_it_drains_and_nothing_is_left(left: str) -> None:
-    assert FinishPool("p-u-1") in Pools().plan(Observed(None, [DRAINING]))
+    assert FinishPool("p-u-1") in Pools().plan(ObservedPools(None, [DRAINING]))
     busy = its_load(pool={"state": "draining"}, **{left: 1})
     assert not drained(busy)
-    assert FinishPool("p-u-1") not in Pools().plan(Observed(None, [busy]))
+    assert FinishPool("p-u-1") not in Pools().plan(ObservedPools(None, [busy]))
     assert not drained(its_load())
 
 

@@ -60,7 +60,7 @@ class KubeFleet(Fleet):
 
     async def _first_token(self) -> None:
         store = await connect(Settings(dsn=self.dsn, data_dir=self.layout.root), self.install)
-        await store.access.make_token("t-test", hash_token(self.token), "test", "admin", None, None)
+        await store.tokens.make("t-test", hash_token(self.token), "test", "admin", None, None)
         await store.close()
 
     def _end_workers(self) -> None:

@@ -125,9 +125,9 @@ def test_the_book_knows_a_command_that_starts_twice() -> None:
 
 
 def _result(faults: list[Fault], promise: str | None) -> RunResult:
-    from holdfast.sim.run import Failure
+    from holdfast.sim.run import BrokenPromise
 
-    failure = Failure(promise, "something", 40.0) if promise else None
+    failure = BrokenPromise(promise, "something", 40.0) if promise else None
     return RunResult(
         "9",
         failure,

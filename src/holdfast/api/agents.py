@@ -10,6 +10,7 @@ from ..crash_points import crash_point
 from ..model.duration import seconds
 from ..model.effect import Done
 from ..model.pool import Pool
+from ..ports.cluster import AgentIdentity
 from ..ports.store import AgentReport, Directive
 from ..recovery.compare import may_be_forgotten
 from .agent_shapes import (
@@ -26,7 +27,7 @@ from .agent_shapes import (
     Registered,
     ResultReport,
 )
-from .auth import AGENT_TOKEN_SECONDS, CHALLENGE, AgentIdentity, bearer
+from .auth import AGENT_TOKEN_SECONDS, CHALLENGE, bearer
 from .context import Context
 from .problems import Problem, unavailable
 from .routes import AGENT, BOOTSTRAP, Call, Route, answer, empty

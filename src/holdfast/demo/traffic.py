@@ -33,7 +33,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedRequest:
     """When a worker was requested, and when its claim became active."""
 
     asked_at: float
@@ -56,7 +56,7 @@ class Traffic:
         self._held: dict[str, str] = {}
         self.jobs: list[Job] = []
         self.asking: set[float] = set()  # the start times of the requests that still wait
-        self.served: list[Served] = []
+        self.served: list[ServedRequest] = []
         self.pages: list[float] = []  # the times at which pages were fetched
         self.sessions = 0
         self.broken: list[str] = []  # sessions that ended before their holder released them
@@ -168,7 +168,7 @@ class Traffic:
 
     def _serve(self, asked_at: float) -> None:
         self.asking.discard(asked_at)
-        self.served.append(Served(asked_at, time.monotonic()))
+        self.served.append(ServedRequest(asked_at, time.monotonic()))
 
     async def _visits(self, tenant: str) -> None:
         while not self._stopping.is_set():

@@ -13,7 +13,7 @@ from .scale import free_target
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedPools:
     """Objects are read before rows. Otherwise a pool that is created in between would look like a pool without an object."""
 
     declared: list[Declared] | None  # None when pools cannot be declared as objects here
@@ -24,12 +24,12 @@ class Pools:
     name = "pools"
     period = 5.0
 
-    async def observe(self, ports: Ports) -> Observed:
+    async def observe(self, ports: Ports) -> ObservedPools:
         objects = ports.cluster.declarations
         declared = await objects.list() if objects is not None else None
-        return Observed(declared, await ports.store.pools.loads())
+        return ObservedPools(declared, await ports.store.pools.loads())
 
-    def plan(self, observed: Observed) -> list[Action]:
+    def plan(self, observed: ObservedPools) -> list[Action]:
         finished: list[Action] = [FinishPool(load.pool.id) for load in observed.loads if drained(load)]
         ensured = Ensure(tuple(load.pool for load in observed.loads))
         if observed.declared is None:

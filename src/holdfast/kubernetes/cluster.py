@@ -8,7 +8,7 @@ import msgspec
 
 from ..model.pod import Pod, Stamp
 from ..model.pool import FieldProblem, Pool
-from ..ports.cluster import ClusterUnavailable, Finding, Identity, Order, OutcomeUnknown, Output, Refused
+from ..ports.cluster import AgentIdentity, ClusterUnavailable, Finding, Order, OutcomeUnknown, Output, Refused
 from ..ports.declared import Declarations
 from ..ports.recovery import Remembered
 from . import names, refusals, template
@@ -239,7 +239,7 @@ class KubernetesCluster:
 
     # The rest
 
-    async def verify(self, token: str) -> Identity | None:
+    async def verify(self, token: str) -> AgentIdentity | None:
         identity = await self._reviews.review(token)
         if identity is None:
             return None

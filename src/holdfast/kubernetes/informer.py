@@ -38,7 +38,7 @@ class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
     continue_: str = msgspec.field(default="", name="continue")
 
 
-class Event(msgspec.Struct, frozen=True):
+class WatchEvent(msgspec.Struct, frozen=True):
     type: str
     object: msgspec.Raw
 
@@ -64,7 +64,7 @@ class Informer(Generic[T]):
         self._watching = False
         self._lists = msgspec.json.Decoder(_page_of(kind))
         self._items = msgspec.json.Decoder(kind)
-        self._events = msgspec.json.Decoder(Event)
+        self._events = msgspec.json.Decoder(WatchEvent)
 
     @property
     def fresh(self) -> bool:
@@ -177,7 +177,7 @@ class Informer(Generic[T]):
         finally:
             self._watching = False
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: WatchEvent) -> None:
         if event.type == "ERROR":
             status = msgspec.json.decode(event.object, type=Status)
             if status.code == GONE:

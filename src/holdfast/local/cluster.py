@@ -13,7 +13,7 @@ import msgspec
 
 from ..model.pod import Pod, Stamp
 from ..model.pool import FieldProblem, Pool
-from ..ports.cluster import ClusterUnavailable, Finding, Identity, Order, OutcomeUnknown, Output, Refused
+from ..ports.cluster import AgentIdentity, ClusterUnavailable, Finding, Order, OutcomeUnknown, Output, Refused
 from ..ports.declared import Declarations
 from ..ports.recovery import Remembered
 from . import launch
@@ -206,7 +206,7 @@ class LocalCluster:
 
         return await self._do(prune)
 
-    async def verify(self, token: str) -> Identity | None:
+    async def verify(self, token: str) -> AgentIdentity | None:
         identity = self._tokens.read(token)
         if identity is None:
             return None

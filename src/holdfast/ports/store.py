@@ -11,7 +11,7 @@ from ..model.pool import Pool, PoolSpec
 from ..model.tenant import Tenant, TenantSpec
 from ..model.worker import Worker
 from .errors import StoreUnavailable, Unstorable, WrongInstallation
-from .installation import Access, Fleet, History
+from .installation import Fleet, History, Tokens
 from .records import (
     AcknowledgedClaim,
     AgentReport,
@@ -236,7 +236,7 @@ class Store(Protocol):
     @property
     def history(self) -> History: ...
     @property
-    def access(self) -> Access: ...
+    def tokens(self) -> Tokens: ...
     @property
     def recovery(self) -> RecoveryStore: ...
 
@@ -263,7 +263,6 @@ class Notices(Protocol):
 
 
 __all__ = [
-    "Access",
     "AcknowledgedClaim",
     "AgentReport",
     "Assignment",
@@ -288,6 +287,7 @@ __all__ = [
     "StoreUnavailable",
     "SubmittedAs",
     "TermState",
+    "Tokens",
     "Unstorable",
     "Workers",
     "WrongInstallation",
