@@ -30,15 +30,15 @@ def simulated_dsn() -> Iterator[str]:
 
 def test_one_seed_gives_one_trace_whatever_the_hash_seed(simulated_dsn: str) -> None:
     code = "import sys; from holdfast.sim.many import run_one; o = run_one('4', sys.argv[1]); print(o.digest, o.failure)"
-    said = []
+    printed = []
     for hash_seed in ("1", "77"):
         env = {**os.environ, "PYTHONHASHSEED": hash_seed}
         done = subprocess.run(
             [sys.executable, "-c", code, simulated_dsn], env=env, capture_output=True, text=True, timeout=500, check=True
         )
-        said.append(done.stdout)
-    assert said[0] == said[1]
-    assert said[0].endswith("None\n")
+        printed.append(done.stdout)
+    assert printed[0] == printed[1]
+    assert printed[0].endswith("None\n")
 
 
 def test_a_run_keeps_its_promises_and_really_did_something(simulated_dsn: str) -> None:
@@ -92,10 +92,10 @@ def test_a_failure_that_is_another_one_is_not_taken_for_the_same() -> None:
 
 def test_the_report_shows_what_a_person_needs() -> None:
     result = _result([Fault(31.5, "pod.kill", 0.0, 0.1, 0.1)], "P2")
-    said = describe(result)
+    printed = describe(result)
     for word in ("seed 9", "P2", "something", "31.500  pod.kill", "an event", "make sim SEED=9"):
-        assert word in said
-    assert "a statement" not in said
+        assert word in printed
+    assert "a statement" not in printed
 
 
 @pytest.mark.parametrize("mutant", MUTANTS + PAST, ids=[mutant.name for mutant in MUTANTS + PAST])
@@ -119,9 +119,9 @@ def test_the_book_knows_a_command_that_starts_twice() -> None:
     with pytest.raises(Broken, match="twice without retry"):
         book.started(two, "c-1", 6, 1.0, again=False)  # type: ignore[arg-type]
     book.started(two, "c-1", 6, 1.0, again=True)  # type: ignore[arg-type]
-    book.told(one, "ann", "c-1")  # type: ignore[arg-type]
-    with pytest.raises(Broken, match="was told about a claim of ann"):
-        book.told(one, "bob", "c-2")  # type: ignore[arg-type]
+    book.delivered(one, "ann", "c-1")  # type: ignore[arg-type]
+    with pytest.raises(Broken, match="received a claim of ann"):
+        book.delivered(one, "bob", "c-2")  # type: ignore[arg-type]
 
 
 def _result(faults: list[Fault], promise: str | None) -> RunResult:

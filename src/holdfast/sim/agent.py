@@ -11,7 +11,7 @@ from .pods import SimResult, WorldPod
 from .process import SimResponse, Unreachable
 
 GIVE_UP = 600.0  # seconds without an answer of any replica after which a free agent exits
-STEPS = ("registered", "told", "activated", "acknowledged", "done", "stored", "reported")
+STEPS = ("registered", "delivered", "activated", "acknowledged", "done", "stored", "reported")
 
 
 class Crash(Exception):
@@ -115,7 +115,7 @@ class SimAgent:
     def _obey(self, directive: dict[str, Any]) -> None:
         if directive["do"] == "exit":
             if self._assignment is not None and self.pod.uid in self._book.doing:
-                raise Broken("P2", f"{self.pod.name} is told to exit while it works for {self._assignment['claim']}")
+                raise Broken("P2", f"{self.pod.name} gets the directive `exit` while it works for {self._assignment['claim']}")
             self._exit = 0
         elif directive["do"] == "end" and self._assignment is not None and directive.get("fence") == self._assignment["fence"]:
             self._park = bool(directive.get("park"))
@@ -126,8 +126,8 @@ class SimAgent:
     def _take(self, assignment: dict[str, Any]) -> None:
         if assignment["fence"] <= self._highest or self.pod.asked.is_set():
             return
-        self._book.told(self.pod, assignment["tenant"], assignment["claim"])
-        self._step("told")
+        self._book.delivered(self.pod, assignment["tenant"], assignment["claim"])
+        self._step("delivered")
         self._assignment, self._highest, self._doing = assignment, assignment["fence"], "activating"
         self._ended.clear()
         self._work = asyncio.ensure_future(self._serve(assignment))

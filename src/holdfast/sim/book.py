@@ -37,11 +37,11 @@ class Book:
     released: dict[str, int] = field(default_factory=dict)  # claim → the fence with which its holder released it
     forgotten: set[str] = field(default_factory=set)  # claims that a failover lost; membership only
 
-    def told(self, pod: WorldPod, tenant: str, claim: str) -> None:
+    def delivered(self, pod: WorldPod, tenant: str, claim: str) -> None:
         """Record that an agent received an assignment."""
         before = self.served.setdefault(pod.uid, tenant)
         if before != tenant:
-            raise Broken("P1", f"{pod.name} was told about a claim of {before}, and now serves {claim} of {tenant}")
+            raise Broken("P1", f"{pod.name} received a claim of {before}, and now serves {claim} of {tenant}")
 
     def started(self, pod: WorldPod, claim: str, fence: int, at: float, *, again: bool) -> None:
         """Record that a command starts. No other step performs a claim's work."""
