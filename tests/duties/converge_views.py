@@ -91,7 +91,6 @@ def row(state: str = "warm", **facts: Any) -> Row:
         worker |= BUSY
         around |= {
             "claim_state": "active",
-            "claim_fence": FENCE,
             "claim_delivered": True,
             "heartbeat": heartbeat(doing="running", **BUSY),
         }

@@ -1,6 +1,7 @@
 """The orders for agents: an unknown worker is never directed to end, and no tenant gets a worker that served another (P1, P7)."""
 
 import pytest
+from store_rows import set_brake
 
 from holdfast.model.effect import Done
 from holdfast.postgres.store import PostgresStore
@@ -77,7 +78,7 @@ async def test_a_worker_whose_past_tenant_the_database_forgot_serves_no_other_te
     pool = await make_pool(store, SESSION)
     [worker] = await make_warm(store, pool)
     if obstacle == "the brake is tripped":
-        await store.fleet.set_brake(0, 0.0)
+        await set_brake(store, 0, 0.0)
     elif obstacle == "the pool is frozen":
         await store.pools.freeze("linux", "an incident")
     # The backup shows the worker as warm. In the lost commits it served tenant a, was reset and parked, which its agent

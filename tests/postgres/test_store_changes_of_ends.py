@@ -1,6 +1,7 @@
 """What the end of a claim writes: every column, event and notification, and nothing else."""
 
 import pytest
+from store_rows import set_brake
 
 from holdfast.model.effect import Done, Skipped, Stale
 from holdfast.ports.store import Pair
@@ -350,7 +351,7 @@ async def test_a_brake_that_trips_stores_what_it_counted(store: PostgresStore, k
         return await store.workers.condemn(f"w-{n + 2}", None, "not wanted", counted=True)
 
     # A share of 0.5 allows one ending of two claims, because the ended claim counts as well.
-    await store.fleet.set_brake(*((0, 0.5) if kind == "claim" else (1, 0.0)))
+    await set_brake(store, *((0, 0.5) if kind == "claim" else (1, 0.0)))
     async with await Changes.of(store) as changes:
         assert await ending(1) == Done()
         await changes.seen()

@@ -9,7 +9,7 @@ from holdfast.model.pool import Pool
 from holdfast.ports.store import PoolLoad
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import NOON, apart
-from postgres.store_rows import NOW, Sql, add_held, ago, heard_ago, insert
+from postgres.store_rows import NOW, Sql, add_held, ago, heard_ago, insert, set_brake
 from postgres.store_steps import JOB, make_tenant
 
 LISTS = ("outdated_starting", "outdated_warm", "current_warm", "starting", "parked_free", "parked_expired")
@@ -135,7 +135,7 @@ async def test_what_the_brake_still_allows_is_what_the_brake_itself_would_allow(
 ) -> None:
     await apart(store)
     await make_pools(store, "p-1", "p-2")
-    await store.fleet.set_brake(limit, share)
+    await set_brake(store, limit, share)
     if released is not None:
         await store.db.rows(f"UPDATE holdfast.installation SET brake_released_at = {ago(released)}")
     for n, seconds in enumerate(ended):

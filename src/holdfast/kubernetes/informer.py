@@ -55,7 +55,7 @@ class Expired(Exception):
 
 class Informer(Generic[T]):
     def __init__(self, api: Api, path: str, selector: str | None, kind: type[T], changed: Callable[[set[str]], None]) -> None:
-        self._api, self._path, self._kind = api, path, kind
+        self._api, self._path = api, path
         self._select = {"labelSelector": selector} if selector else {}
         self._changed = changed
         self._known: dict[str, T] = {}

@@ -94,7 +94,6 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     deadline_at: float | None = None
     lease_until: float | None = None
     max_until: float | None = None
-    retry: str | None = None
     agent: bool = True
 
     @property

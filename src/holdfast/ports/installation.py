@@ -42,8 +42,6 @@ class Fleet(Protocol):
         """Stops the workers of the installation: free ones end, busy ones finish, and nothing is spawned or given out. False ends
         this."""
 
-    async def set_brake(self, limit: int, share: float) -> None: ...
-
 
 class History(Protocol):
     async def events(

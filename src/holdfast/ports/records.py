@@ -133,11 +133,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     seal: bool
     start_timeout: float
     grace: float
-    park_left: float | None = None
     scheduled_age: float | None = None
     claim_state: str | None = None
-    claim_fence: int | None = None
-    claim_protected: bool | None = None
     claim_retry: str | None = None
     claim_secret: bool = False  # it came with secrets, which are erased when it is acknowledged
     claim_losses: int = 0

@@ -95,7 +95,7 @@ pool_sentence AS MATERIALIZED (
 """
 SHOWN = """
 SELECT c.id, c.pool_id, p.name AS pool, c.tenant, c.state, c.priority, c.attempts, c.key, c.worker_id AS worker, c.fence, c.protected,
-       c.outcome, c.exit_code, c.retry, (p.spec #>> '{worker,agent}')::boolean AS agent,
+       c.outcome, c.exit_code, (p.spec #>> '{worker,agent}')::boolean AS agent,
        CASE WHEN c.state = 'active' THEN w.endpoint END AS endpoint,
        CASE WHEN c.state = 'assigned' AND NOT @confirmed(w)
                 THEN 'its worker has not reported since the database lost commits and may have begun; `holdfast recover` shows what'

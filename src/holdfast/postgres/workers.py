@@ -155,10 +155,8 @@ ROWS = f"""
 WITH clock AS MATERIALIZED (SELECT holdfast.heard() AS h)
 SELECT {WORKER_COLUMNS}, w.epoch AS row_epoch, w.protected AS pod_protected,
        extract(epoch FROM clock.h - w.state_heard)::float8 AS age,
-       extract(epoch FROM w.parked_heard + w.park_ttl - clock.h)::float8 AS park_left,
        extract(epoch FROM clock.h - w.scheduled_heard)::float8 AS scheduled_age,
-       c.state AS claim_state, c.fence AS claim_fence, c.protected AS claim_protected, c.retry AS claim_retry,
-       c.secret AS claim_secret, c.losses AS claim_losses, c.delivered AS claim_delivered,
+       c.state AS claim_state, c.retry AS claim_retry, c.secret AS claim_secret, c.losses AS claim_losses, c.delivered AS claim_delivered,
        u.doing, u.claim_id AS u_claim, u.fence AS u_fence, u.tenant AS u_tenant, u.reset_fence AS u_served_fence,
        EXISTS (SELECT FROM holdfast.claim k WHERE k.id = u.claim_id AND k.state = 'ended') AS u_ended,
        coalesce(u.fence > coalesce(w.fence, 0), false) AND u.tenant IS NOT NULL AND NOT EXISTS (
