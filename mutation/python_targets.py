@@ -45,6 +45,7 @@ TARGETS = (
     Target("src/holdfast/duties/scale.py", (*PLANS, "tests/duties/test_scale*.py")),
     Target("src/holdfast/duties/pools.py", ("tests/duties/test_pools*.py", *PLANS)),
     Target("src/holdfast/duties/actions.py", (*CASES, "tests/duties")),
+    Target("src/holdfast/duties/pool_actions.py", ("tests/duties/test_pools*.py", *CASES)),
     Target("src/holdfast/duties", (*PLANS, "tests/duties")),
     Target("src/holdfast/model", ("tests/model",)),
     Target(

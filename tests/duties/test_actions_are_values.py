@@ -6,7 +6,8 @@ from typing import Any, get_args
 import pytest
 
 from holdfast.duties import actions, duty, observed
-from holdfast.duties.actions import Action, Condemn, DeletePod, DrainPool, EndClaim, PruneOutputs, Requeue
+from holdfast.duties.actions import Action, Condemn, DeletePod, EndClaim, PruneOutputs, Requeue
+from holdfast.duties.pool_actions import DrainPool
 from holdfast.duties.pools import ObservedPools
 from holdfast.recovery.actions import AdoptFree
 

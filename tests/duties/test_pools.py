@@ -7,7 +7,8 @@ import msgspec
 import pytest
 from clockwork_pool import load, pool
 
-from holdfast.duties.actions import Action, DrainPool, Ensure, FinishPool, Guard, PutPool, Release, UpdateStatus
+from holdfast.duties.actions import Action
+from holdfast.duties.pool_actions import DrainPool, Ensure, FinishPool, Guard, PutPool, Release, UpdateStatus
 from holdfast.duties.pools import ObservedPools, Pools, conditions, drained, not_taken, of_object, status, vanished, wanted
 from holdfast.model.pool import Pool
 from holdfast.ports.declared import Condition, Declared

@@ -7,8 +7,8 @@ from typing import Any, cast
 import msgspec
 from clockwork_pool import load, pool
 
-from holdfast.duties.actions import DrainPool, Ensure, FinishPool, PutPool
 from holdfast.duties.duty import Ports
+from holdfast.duties.pool_actions import DrainPool, Ensure, FinishPool, PutPool
 from holdfast.duties.pools import ObservedPools, Pools
 from holdfast.ports.declared import Declared
 

@@ -7,8 +7,9 @@ import msgspec
 from ..model.pool import PoolSpec
 from ..ports.declared import Condition, Declared, PoolStatus
 from ..ports.store import PoolLoad
-from .actions import Action, DrainPool, Ensure, FinishPool, Guard, PutPool, Release, UpdateStatus
+from .actions import Action
 from .duty import Ports
+from .pool_actions import DrainPool, Ensure, FinishPool, Guard, PutPool, Release, UpdateStatus
 from .scale import free_target
 
 

@@ -122,6 +122,11 @@ def is_ours(pod: PodObject, install: str) -> bool:
     return pod.metadata.labels.get(names.INSTALL) == install
 
 
+def is_recorded_later(pod: PodObject) -> bool:
+    """Whether our finalizer keeps the pod until its end is recorded."""
+    return names.FINALIZER in pod.metadata.finalizers
+
+
 def facts(pod: PodObject, cordoned: frozenset[str]) -> Pod:
     """Returns the pod in the form that the rest of the system uses."""
     labels, meta, status = pod.metadata.labels, pod.metadata, pod.status

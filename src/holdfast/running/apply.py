@@ -11,6 +11,7 @@ from ..claimpath.path import ClaimPath
 from ..claimpath.protection import clear
 from ..crash_points import crash_point
 from ..duties import actions as do
+from ..duties import pool_actions as on_pools
 from ..ids import Ids
 from ..metrics import Metrics
 from ..model.effect import Done, Effect, Failed, Skipped, Stale
@@ -53,14 +54,14 @@ class Apply:
             do.Clear: self._clear,
             do.StartBlocked: self._start_blocked,
             do.Seal: self._seal,
-            do.Ensure: self._ensure,
+            on_pools.Ensure: self._ensure,
             do.ShowFacts: self._show_facts,
-            do.FinishPool: lambda a: store.pools.finish(a.pool_id),
-            do.PutPool: self._declared.put,
-            do.DrainPool: self._declared.drain,
-            do.Guard: self._declared.guard,
-            do.Release: self._declared.release,
-            do.UpdateStatus: self._declared.update_status,
+            on_pools.FinishPool: lambda a: store.pools.finish(a.pool_id),
+            on_pools.PutPool: self._declared.put,
+            on_pools.DrainPool: self._declared.drain,
+            on_pools.Guard: self._declared.guard,
+            on_pools.Release: self._declared.release,
+            on_pools.UpdateStatus: self._declared.update_status,
             do.Quarantine: self._quarantine,
             do.PruneHistory: self._prune_history,
             do.PruneOutputs: self._prune_outputs,
@@ -249,7 +250,7 @@ class Apply:
         await self._cluster.seal(a.worker, a.uid)
         return Done()
 
-    async def _ensure(self, a: do.Ensure) -> Effect:
+    async def _ensure(self, a: on_pools.Ensure) -> Effect:
         # Only where there are objects beside pods: a pool that seems gone may be among the lost commits.
         if self._cluster.declarations is not None and (await self._store.recovery.state()).uncertain:
             return Skipped("recovering")

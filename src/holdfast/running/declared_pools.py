@@ -2,7 +2,7 @@
 
 import msgspec
 
-from ..duties import actions as do
+from ..duties import pool_actions as do
 from ..duties.pools import not_taken
 from ..model.effect import Done, Effect, Failed, Skipped, Stale
 from ..model.pool import FieldProblem, Pool, PoolSpec, problems, revision_of
