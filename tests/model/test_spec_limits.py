@@ -103,7 +103,7 @@ def test_a_tenant_without_settings_has_these_defaults() -> None:
 def test_a_row_and_a_pod_have_safe_defaults() -> None:
     """Defaults are safe: nothing is ready, protected, delivered, ended or spent unless it was reported."""
     worker = Worker(id="w", pool_id="p", pool="etl", state="warm", version=1, revision="r", created_at=0.0, state_since=0.0)
-    assert (worker.ready, worker.terminating, worker.schedulable, worker.delivered) == (False, False, True, False)
+    assert (worker.ready, worker.terminating, worker.schedulable) == (False, False, True)
     pod = Pod(
         name="w",
         uid="u",

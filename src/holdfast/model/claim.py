@@ -94,8 +94,3 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     deadline_at: float | None = None
     lease_until: float | None = None
     max_until: float | None = None
-    agent: bool = True
-
-    @property
-    def live(self) -> bool:
-        return self.state in LIVE

@@ -84,7 +84,6 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
 
     claim: str
     fence: int | None
-    worker: str | None
     state: Literal["waiting", "assigned", "active"]
     pool_live: bool
     past_deadline: bool = False
@@ -93,7 +92,6 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
     idle: float = 0.0  # seconds since the hand-over last progressed
     offered: bool = False
     delivered: bool = False
-    agent: bool = True
 
 
 class Directive(msgspec.Struct, frozen=True):
@@ -126,7 +124,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     age: float  # seconds of heard time in its current state
     epoch: int
     pool_frozen: bool
-    pool_live: bool
     agent: bool
     protection: Literal["claim", "always", "off"]
     silence: Literal["alert", "retire"]

@@ -30,7 +30,6 @@ def row_of(row: asyncpg.Record, pool: asyncpg.Record) -> Row:
         age=row["age"],
         epoch=row["row_epoch"],
         pool_frozen=pool["frozen"],
-        pool_live=pool["live"],
         agent=pool["agent"],
         protection=pool["protection"],
         silence=pool["silence"],

@@ -138,7 +138,7 @@ WHERE id = $1 AND version = $2 AND state IN @worker.free AND (SELECT @acting) RE
 
 WORKER_COLUMNS = """
 w.id, w.pool_id, p.name AS pool, w.state, w.version, w.revision, w.claim_id AS claim, w.tenant, w.fence, w.reason, w.pod_uid, w.node,
-w.endpoint, w.ready, w.terminating, w.schedulable, w.delivered, extract(epoch FROM w.created_at)::float8 AS created_at,
+w.ready, w.terminating, w.schedulable, extract(epoch FROM w.created_at)::float8 AS created_at,
 extract(epoch FROM w.state_since)::float8 AS state_since, extract(epoch FROM w.parked_since)::float8 AS parked_since,
 extract(epoch FROM w.park_ttl)::float8 AS park_ttl, extract(epoch FROM w.suspect_since)::float8 AS suspect_since,
 extract(epoch FROM w.unconfirmed_since)::float8 AS unconfirmed_since
@@ -168,7 +168,7 @@ LEFT JOIN holdfast.heartbeat u ON u.worker_id = w.id, clock
 WHERE w.state <> 'gone' AND ($1::text[] IS NULL OR w.id = ANY ($1))
 """
 POOL_TRAITS = """
-SELECT id, frozen IS NOT NULL AS frozen, state = 'live' AS live, (spec #>> '{worker,agent}')::boolean AS agent,
+SELECT id, frozen IS NOT NULL AS frozen, (spec #>> '{worker,agent}')::boolean AS agent,
        spec #>> '{protection,mode}' AS protection, spec ->> 'silence' AS silence, coalesce((spec #>> '{network,seal}')::boolean, false) AS seal,
        extract(epoch FROM @fn.duration(spec ->> 'startTimeout'))::float8 AS start_timeout,
        extract(epoch FROM @fn.duration(spec #>> '{drain,grace}'))::float8 AS grace
