@@ -26,7 +26,7 @@ from holdfast.kubernetes.template import Setup
 from holdfast.model.pod import Stamp
 from holdfast.model.pool import HeadroomSpec, NetworkSpec, Pool, PoolSpec, WorkerSpec, revision_of
 from holdfast.ports.cluster import Order
-from holdfast.ports.declared import Condition, PoolStatus
+from holdfast.ports.declared import Condition, DeclaredStatus
 from holdfast.ports.recovery import Remembered
 from holdfast_testcluster.access import MERGE, Access
 from holdfast_testcluster.control_plane import ControlPlane
@@ -325,7 +325,7 @@ async def live_a_life(cluster: KubernetesCluster, other: KubernetesCluster, toke
     for declared in await cluster.declarations.list() or []:
         await cluster.declarations.guard(declared)
         condition = Condition("Degraded", True, "Test", "a warning")
-        await cluster.declarations.update_status(declared, PoolStatus(generation=1, conditions=(condition,)))
+        await cluster.declarations.update_status(declared, DeclaredStatus(generation=1, conditions=(condition,)))
         await cluster.declarations.absent(declared.name, "another")
     for each in await cluster.pods():
         await cluster.delete(each.name, each.uid, 1.0)

@@ -17,7 +17,7 @@ from holdfast.kubernetes.access import find_access
 from holdfast.kubernetes.api import Api
 from holdfast.kubernetes.template import Setup
 from holdfast.model.effect import Effect, Failed
-from holdfast.ports.declared import Condition, PoolStatus
+from holdfast.ports.declared import Condition, DeclaredStatus
 from holdfast.postgres.store import PostgresStore
 from holdfast_testcluster import keys
 from holdfast_testcluster.access import Access
@@ -149,8 +149,8 @@ async def test_a_refused_edit_of_a_live_pool_leaves_its_counts_revision_and_free
 # Events
 
 
-def a_status(ready: tuple[bool, str, str], degraded: tuple[bool, str, str]) -> PoolStatus:
-    return PoolStatus(generation=1, conditions=(Condition("Ready", *ready), Condition("Degraded", *degraded)))
+def a_status(ready: tuple[bool, str, str], degraded: tuple[bool, str, str]) -> DeclaredStatus:
+    return DeclaredStatus(generation=1, conditions=(Condition("Ready", *ready), Condition("Degraded", *degraded)))
 
 
 def counts(free: int) -> str:
@@ -160,7 +160,7 @@ def counts(free: int) -> str:
 WELL = (False, "AsExpected", "")
 
 
-async def write_status(cluster: KubernetesCluster, *statuses: PoolStatus) -> None:
+async def write_status(cluster: KubernetesCluster, *statuses: DeclaredStatus) -> None:
     objects = cluster.declarations
     assert objects is not None
     for status in statuses:

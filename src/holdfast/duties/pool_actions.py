@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ..model.pool import Pool
-from ..ports.declared import Declared, PoolStatus
+from ..ports.declared import Declared, DeclaredStatus
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Release:
 @dataclass(frozen=True)
 class UpdateStatus:
     declared: Declared
-    status: PoolStatus
+    status: DeclaredStatus
 
 
 PoolAction = Ensure | FinishPool | PutPool | DrainPool | Guard | Release | UpdateStatus
