@@ -74,9 +74,9 @@ def test_no_request_is_answered_without_a_token(stage: Stage, described: dict[st
             assert "allow" not in answer.headers, "without a valid token, no answer shows which paths and methods exist"
 
 
-@pytest.mark.parametrize("who", ["admin", "operator", "acme", "agent"])
-def test_every_valid_token_may_read_health_and_the_openapi_document(stage: Stage, who: str) -> None:
-    token = stage.agent_token() if who == "agent" else who
+@pytest.mark.parametrize("holder", ["admin", "operator", "acme", "agent"])
+def test_every_valid_token_may_read_health_and_the_openapi_document(stage: Stage, holder: str) -> None:
+    token = stage.agent_token() if holder == "agent" else holder
     stage.wired.replica.beat_at = stage.loop.time()
     for path in ANYONES:
         assert stage.ask("GET", path, token=token).status == 200, path

@@ -18,8 +18,8 @@ async def test_a_fence_that_the_database_never_gave_is_answered_with_ahead(store
     pool = await make_pool(store, SESSION)
     [worker] = await make_warm(store, pool)
     last = (await active(store, pool)).fence
-    for who in (worker, "w-nobody"):
-        assert (await store.workers.report(agent_report(who, claim="c-1", fence=last + 1, doing="running"))).do == "ahead"
+    for name in (worker, "w-unknown"):
+        assert (await store.workers.report(agent_report(name, claim="c-1", fence=last + 1, doing="running"))).do == "ahead"
     assert (await store.workers.report(agent_report(worker, claim="c-1", fence=last, doing="running"))).do != "ahead"
 
 
@@ -28,7 +28,7 @@ async def test_an_agent_with_a_claim_that_has_no_row_is_left_alone(store: Postgr
     workers = await make_warm(store, pool, 4)
     await active(store, pool)
     await store.workers.condemn(workers[-1], None, "not wanted", counted=False)
-    for worker in [*workers, "w-nobody"]:
+    for worker in [*workers, "w-unknown"]:
         for recovering in (False, True):
             if recovering:
                 await store.recovery.begin("restored", 0)

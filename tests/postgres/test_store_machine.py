@@ -250,7 +250,7 @@ VIOLATIONS = {
     "held without a claim": "UPDATE holdfast.worker SET claim_id = NULL WHERE id = 'w-1'",
     "free under a claim": "UPDATE holdfast.worker SET state = 'warm', tenant = NULL WHERE id = 'w-1'",
     "warm for a tenant": "UPDATE holdfast.worker SET state = 'warm', claim_id = NULL WHERE id = 'w-1'",
-    "parked for nobody": "UPDATE holdfast.worker SET state = 'parked', claim_id = NULL, tenant = NULL WHERE id = 'w-1'",
+    "parked for no tenant": "UPDATE holdfast.worker SET state = 'parked', claim_id = NULL, tenant = NULL WHERE id = 'w-1'",
     "parked since never": "UPDATE holdfast.worker SET state = 'parked', claim_id = NULL WHERE id = 'w-1'",
     "an unknown worker's state": "UPDATE holdfast.worker SET state = 'lost' WHERE id = 'w-1'",
     "an unknown claim's state": "UPDATE holdfast.claim SET state = 'lost' WHERE id = 'c-1'",

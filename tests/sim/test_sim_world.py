@@ -53,7 +53,7 @@ async def test_a_stubborn_pod_is_killed_after_its_grace_and_grace_never_grows(st
     await asyncio.sleep(29)
     assert (await seen(cluster)).phase == "running"
     assert (await seen(cluster)).terminating
-    assert not pod.asked.is_set()
+    assert not pod.sigterm.is_set()
     await asyncio.sleep(2)
     assert (await seen(cluster)).phase == "ended"
     assert (await seen(cluster)).exit_code == 137
@@ -182,7 +182,7 @@ async def test_a_partitioned_node_neither_reports_nor_obeys_until_it_is_healed(s
     shown = await seen(cluster)
     assert (shown.phase, shown.exit_code, shown.protected) == ("running", None, True)
     assert deleted.alive
-    assert not deleted.asked.is_set()
+    assert not deleted.sigterm.is_set()
     stage.world.heal(node)
     shown = await seen(cluster)
     assert (shown.phase, shown.exit_code, shown.exit_fence) == ("ended", 0, 1)

@@ -220,7 +220,8 @@ class KubernetesCluster:
             self._informer.note_absent(pod.metadata.name)
 
     def _kept_for_output(self, pod: PodObject) -> bool:
-        """Whether the pod is kept because a client may still read its output. A container that never ran has no output."""
+        """Returns whether the pod is kept because a client may still read its output. A container that never ran has no
+        output."""
         if never_ran(pod):
             return False
         keep = self._keep_output if is_over(pod) else min(self._keep_output, KEEP_BESIDE)
@@ -276,8 +277,8 @@ class KubernetesCluster:
         await self._api.close()
 
     async def _mine(self, name: str) -> bool:
-        """Whether the pod of this name belongs to this installation. Every write checks this first, because our rights cover all
-        pods of the namespace."""
+        """Returns whether the pod of this name belongs to this installation. Every write checks this first, because our rights
+        cover all pods of the namespace."""
         known = self._informer.known().get(name)
         return known is not None or await self._read(name) is not None
 

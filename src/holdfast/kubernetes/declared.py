@@ -31,7 +31,7 @@ class StoredCondition(msgspec.Struct, frozen=True, rename="camel"):
     last_transition_time: str = ""
 
     def differs(self, now: Condition) -> bool:
-        """Whether the change deserves an event. A message that differs only in its counts or worker names does not."""
+        """Returns whether the change deserves an event. A message that differs only in its counts or worker names does not."""
         if (self.status, self.reason) != (str(now.status), now.reason):
             return True
         return now.type == "Degraded" and _without_counts(self.message) != _without_counts(now.message)

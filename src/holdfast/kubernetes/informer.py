@@ -68,7 +68,7 @@ class Informer(Generic[T]):
 
     @property
     def fresh(self) -> bool:
-        """Whether a live watch keeps the cache up to date."""
+        """Returns whether a live watch keeps the cache up to date."""
         return self._watching and time.monotonic() - self._heard < SILENT
 
     def known(self) -> dict[str, T]:

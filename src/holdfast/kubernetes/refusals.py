@@ -19,7 +19,7 @@ LONGEST = 500
 
 
 def other_uid(refused: ApiRefused) -> bool:
-    """Whether the write was refused because the object now has another UID."""
+    """Returns whether the write was refused because the object now has another UID."""
     return refused.code == 422 and any(cause.field == "metadata.uid" for cause in refused.status.causes)
 
 

@@ -226,7 +226,7 @@ class LocalCluster:
             "network.egress": bool(spec.network.egress),
             "network.ingress": bool(spec.network.ingress),
         }
-        found += [FieldProblem(field, elsewhere) for field, asked in kubernetes_only.items() if asked]
+        found += [FieldProblem(field, elsewhere) for field, is_set in kubernetes_only.items() if is_set]
         argv = command(spec, self._agent_argv)
         if isinstance(argv, Refused):
             found.append(FieldProblem("worker.run", argv.reason))

@@ -28,7 +28,8 @@ class Pass:
 
     @cached_property
     def second_table(self) -> Table:
-        """Read after the first table. A process that is just being forked may be missing in one table, but not in both."""
+        """Returns a table that was read after the first one. A process that is just being forked may be missing in one table, but
+        not in both."""
         _ = self.table
         return Table()
 

@@ -39,7 +39,7 @@ class PlannedAgent:
             if directive["do"] == "hold":
                 if not await self._serve(directive["assignment"]):
                     return 0
-            elif directive["do"] == "exit" or self.pod.asked.is_set():
+            elif directive["do"] == "exit" or self.pod.sigterm.is_set():
                 return 0
             else:
                 await self._wait_for_notice()

@@ -205,7 +205,7 @@ class PlannedFleet:
         return agent.run()
 
     async def _bare(self, pod: WorldPod) -> int:
-        await pod.asked.wait()
+        await pod.sigterm.wait()
         return 0
 
     def _start_pod(self, pod: WorldPod, program: Coroutine[Any, Any, int]) -> asyncio.Task[int]:

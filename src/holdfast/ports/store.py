@@ -87,7 +87,7 @@ class Claims(Protocol):
         idle: float | None = None,
     ) -> Effect:
         """Puts a claim back to its place in the queue. Its worker returns to where it came from (`keep_worker`, and nothing was
-        delivered) or retires. An active claim is put back only if its worker is `dead`, and only if it asked for retry: lost or
+        delivered) or retires. An active claim is put back only if its worker is `dead`, and only if it has retry: lost or
         is `untouched`, which means that it provably never began. With `idle`, only if its hand-over has made no progress for so
         many seconds."""
 

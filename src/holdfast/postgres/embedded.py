@@ -75,7 +75,7 @@ class EmbeddedPostgres:
 
     @property
     def dsn(self) -> str:
-        """The DSN with the password. Do not print it."""
+        """Returns the DSN with the password. Do not print it."""
         return f"postgresql://{ROLE}:{self._password()}@/{DATABASE}?host={self.socket_dir}&port=5432"
 
     @property

@@ -71,7 +71,7 @@ class SimAgent:
         while self._exit is None:
             if self._work is not None and self._work.done():
                 self._work.result()  # raises its Crash here
-            if self.pod.asked.is_set() and self._assignment is None and not self.pod.stubborn:
+            if self.pod.sigterm.is_set() and self._assignment is None and not self.pod.stubborn:
                 return 0
             try:
                 answer = await self._poll()
@@ -96,8 +96,8 @@ class SimAgent:
         self._changed.clear()
         asking = asyncio.ensure_future(self._call("poll", self._word()))
         changed = asyncio.ensure_future(self._changed.wait())
-        asked = asyncio.ensure_future(self.pod.asked.wait()) if not self.pod.asked.is_set() else None
-        waits: list[asyncio.Future[Any]] = [asking, changed, *([asked] if asked else [])]
+        terminated = asyncio.ensure_future(self.pod.sigterm.wait()) if not self.pod.sigterm.is_set() else None
+        waits: list[asyncio.Future[Any]] = [asking, changed, *([terminated] if terminated else [])]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             return asking.result() if asking.done() else SimResponse(204, None)
@@ -108,7 +108,7 @@ class SimAgent:
 
     def _word(self) -> dict[str, Any]:
         held = self._assignment or {}
-        doing = "draining" if self.pod.asked.is_set() and not self.pod.stubborn else self._doing
+        doing = "draining" if self.pod.sigterm.is_set() and not self.pod.stubborn else self._doing
         fields = {name: held.get(name) for name in ("claim", "fence", "tenant", "credential")}
         return {"doing": doing, **fields, "reset_fence": self._served_fence, "endpoint": None, "wait": 20}
 
@@ -124,7 +124,7 @@ class SimAgent:
             self._take(directive["assignment"])
 
     def _take(self, assignment: dict[str, Any]) -> None:
-        if assignment["fence"] <= self._highest or self.pod.asked.is_set():
+        if assignment["fence"] <= self._highest or self.pod.sigterm.is_set():
             return
         self._book.delivered(self.pod, assignment["tenant"], assignment["claim"])
         self._step("delivered")
@@ -222,7 +222,7 @@ class SimAgent:
                 if answer.status == 200:
                     self._token = answer.body["token"]
                     return
-            if self._assignment is None and (_now() - began > GIVE_UP or self.pod.asked.is_set()):
+            if self._assignment is None and (_now() - began > GIVE_UP or self.pod.sigterm.is_set()):
                 raise Crash
             await asyncio.sleep(pause * self._source.uniform(0.5, 1.5))
             pause = min(pause * 2, 10.0)

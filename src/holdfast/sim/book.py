@@ -31,7 +31,7 @@ class Book:
     served: dict[str, str] = field(default_factory=dict)  # pod UID → the tenant of its first assignment
     doing: dict[str, tuple[str, int]] = field(default_factory=dict)  # pod UID → claim and fence for which it works
     results: dict[tuple[str, int], int] = field(default_factory=dict)  # claim and fence → exit code that an agent stored
-    asked: dict[str, str] = field(default_factory=dict)  # claims whose id a holder received → tenant
+    accepted: dict[str, str] = field(default_factory=dict)  # claims whose id a holder received → tenant
     keys: dict[tuple[str, str], str] = field(default_factory=dict)  # tenant and key → claim
     renewed: dict[str, float] = field(default_factory=dict)  # claim → when its lease last started
     released: dict[str, int] = field(default_factory=dict)  # claim → the fence with which its holder released it
@@ -63,7 +63,7 @@ class Book:
 
     def answered(self, claim: str, tenant: str, key: str | None) -> None:
         """Record that a holder received the id of its claim."""
-        self.asked.setdefault(claim, tenant)
+        self.accepted.setdefault(claim, tenant)
         if key is not None:
             before = self.keys.setdefault((tenant, key), claim)
             if before != claim and before not in self.forgotten:

@@ -84,7 +84,7 @@ class Checks:
             same = now.claims.get(claim.id)
             if (same is None or same[2:9] != claim[2:9]) and claim.id not in kept:
                 self._book.forgotten.add(claim.id)
-        for id_ in list(self._book.asked) + list(self._book.starts):
+        for id_ in list(self._book.accepted) + list(self._book.starts):
             if id_ not in now.claims and id_ not in kept:
                 self._book.forgotten.add(id_)
         self._book.forgotten |= over - self.ended - kept  # no pod has a record of their end either

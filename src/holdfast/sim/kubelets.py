@@ -121,7 +121,7 @@ class Kubelets:
             self._over(pod, None)
             return
         if not pod.stubborn:
-            pod.asked.set()
+            pod.sigterm.set()
         if pod.grace <= 0:
             self._die(pod, 137)
         else:

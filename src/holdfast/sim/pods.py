@@ -104,7 +104,7 @@ class WorldPod:
     result: SimResult | None = None  # set by its agent
     trouble: str | None = None
     stubborn: bool = False
-    asked: asyncio.Event = field(default_factory=asyncio.Event)  # SIGTERM has arrived
+    sigterm: asyncio.Event = field(default_factory=asyncio.Event)  # set when SIGTERM has arrived
     task: asyncio.Task[Any] | None = None
     held: PodStatus | None = None  # the last report before the node was cut off; None while it can report
 
@@ -118,13 +118,13 @@ class WorldPod:
 
     @property
     def alive(self) -> bool:
-        """Whether the process really runs. The API may show something else."""
+        """Returns whether the process really runs. The API may show something else."""
         return self.phase == "running"
 
     @property
     def cut(self) -> bool:
-        """Whether its network calls fail, because its node is partitioned or because only the `finally` of a dead pod still
-        runs."""
+        """Returns whether its network calls fail, because its node is partitioned or because only the `finally` of a dead pod
+        still runs."""
         return not self.alive or (self.node is not None and self.node.partitioned)
 
     @property

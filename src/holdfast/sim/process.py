@@ -96,7 +96,7 @@ class ReplicaProcess:
             task.cancel()
 
     def did_something(self) -> None:
-        """Called after an effect on the cluster, before its caller gets the answer."""
+        """Runs after an effect on the cluster, before its caller gets the answer."""
         if self.line.after_effect is not None:
             self.line.after_effect()
 

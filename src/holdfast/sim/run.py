@@ -200,7 +200,7 @@ class Run:
 
     async def _bare(self, pod: WorldPod) -> int:
         """Run a program without an agent, until SIGTERM."""
-        await pod.asked.wait()
+        await pod.sigterm.wait()
         return 0
 
     def _start_pod(self, pod: WorldPod, program: Coroutine[Any, Any, int]) -> asyncio.Task[int]:
