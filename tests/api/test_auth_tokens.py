@@ -149,7 +149,7 @@ def test_the_memory_has_room_for_ten_thousand() -> None:
     assert module.CACHE_SIZE == 10_000
 
 
-def test_while_the_store_is_away_only_who_was_known_before_is_let_in() -> None:
+def test_while_the_store_is_away_only_tokens_known_before_are_accepted() -> None:
     tokens, clock = Tokens(secret=TENANT), Hands()
     auth = made(tokens, clock)
     called(auth, "secret")

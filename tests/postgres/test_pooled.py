@@ -316,7 +316,7 @@ async def twenty_bursts(dsn: str) -> None:
         await db.close()
 
 
-async def test_a_replica_that_waits_to_migrate_is_not_cut_off_by_the_roles_limit_and_loses_only_time(bouncer: PgBouncer, dsn: str) -> None:
+async def test_a_replica_that_waits_to_migrate_is_not_cut_off_by_the_roles_limit(bouncer: PgBouncer, dsn: str) -> None:
     name = dsn.partition("@/")[2].partition("?")[0]
     async with direct(dsn) as first:
         await first.execute(f"ALTER DATABASE {name} SET statement_timeout = '300ms'")
