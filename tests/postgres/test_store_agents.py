@@ -1,7 +1,6 @@
 """The orders for agents: an unknown worker is never directed to end, and no tenant gets a worker that served another (P1, P7)."""
 
 import pytest
-from store_rows import set_brake
 
 from holdfast.model.effect import Done
 from holdfast.postgres.store import PostgresStore
@@ -10,6 +9,7 @@ from holdfast.recovery.compare import compare
 from postgres.recorded_cluster import RecordedCluster, pod_of, replica_on
 from postgres.store_clock import Clock
 from postgres.store_locks import replicas
+from postgres.store_rows import set_brake
 from postgres.store_steps import DIRECT, JOB, SESSION, active, agent_report, ask, end, make_pool, make_warm, match
 from postgres.store_tables import state_of
 

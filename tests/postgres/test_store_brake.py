@@ -2,13 +2,12 @@
 
 import asyncio
 
-from store_rows import set_brake
-
 from holdfast.model.effect import Done, Skipped, Stale
 from holdfast.model.pool import Pool
 from holdfast.postgres.store import PostgresStore
 from postgres.store_clock import Clock
 from postgres.store_locks import replicas
+from postgres.store_rows import set_brake
 from postgres.store_steps import DIRECT, JOB, active, ask, end, make_pool, make_warm, match
 from postgres.store_tables import column, kinds
 

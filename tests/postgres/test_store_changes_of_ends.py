@@ -1,11 +1,11 @@
 """What the end of a claim writes: every column, event and notification, and nothing else."""
 
 import pytest
-from store_rows import set_brake
 
 from holdfast.model.effect import Done, Skipped, Stale
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import Changes, add_worker, apart, pool_with_worker
+from postgres.store_rows import set_brake
 from postgres.store_steps import BARE, JOB, active, agent_report, ask, assigned, end, match
 
 LEASED = {"lease": 30.0, "max_duration": 300.0}

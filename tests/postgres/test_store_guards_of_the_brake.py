@@ -1,11 +1,11 @@
 """The brake compares the endings of one kind in ten minutes with the living workers of that kind, and with nothing else."""
 
 import pytest
-from store_rows import set_brake
 
 from holdfast.model.effect import Done, Skipped
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import add_worker, apart, pool_with_worker
+from postgres.store_rows import set_brake
 from postgres.store_steps import BARE, JOB, SESSION, active, ask, end
 from postgres.store_tables import state_of
 
