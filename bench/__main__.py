@@ -39,15 +39,15 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--no-limits", action="store_true", help="measure no limits, because two checkouts are compared")
     parser.add_argument("--rounds", type=int, help="rounds per figure")
-    asked = parser.parse_args(arguments)
-    sizes = TINY if asked.tiny else FULL
-    sizes = dataclasses.replace(sizes, limits=not asked.no_limits, rounds=asked.rounds or sizes.rounds)
+    options = parser.parse_args(arguments)
+    sizes = TINY if options.tiny else FULL
+    sizes = dataclasses.replace(sizes, limits=not options.no_limits, rounds=options.rounds or sizes.rounds)
     missed = 0
-    for name in asked.parts or PARTS:
+    for name in options.parts or PARTS:
         part = find(name)
         found = part.run(sizes, lambda figure: print(figure.line(), flush=True))
         missed += sum(figure.ok is False for figure in found)
-        if asked.write:
+        if options.write:
             table.write(name, found)
     # Other work on the machine makes the absolute figures useless, and the ratios less reliable.
     busy = Figure("load average over the last 5 min", os.getloadavg()[1], "runnable", "cores", float(os.cpu_count() or 1))

@@ -78,16 +78,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("parts", nargs="*", help=f"by default {' '.join(PARTS)}")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--tiny", action="store_true")
-    asked = parser.parse_args(arguments)
-    parts, options = asked.parts or list(PARTS), ["--tiny"] if asked.tiny else []
-    with worktree(asked.revision) as there:
+    chosen = parser.parse_args(arguments)
+    parts, options = chosen.parts or list(PARTS), ["--tiny"] if chosen.tiny else []
+    with worktree(chosen.revision) as there:
         rounds = []
-        for n in range(asked.rounds):
+        for n in range(chosen.rounds):
             # Each side begins every other round, because a machine that slows down would favour the first.
             sides = [ROOT, there] if n % 2 == 0 else [there, ROOT]
             found = {side: measure(side, parts, options) for side in sides}
             rounds.append((found[ROOT], found[there]))
-            print(f"round {n + 1} of {asked.rounds} is done", file=sys.stderr, flush=True)
+            print(f"round {n + 1} of {chosen.rounds} is done", file=sys.stderr, flush=True)
         print("\n".join(compare(rounds)))
     return 0
 

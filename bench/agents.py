@@ -30,7 +30,7 @@ class Agent:
         self._worker, self._uid, self._bootstrap = worker, uid, token
         self._token = ""
         self._mode = ""
-        self._reset_fence: int | None = None
+        self._served_fence: int | None = None
 
     async def run(self) -> None:
         try:
@@ -39,7 +39,7 @@ class Agent:
             )
             self._token, self._mode = registered["token"], registered["mode"]
             while True:
-                directive = await self._poll({"doing": "idle", "reset_fence": self._reset_fence})
+                directive = await self._poll({"doing": "idle", "reset_fence": self._served_fence})
                 if directive["do"] == "exit":
                     return
                 if directive["do"] == "hold" and not await self._serve(directive["assignment"]):
@@ -63,7 +63,7 @@ class Agent:
                 await polling
             return False
         park = await self._until_ended(held)
-        self._reset_fence = held["fence"]
+        self._served_fence = held["fence"]
         return park
 
     async def _until_ended(self, held: dict[str, Any]) -> bool:

@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from holdfast.duties.actions import Ensure, PruneHistory, PruneOutputs
+from holdfast.duties.actions import PruneHistory, PruneOutputs
 from holdfast.duties.converge import Converge
 from holdfast.duties.deadlines import Deadlines
 from holdfast.duties.duty import Duty, Ports
 from holdfast.duties.match import MatchDuty
+from holdfast.duties.pool_actions import Ensure
 from holdfast.duties.pools import Pools
 from holdfast.duties.prune import Prune
 from holdfast.duties.scale import Scale

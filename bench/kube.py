@@ -110,8 +110,8 @@ class Bench:
         """
         text = self.plane.request("GET", "/metrics").body
         lines = [line for line in text.splitlines() if line.startswith("apiserver_request_total{")]
-        asked = [(dict(LABEL.findall(line)), float(line.rsplit(" ", 1)[1])) for line in lines]
-        return sum(count for labels, count in asked if labels["verb"] in WRITES and not _of_others(labels))
+        requests = [(dict(LABEL.findall(line)), float(line.rsplit(" ", 1)[1])) for line in lines]
+        return sum(count for labels, count in requests if labels["verb"] in WRITES and not _of_others(labels))
 
     async def bare(self, rate: float, seconds: float, clients: int = 32) -> tuple[float, Spread]:
         """Sends PATCHes of the same shape with the same client. Returns how many per second are possible, and their latencies at

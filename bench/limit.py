@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.model.outcome import Done as Stored
+from holdfast.model.effect import Done as Stored
 from holdfast.ports.store import AgentReport, Pair
 from holdfast.postgres.store import PostgresStore
 from holdfast.wiring import Settings, connect
@@ -66,7 +66,7 @@ class Journey:
         ended = await self._store.claims.end(
             pair.claim, outcome=outcome, how=how, reason="bench", states=("active",), fence=pair.fence
         )
-        assert isinstance(ended.outcome, Stored), ended
+        assert isinstance(ended.effect, Stored), ended
 
     async def reset(self, pair: Pair) -> None:
         """Stores the agent's report that its session was reset, so that the parked worker is free for its tenant."""
@@ -78,7 +78,7 @@ class Journey:
             claim=None,
             fence=None,
             tenant=None,
-            reset_fence=pair.fence,
+            served_fence=pair.fence,
             endpoint=None,
         )
         await self._store.workers.report(report)

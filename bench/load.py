@@ -13,7 +13,7 @@ from .line import Line
 from .spread import Spread
 
 Held = tuple[str, int]  # a claim's id and fence
-MORE_SECONDS = 60.0  # a load that takes so much longer than asked has failed
+MORE_SECONDS = 60.0  # a load that takes so much longer than requested has failed
 
 
 class Work(msgspec.Struct, kw_only=True):

@@ -14,7 +14,7 @@ import msgspec
 from holdfast.local.keeping import Tokens
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import FieldProblem, Pool
-from holdfast.ports.cluster import Finding, Identity, Order, Output, Refused
+from holdfast.ports.cluster import AgentIdentity, Finding, Order, Output, Refused
 from holdfast.ports.declared import Declarations
 from holdfast.ports.recovery import Remembered
 
@@ -129,7 +129,7 @@ class HollowPods:
     async def prune_output(self, keep: set[str]) -> int:
         return 0
 
-    async def verify(self, token: str) -> Identity | None:
+    async def verify(self, token: str) -> AgentIdentity | None:
         identity = self._tokens.read(token)
         pod = self._find(identity.worker, identity.uid) if identity is not None else None
         return identity if pod is not None and pod.phase != "ended" else None

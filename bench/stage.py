@@ -59,7 +59,7 @@ class Stage:
     async def prepare(self, *, limits: bool) -> None:
         """Makes the operator's token work, and the database in which limits are measured, if this part has one."""
         store = await self.store()
-        await store.access.make_token("t-bench", hash_token(self.token), "bench", "admin", None, None)
+        await store.tokens.make("t-bench", hash_token(self.token), "bench", "admin", None, None)
         await store.close()
         if limits:
             await self.sql(f"CREATE DATABASE {LIMIT_DATABASE}")

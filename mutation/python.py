@@ -119,7 +119,7 @@ def baselines(judge: Judge, functions: dict[str, str]) -> dict[str, float]:
             answers = [judge.ask(path, (ROOT / path).read_text(), tests, 900, scope) for scope in {"", function}]
             for answer in answers:
                 if answer["outcome"] != "survived":
-                    raise SystemExit(f"the tests of {path} do not pass on the unchanged product:\n{answer['said']}")
+                    raise SystemExit(f"the tests of {path} do not pass on the unchanged product:\n{answer['printed']}")
             taken[tuple(tests)] = max(answer["seconds"] for answer in answers)
         if judge.ask(path, BROKEN, tests, 900)["outcome"] == "survived":
             raise SystemExit(f"no test of {path} loads it: correct mutation/python_targets.py")

@@ -67,13 +67,13 @@ def _write(path: Path, code: str, changed: int) -> None:
 def in_fork(run: Callable[[], int], seconds: float, keep: int | None = None) -> dict[str, Any]:
     """Returns the outcome: survived (all tests passed), killed (one failed), or slow (they did not end within the limit)."""
     began = time.monotonic()
-    with tempfile.NamedTemporaryFile("r") as said:
+    with tempfile.NamedTemporaryFile("r") as printed:
         child = os.fork()
         if child == 0:
             code = 99
             try:
                 os.setsid()
-                out = os.open(said.name, os.O_WRONLY)
+                out = os.open(printed.name, os.O_WRONLY)
                 for number in (1, 2):
                     os.dup2(out, number)
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -85,10 +85,10 @@ def in_fork(run: Callable[[], int], seconds: float, keep: int | None = None) -> 
         ended = _wait(child, began + seconds)
         _end_what_is_left(keep)
         outcome = "slow" if ended is None else "killed" if ended else "survived"
-        lines = said.read().splitlines()
+        lines = printed.read().splitlines()
     by = next((line for line in lines if line.startswith(("FAILED ", "ERROR "))), "")
     last = "\n".join(lines[-40:])
-    return {"outcome": outcome, "seconds": time.monotonic() - began, "by": by[:200], "said": last, "code": ended}
+    return {"outcome": outcome, "seconds": time.monotonic() - began, "by": by[:200], "printed": last, "code": ended}
 
 
 def _run(tests: list[str]) -> int:

@@ -184,8 +184,8 @@ class Negate(_Choices):
             return []
         around = node.parent.children
         before = next((bare(one) for one, after in pairwise(around) if after is node), "")
-        asked = ("if", "elif", "while", "assert") if node.parent.type.endswith("_stmt") else ("if",)
-        return [f"not {bare(node)}"] if before in asked else []
+        conditions = ("if", "elif", "while", "assert") if node.parent.type.endswith("_stmt") else ("if",)
+        return [f"not {bare(node)}"] if before in conditions else []
 
     def mutate(self, node: Any, index: int) -> Any:
         return text(node, f"not {bare(node)}")

@@ -45,9 +45,12 @@ TARGETS = (
     Target("src/holdfast/duties/scale.py", (*PLANS, "tests/duties/test_scale*.py")),
     Target("src/holdfast/duties/pools.py", ("tests/duties/test_pools*.py", *PLANS)),
     Target("src/holdfast/duties/actions.py", (*CASES, "tests/duties")),
+    Target("src/holdfast/duties/pool_actions.py", ("tests/duties/test_pools*.py", *CASES)),
     Target("src/holdfast/duties", (*PLANS, "tests/duties")),
     Target("src/holdfast/model", ("tests/model",)),
-    Target("src/holdfast/api/auth.py", ("tests/api/test_auth*.py", "tests/api/test_agent_tokens.py", "tests/api/test_doors.py")),
+    Target(
+        "src/holdfast/api/auth.py", ("tests/api/test_auth*.py", "tests/api/test_agent_tokens.py", "tests/api/test_whole_api.py")
+    ),
     Target("src/holdfast/agent/config.py", ("tests/agent/test_agent_settings.py",)),
     Target("src/holdfast/agent/control.py", ("tests/agent/test_agent_control.py", "tests/agent/test_agent_answers.py", *STATES)),
     Target("src/holdfast/agent/job.py", ("tests/agent/test_agent_files.py", "tests/agent/test_agent_groups.py", *STATES)),

@@ -79,19 +79,19 @@ def judge(chosen: list[Mutation], lanes: int, keep: bool) -> Iterator[dict[str, 
         reaching = crew.reaching()
         # Tests that caught other mutants of the same function come first.
         kills: Counter[tuple[str, str]] = Counter((r["name"], r["by"]) for r in history if "by" in r)
-        queue, asked = todo[::-1], {}
+        queue, busy = todo[::-1], {}
         started, count = time.monotonic(), 0
-        while queue or asked:
-            while queue and (free := crew.free(asked)):
+        while queue or busy:
+            while queue and (free := crew.free(busy)):
                 one = queue.pop()
                 tests = crew.trace.within(
                     MOST_SECONDS, sorted(reaching[one.file, one.name], key=lambda test: -kills[one.name, test])
                 )
                 limit = PATIENCE + 4 * sum(crew.trace.seconds(test) for test in tests)
                 free.send(("judge", (str(one.file), apply(one, (ROOT / one.file).read_text()), tests, limit)))
-                asked[free] = one
-            for pipe in wait(list(asked)):
-                one = asked.pop(pipe)  # type: ignore[index]
+                busy[free] = one
+            for pipe in wait(list(busy)):
+                one = busy.pop(pipe)  # type: ignore[index]
                 answer = pipe.recv()  # type: ignore[union-attr]
                 result = {"id": one.id, "file": str(one.file), "name": one.name, "shown": one.shown} | answer
                 if answer["verdict"] == "killed":
@@ -134,8 +134,8 @@ class Lanes:
         for process in self._processes:
             process.join()
 
-    def free(self, asked: dict[Any, Mutation]) -> Connection | None:
-        return next((pipe for pipe in self._pipes if pipe not in asked), None)
+    def free(self, busy: dict[Any, Mutation]) -> Connection | None:
+        return next((pipe for pipe in self._pipes if pipe not in busy), None)
 
     def reaching(self) -> dict[tuple[Path, str], list[str]]:
         """Returns the tests that reach each piece. What is not known yet is recorded first."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 POSTGRES = Path("src/holdfast/postgres")
 FUNCTIONS = POSTGRES / "functions"
-MODULES = ("pools", "claims", "workers", "fleet", "history", "access", "recovery")  # `workers` reads a constant of `pools`
+MODULES = ("pools", "claims", "workers", "fleet", "history", "tokens", "recovery")  # `workers` reads a constant of `pools`
 
 # The tests that judge a mutant. Those of them that never reach the store are left out by the recorded run.
 JUDGES = ("tests/postgres", "tests/duties", "tests/running", "tests/claimpath", "tests/recovery", "tests/model/test_tenants.py")

@@ -24,7 +24,7 @@ SEEDS = 10  # a bug that names its faults and moments must be caught within so m
 
 class Answer(NamedTuple):
     mutant: Mutant
-    said: str | None  # which seed broke which promise; None if no seed did
+    found: str | None  # which seed broke which promise; None if no seed did
     seconds: float
 
 
@@ -50,10 +50,10 @@ def tried(mutant: Mutant, first: int, seeds: int) -> Answer:
         which = ["--seeds", str(seeds), "--first", str(first), "--faults", mutant.faults, "--jobs", "1"]
         argv = [sys.executable, "-m", "holdfast.sim", "--until-broken", *which]
         done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-    said = re.search(r"^seed \d\S*: .*$", done.stdout, re.MULTILINE)
-    if (done.returncode != 0) != (said is not None):
+    found = re.search(r"^seed \d\S*: .*$", done.stdout, re.MULTILINE)
+    if (done.returncode != 0) != (found is not None):
         raise SystemExit(f"{mutant.name}: the simulation itself failed:\n{done.stdout}\n{done.stderr}")
-    return Answer(mutant, said[0] if said is not None else None, time.monotonic() - began)
+    return Answer(mutant, found[0] if found is not None else None, time.monotonic() - began)
 
 
 def all_tried(mutants: Iterable[Mutant], first: int, seeds: int, jobs: int) -> Iterable[Answer]:
@@ -74,10 +74,10 @@ def main() -> int:
     chosen = [mutant for mutant in ((), MUTANTS)[not args.past] + PAST if args.only is None or args.only in mutant.name]
     began, missed = time.monotonic(), 0
     for answer in all_tried(chosen, args.first, args.seeds, args.jobs):
-        verdict = "caught" if answer.said else "MISSED"
-        said = answer.said or f"{args.seeds} seeds with {answer.mutant.faults}, nothing broken"
-        print(f"{verdict:<7} {answer.mutant.name}  ({answer.seconds:.0f} s)\n        {said}", flush=True)
-        missed += answer.said is None
+        verdict = "caught" if answer.found else "MISSED"
+        found = answer.found or f"{args.seeds} seeds with {answer.mutant.faults}, nothing broken"
+        print(f"{verdict:<7} {answer.mutant.name}  ({answer.seconds:.0f} s)\n        {found}", flush=True)
+        missed += answer.found is None
     print(f"{len(chosen) - missed} of {len(chosen)} caught in {time.monotonic() - began:.0f} s")
     return 1 if missed else 0
 

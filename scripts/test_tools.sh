@@ -19,5 +19,5 @@ fi
 apt() {
     DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=1 -o Acquire::http::Timeout=20 "$@"
 }
-said=$({ apt install -y --no-install-recommends pgbouncer || { apt update && apt install -y --no-install-recommends pgbouncer; }; } 2>&1 </dev/null)
-command -v pgbouncer >/dev/null || { echo "$said" | tail -5 >&2; give_up "apt-get could not install it"; }
+printed=$({ apt install -y --no-install-recommends pgbouncer || { apt update && apt install -y --no-install-recommends pgbouncer; }; } 2>&1 </dev/null)
+command -v pgbouncer >/dev/null || { echo "$printed" | tail -5 >&2; give_up "apt-get could not install it"; }

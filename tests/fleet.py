@@ -115,7 +115,7 @@ class Fleet:
     async def _first_token(self) -> None:
         settings = Settings(dsn=self.dsn, data_dir=self.layout.root, pooled=self._pooled)
         store = await connect(settings, self.layout.install.read_text().strip())
-        await store.access.make_token("t-test", hash_token(self.token), "test", "admin", None, None)
+        await store.tokens.make("t-test", hash_token(self.token), "test", "admin", None, None)
         await store.close()
 
     def _end_workers(self) -> None:

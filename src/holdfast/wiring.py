@@ -155,17 +155,17 @@ def local_cluster(layout: Layout) -> LocalCluster:
     )
 
 
-async def kubernetes_cluster(asked: InKubernetes, url: str) -> Cluster:
+async def kubernetes_cluster(options: InKubernetes, url: str) -> Cluster:
     """Returns the cluster of this namespace. Raises NoCluster if no API server is configured."""
     from .kubernetes.access import find_access  # imported here, because a fleet on one machine does not need it
     from .kubernetes.api import Api
     from .kubernetes.cluster import KubernetesCluster
     from .kubernetes.template import Setup
 
-    access = await asyncio.to_thread(find_access, asked.kubeconfig, asked.context)
-    servers = tuple((asked.agent_url or url).split(","))
-    setup = Setup(asked.install, asked.agent_image, servers, asked.priority_class)
-    return KubernetesCluster(Api(access), asked.namespace, setup)
+    access = await asyncio.to_thread(find_access, options.kubeconfig, options.context)
+    servers = tuple((options.agent_url or url).split(","))
+    setup = Setup(options.install, options.agent_image, servers, options.priority_class)
+    return KubernetesCluster(Api(access), options.namespace, setup)
 
 
 def wire(
@@ -194,7 +194,7 @@ def wire(
         signals=signals,
         replica=replica,
         metrics=metrics,
-        auth=Auth(store.access, key, clock),
+        auth=Auth(store.tokens, key, clock),
         ids=ids,
         version=__version__,
         install=cluster.install,
@@ -204,7 +204,7 @@ def wire(
 
 async def admit(store: Store, token: str) -> None:
     """Stores the operator's token as an admin token, unless it is stored already."""
-    await store.access.make_token(Ids().new("t"), hash_token(token), "operator of this machine", "admin", None, None)
+    await store.tokens.make(Ids().new("t"), hash_token(token), "operator of this machine", "admin", None, None)
 
 
 async def connect(

@@ -101,9 +101,9 @@ async def hangs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 def refusal(answer: bytes) -> tuple[int, str]:
     """Returns the status and the code of a refusal."""
     head, _, body = answer.partition(b"\r\n\r\n")
-    told: dict[str, Any] = json.loads(body)
-    assert told["status"] == int(head.split()[1])
-    return told["status"], told["code"]
+    answer: dict[str, Any] = json.loads(body)
+    assert answer["status"] == int(head.split()[1])
+    return answer["status"], answer["code"]
 
 
 async def becomes(check: Callable[[], object]) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from holdfast.agent.http import Caller, HttpResponse
+from holdfast.agent.http import HttpClient, HttpResponse
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -51,18 +51,18 @@ class Server:
             writer.close()
 
 
-def run(story: Callable[[Server, Caller], Awaitable[None]], *script: bytes | None) -> Server:
+def run(story: Callable[[Server, HttpClient], Awaitable[None]], *script: bytes | None) -> Server:
     async def main() -> Server:
         async with Server(*script) as server:
-            caller = Caller()
+            client = HttpClient()
             try:
-                await story(server, caller)
+                await story(server, client)
             finally:
-                caller.close()
+                client.close()
             return server
 
     return asyncio.run(main())
 
 
-async def post(caller: Caller, url: str, timeout: float = 5.0) -> HttpResponse:
-    return await caller.post(url, "/v1/worker/poll", "t0ken", b'{"a":1}', timeout)
+async def post(client: HttpClient, url: str, timeout: float = 5.0) -> HttpResponse:
+    return await client.post(url, "/v1/worker/poll", "t0ken", b'{"a":1}', timeout)

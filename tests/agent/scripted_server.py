@@ -112,5 +112,5 @@ class Place:
             "advertise": "127.0.0.1",
         }
         agent = Agent(Config(**(usual | settings)))
-        agent.control._caller = server  # type: ignore[assignment]
+        agent.control._client = server  # type: ignore[assignment]
         return agent

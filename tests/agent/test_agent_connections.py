@@ -8,16 +8,16 @@ import pytest
 from replica import OK, Server, post, run
 
 from holdfast.agent import http as module
-from holdfast.agent.http import IDLE_CONNECTIONS, Caller, Unreachable
+from holdfast.agent.http import IDLE_CONNECTIONS, HttpClient, Unreachable
 
 
 def test_a_connection_is_kept_between_calls_and_never_shared_with_another_server() -> None:
-    async def story(server: Server, caller: Caller) -> None:
+    async def story(server: Server, client: HttpClient) -> None:
         for _ in range(3):
-            await post(caller, server.url)
+            await post(client, server.url)
         assert server.connections == 1
         async with Server() as other:
-            await post(caller, other.url)
+            await post(client, other.url)
             assert (server.connections, other.connections) == (1, 1)
 
     run(story)
@@ -25,19 +25,19 @@ def test_a_connection_is_kept_between_calls_and_never_shared_with_another_server
 
 @pytest.mark.parametrize("ends", [None, OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")], ids=["cut", "closed"])
 def test_a_kept_connection_that_the_server_ended_is_replaced_without_a_word(ends: bytes | None) -> None:
-    async def story(server: Server, caller: Caller) -> None:
-        await post(caller, server.url)
-        assert (await post(caller, server.url)).status == 200
-        assert (await post(caller, server.url)).status == 200
+    async def story(server: Server, client: HttpClient) -> None:
+        await post(client, server.url)
+        assert (await post(client, server.url)).status == 200
+        assert (await post(client, server.url)).status == 200
 
     assert run(story, OK, ends, OK, OK).connections == 2
 
 
 def test_at_most_four_connections_are_kept() -> None:
-    async def story(server: Server, caller: Caller) -> None:
+    async def story(server: Server, client: HttpClient) -> None:
         for _ in range(2):
             server.gate = asyncio.Event()
-            calls = [asyncio.create_task(post(caller, server.url)) for _ in range(6)]
+            calls = [asyncio.create_task(post(client, server.url)) for _ in range(6)]
             while len(server.bodies) % 6 or not server.bodies:
                 await asyncio.sleep(0.001)
             server.gate.set()
@@ -49,13 +49,13 @@ def test_at_most_four_connections_are_kept() -> None:
 
 
 def test_no_answer_within_the_time_is_none_and_its_connection_is_not_used_again() -> None:
-    async def story(server: Server, caller: Caller) -> None:
+    async def story(server: Server, client: HttpClient) -> None:
         server.gate = asyncio.Event()
         with pytest.raises(Unreachable, match=r"no answer within 0\.05 s"):
-            await post(caller, server.url, 0.05)
+            await post(client, server.url, 0.05)
         server.gate.set()
         server.gate = None
-        assert (await post(caller, server.url)).status == 200
+        assert (await post(client, server.url)).status == 200
 
     assert run(story).connections == 2
 
@@ -66,25 +66,25 @@ def cut(transport: asyncio.WriteTransport) -> None:
     transport.abort()
 
 
-def connections(caller: Caller) -> list[module._Connection]:
-    """Returns a list that collects the connections that the caller opens from now on."""
+def connections(client: HttpClient) -> list[module._Connection]:
+    """Returns a list that collects the connections that the client opens from now on."""
     opened: list[module._Connection] = []
-    connect = caller._connect
+    connect = client._connect
 
     async def kept(server: str) -> module._Connection:
         opened.append(await connect(server))
         return opened[-1]
 
-    caller._connect = kept  # type: ignore[method-assign]
+    client._connect = kept  # type: ignore[method-assign]
     return opened
 
 
 @pytest.mark.parametrize("how", ["reset", "nonsense", "cancelled", "to be closed"])
 def test_a_connection_that_cannot_be_used_again_is_closed_at_once(how: str) -> None:
-    async def story(server: Server, caller: Caller) -> None:
-        opened = connections(caller)
+    async def story(server: Server, client: HttpClient) -> None:
+        opened = connections(client)
         server.gate = asyncio.Event()
-        asking = asyncio.create_task(post(caller, server.url, 60.0))
+        asking = asyncio.create_task(post(client, server.url, 60.0))
         while not server.bodies:
             await asyncio.sleep(0.001)
         if how == "cancelled":
@@ -102,7 +102,7 @@ def test_a_connection_that_cannot_be_used_again_is_closed_at_once(how: str) -> N
         else:
             assert isinstance(asking.exception(), Unreachable)
         assert opened[0]._writer.is_closing()
-        assert not caller._idle.get(server.url)
+        assert not client._idle.get(server.url)
 
     # The server says that it closes the connection, and does not do so.
     closes = OK.replace(b"\r\n\r\n", b"\r\nConnection: Close\r\n\r\n")
@@ -111,9 +111,9 @@ def test_a_connection_that_cannot_be_used_again_is_closed_at_once(how: str) -> N
 
 @pytest.mark.parametrize("how", ["closed", "reset"])
 def test_a_kept_connection_that_ended_is_closed_and_gets_no_request(how: str) -> None:
-    async def story(server: Server, caller: Caller) -> None:
-        await post(caller, server.url)
-        [connection] = caller._idle[server.url]
+    async def story(server: Server, client: HttpClient) -> None:
+        await post(client, server.url)
+        [connection] = client._idle[server.url]
         assert connection.good()
         for transport in server.transports:
             transport.close() if how == "closed" else cut(transport)
@@ -121,20 +121,20 @@ def test_a_kept_connection_that_ended_is_closed_and_gets_no_request(how: str) ->
             await asyncio.sleep(0.001)
         asking = connection.ask
         connection.ask = None  # type: ignore[method-assign, assignment]
-        assert (await post(caller, server.url)).status == 200
+        assert (await post(client, server.url)).status == 200
         assert asking.__self__._writer.is_closing()  # type: ignore[attr-defined]
 
     assert run(story).connections == 2
 
 
 def test_closing_ends_the_kept_connections() -> None:
-    async def story(server: Server, caller: Caller) -> None:
-        await post(caller, server.url)
-        [connection] = caller._idle[server.url]
-        caller.close()
+    async def story(server: Server, client: HttpClient) -> None:
+        await post(client, server.url)
+        [connection] = client._idle[server.url]
+        client.close()
         assert connection._writer.is_closing()
-        assert caller._idle == {}
-        await post(caller, server.url)
+        assert client._idle == {}
+        await post(client, server.url)
         assert server.connections == 2
 
     run(story)

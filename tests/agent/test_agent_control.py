@@ -61,7 +61,7 @@ class World:
             advertise="127.0.0.1",
         )
         self.control = Control(config, self.silent)
-        self.control._caller = self  # type: ignore[assignment]
+        self.control._client = self  # type: ignore[assignment]
 
     def chance(self, low: float, high: float) -> float:
         assert (low, high) == (0.5, 1.0)
@@ -316,13 +316,13 @@ def test_a_final_report_is_given_up_after_its_patience(world: World) -> None:
             await asyncio.Event().wait()
             raise AssertionError
 
-    world.control._caller = Never()  # type: ignore[assignment]
+    world.control._client = Never()  # type: ignore[assignment]
     for report in (world.control.refuse(7, "no", 0.01), world.control.failed("no", 0.01), world.control.send_report(IDLE, 0.01)):
         assert world.do(report) is None
 
 
 def test_closing_closes_its_connections(world: World) -> None:
     closed: list[bool] = []
-    world.control._caller = SimpleNamespace(close=lambda: closed.append(True))  # type: ignore[assignment]
+    world.control._client = SimpleNamespace(close=lambda: closed.append(True))  # type: ignore[assignment]
     world.control.close()
     assert closed == [True]

@@ -8,13 +8,13 @@ import pytest
 from replica import Server, post, run
 
 from holdfast.agent import http as module
-from holdfast.agent.http import ANSWER_BYTES, CONNECT_SECONDS, Caller, HttpResponse, Unreachable
+from holdfast.agent.http import ANSWER_BYTES, CONNECT_SECONDS, HttpClient, HttpResponse, Unreachable
 from holdfast.agent.messages import AgentReport, Assignment, Directive, ErrorBody, Hooks, Registration
 
 
 def test_a_call_has_its_path_its_token_and_its_body() -> None:
-    async def story(server: Server, caller: Caller) -> None:
-        assert await post(caller, f"{server.url.replace('://', '://user:pass@')}/below") == HttpResponse(200, b"{}", 0.0)
+    async def story(server: Server, client: HttpClient) -> None:
+        assert await post(client, f"{server.url.replace('://', '://user:pass@')}/below") == HttpResponse(200, b"{}", 0.0)
 
     server = run(story)
     first, *headers = server.heads[0].strip().split(b"\r\n")
@@ -34,10 +34,10 @@ def test_a_call_has_its_path_its_token_and_its_body() -> None:
     ids=["nothing", "cut short", "not http"],
 )
 def test_what_is_no_whole_answer_is_none(answer: bytes | None) -> None:
-    async def story(server: Server, caller: Caller) -> None:
+    async def story(server: Server, client: HttpClient) -> None:
         with pytest.raises(Unreachable, match="connection failed"):
-            await post(caller, server.url)
-        assert (await post(caller, server.url)).status == 200, "and the connection was not kept"
+            await post(client, server.url)
+        assert (await post(client, server.url)).status == 200, "and the connection was not kept"
 
     assert run(story, answer).connections == 2
 
@@ -46,10 +46,10 @@ def test_an_answer_beyond_its_bound_is_not_our_servers(monkeypatch: pytest.Monke
     assert ANSWER_BYTES == 8 * 1024 * 1024
     monkeypatch.setattr(module, "ANSWER_BYTES", 10)
 
-    async def story(server: Server, caller: Caller) -> None:
-        assert (await post(caller, server.url)).body == b"x" * 10
+    async def story(server: Server, client: HttpClient) -> None:
+        assert (await post(client, server.url)).body == b"x" * 10
         with pytest.raises(Unreachable):
-            await post(Caller(), server.url)
+            await post(HttpClient(), server.url)
 
     run(story, *(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + b"x" * size for size in (10, 11)))
 
@@ -59,7 +59,7 @@ def test_a_server_that_is_not_there_is_unreachable() -> None:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(Unreachable, match=r"cannot connect: .*Connect call failed"):
-            asyncio.run(post(Caller(), url))
+            asyncio.run(post(HttpClient(), url))
 
 
 def test_a_server_that_takes_no_connection_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_a_server_that_takes_no_connection_is_given_up_soon(monkeypatch: pytest.
 
     monkeypatch.setattr(asyncio, "open_connection", stuck)
     with pytest.raises(Unreachable, match="cannot connect: TimeoutError"):
-        asyncio.run(post(Caller(), "http://h", 60.0))
+        asyncio.run(post(HttpClient(), "http://h", 60.0))
 
 
 def test_the_certificates_are_loaded_once_and_only_for_encryption(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,10 +87,10 @@ def test_the_certificates_are_loaded_once_and_only_for_encryption(monkeypatch: p
         raise OSError("no")
 
     async def story() -> None:
-        caller = Caller()
+        client = HttpClient()
         for url in ("http://h", "https://h", "http://h", "https://i"):
             with pytest.raises(Unreachable):
-                await post(caller, url)
+                await post(client, url)
             assert len(loaded) == (0 if url == "http://h" and len(used) == 1 else 1)
 
     monkeypatch.setattr(module.ssl, "create_default_context", load)
@@ -119,14 +119,14 @@ def test_the_port_and_the_encryption_follow_the_address(
 
     monkeypatch.setattr(asyncio, "open_connection", connect)
     with pytest.raises(Unreachable):
-        asyncio.run(post(Caller(), url))
+        asyncio.run(post(HttpClient(), url))
     assert asked == [(host, port, tls)]
 
 
 @pytest.mark.parametrize(("value", "seconds"), [(b"7", 7.0), (b"0", 0.0), (b"Wed, 21 Oct 2026 07:28:00 GMT", 0.0), (b"-1", 0.0)])
 def test_a_pause_that_the_server_asks_for_is_read_in_seconds(value: bytes, seconds: float) -> None:
-    async def story(server: Server, caller: Caller) -> None:
-        answer = await post(caller, server.url)
+    async def story(server: Server, client: HttpClient) -> None:
+        answer = await post(client, server.url)
         assert (answer.status, answer.retry_after) == (503, seconds)
 
     run(story, b"HTTP/1.1 503 Away\r\nRetry-After: " + value + b"\r\nContent-Length: 0\r\n\r\n")

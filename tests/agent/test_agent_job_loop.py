@@ -39,13 +39,13 @@ async def test_the_pools_command_goes_before_the_claims(place: Place, pool: list
     assert (place.folder / "c-1").read_text() == f"{ran}\n"
 
 
-@pytest.mark.parametrize(("hook", "told"), [(["true"], []), (["false"], [{"fence": 7, "reason": "activate exited with 1"}])])
-async def test_a_command_runs_only_after_its_hook_succeeded(place: Place, hook: list[str], told: list[Any]) -> None:
+@pytest.mark.parametrize(("hook", "refusals"), [(["true"], []), (["false"], [{"fence": 7, "reason": "activate exited with 1"}])])
+async def test_a_command_runs_only_after_its_hook_succeeded(place: Place, hook: list[str], refusals: list[Any]) -> None:
     server = Server(worker={"activate": hook})
     server.offer()
-    assert await asyncio.wait_for(place.agent(server).run(), 60) == len(told)
-    assert server.sent("refuse") == told
-    assert len(server.sent("ack")) == len(server.sent("result")) == 1 - len(told)
+    assert await asyncio.wait_for(place.agent(server).run(), 60) == len(refusals)
+    assert server.sent("refuse") == refusals
+    assert len(server.sent("ack")) == len(server.sent("result")) == 1 - len(refusals)
 
 
 async def test_a_claim_that_is_not_ours_during_its_hook_is_not_acknowledged(place: Place) -> None:

@@ -70,7 +70,7 @@ def test_nothing_is_open_before_the_acknowledgement(planes: Planes, agent: Agent
         assert not done
         plane.hold_acks = False
         assert early.result(20)[0] == 200
-    assert plane.doing() == "running"
+    eventually(lambda: plane.doing() == "running")
 
 
 def test_parked_it_is_reset_and_serves_its_tenant_again(planes: Planes, agent: Agents) -> None:

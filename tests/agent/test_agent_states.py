@@ -94,7 +94,7 @@ def test_a_claim_that_ends_before_its_acknowledgement_spends_the_worker_only_if_
         async def ended(*_: Any) -> str:
             return "ended"
 
-        agent.hand_over = ended  # type: ignore[method-assign, assignment]
+        agent.activate_and_acknowledge = ended  # type: ignore[method-assign, assignment]
         server.offer()
         assert await agent.run() == code
         assert len(server.sent("failed")) == len(hook)
@@ -224,7 +224,7 @@ def test_a_poll_is_open_at_all_times_and_repeated_with_each_new_state(place: Pla
             | dict.fromkeys(("claim", "fence", "tenant", "reset_fence", "endpoint", "credential"))
         ]
         agent.hold = Hold(Assignment("c-1", 7, "acme", credential="secret"))
-        agent.endpoint, agent.reset_fence = "http://here", 5
+        agent.endpoint, agent.served_fence = "http://here", 5
         agent.report_state("running")
         await settle()
         assert server.sent("poll")[1] == {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.memory import KEPT, Held, Kept, Memory, Settings
+from holdfast.agent.memory import KEPT, Held, Kept, Memory, PodSettings
 from holdfast.agent.messages import Assignment, Hooks, Registration
 
 FIRST = Registration(token="t0ken", mode="session", worker=Hooks(port=8080), grace=60, output_limit=1000)
@@ -33,7 +33,7 @@ def test_it_knows_that_it_has_served_and_whether_it_was_reset_since(tmp_path: Pa
     memory = begun(tmp_path)
     memory.hold(GIVEN, None)
     memory.let_go(7, reset=False)
-    assert Memory(tmp_path).kept == Kept(Settings("session", Hooks(port=8080), 60, 1000), None, 7, False)
+    assert Memory(tmp_path).kept == Kept(PodSettings("session", Hooks(port=8080), 60, 1000), None, 7, False)
     memory.let_go(7)
     kept = Memory(tmp_path).kept
     assert kept is not None

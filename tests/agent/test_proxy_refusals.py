@@ -17,7 +17,7 @@ def test_the_numbers_of_the_proxy_are_the_documented_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "told"),
+    ("request_", "expected"),
     [
         (GET.replace(KEY.encode(), b"wrong"), (401, "unauthorized")),
         (b"GET / HTTP/1.1\r\nHost: h\r\n\r\n", (401, "unauthorized")),
@@ -27,9 +27,9 @@ def test_the_numbers_of_the_proxy_are_the_documented_ones() -> None:
     ],
     ids=["wrong credential", "no credential", "not HTTP", "not a path", "too long"],
 )
-async def test_a_request_that_is_refused_never_reaches_the_served_process(request_: bytes, told: tuple[int, str]) -> None:
+async def test_a_request_that_is_refused_never_reaches_the_served_process(request_: bytes, expected: tuple[int, str]) -> None:
     async with fronted(says_hi) as front:
-        assert refusal(await front.ask(request_)) == told
+        assert refusal(await front.ask(request_)) == expected
         assert front.upstreams == 0
         await becomes(lambda: not front.proxy._writers and not front.proxy._tasks)
 

@@ -1,4 +1,4 @@
-"""A session agent in this process: who gets access and when, and what follows each end of a claim."""
+"""A session agent in this process: when a holder gets access, and what follows each end of a claim."""
 
 import asyncio
 import socket

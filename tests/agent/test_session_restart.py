@@ -10,13 +10,13 @@ from scripted_server import STALE, Place, Server
 from session_life import KEY, Life
 
 from holdfast.agent import sessions
-from holdfast.agent.memory import KEPT, Held, Kept, Settings
+from holdfast.agent.memory import KEPT, Held, Kept, PodSettings
 from holdfast.agent.messages import Hooks
 
 
 def restarted(place: Place, port: int, **facts: Any) -> None:
     """Stores what an agent that died had stored."""
-    settings = Settings("session", Hooks(port=port), 60, 1000)
+    settings = PodSettings("session", Hooks(port=port), 60, 1000)
     (place.folder / KEPT).write_bytes(msgspec.json.encode(Kept(settings, **facts)))
 
 

@@ -15,12 +15,13 @@ import msgspec
 import uvicorn
 
 from fleet import Answer, eventually
-from holdfast.api.auth import AgentIdentity, hash_token
+from holdfast.api.auth import hash_token
 from holdfast.api.server import BoundedHttp
 from holdfast.local.cluster import LocalCluster
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import PoolSpec, ProtectionSpec, WorkerSpec
+from holdfast.ports.cluster import AgentIdentity
 from holdfast.postgres.database import Database
 from holdfast.postgres.store import PostgresStore
 from holdfast.wiring import Wired, wire
@@ -85,7 +86,7 @@ class Stage:
         self.wired = wire(store, PodsOfRows(*paths, install="i-test", key=KEY), key=KEY, url="http://127.0.0.1:1")
         store.recovery.saw(0)  # no replica runs here that would compare the database with the mark that is stored outside of it
         for name, (id_, role, tenant) in TOKENS.items():
-            await store.access.make_token(id_, hash_token(name), name, role, tenant, None)
+            await store.tokens.make(id_, hash_token(name), name, role, tenant, None)
         await store.pools.put("p-direct", "direct", DIRECT, "api")
         await store.pools.put("p-agents", "agents", PoolSpec(mode="job", warm=0, max=5), "api")
         await self.spawn("p-direct", "w-1", "w-2", "w-3", "w-4", "w-5", "w-6")

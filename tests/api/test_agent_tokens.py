@@ -5,8 +5,9 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.api.auth import AGENT_TOKEN_SECONDS, AgentIdentity, Auth
+from holdfast.api.auth import AGENT_TOKEN_SECONDS, Auth
 from holdfast.api.problems import Problem
+from holdfast.ports.cluster import AgentIdentity
 
 AGENT = AgentIdentity("w-1", "uid-1")
 

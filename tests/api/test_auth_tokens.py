@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 
 from holdfast.api import auth as module
-from holdfast.api.auth import AGENT_TOKEN_SECONDS, CACHE_SECONDS, STREAMS, AgentIdentity, Auth, Caller, bearer, hash_token
+from holdfast.api.auth import AGENT_TOKEN_SECONDS, CACHE_SECONDS, STREAMS, Auth, Caller, bearer, hash_token
 from holdfast.api.problems import Problem
+from holdfast.ports.cluster import AgentIdentity
 from holdfast.ports.store import StoreUnavailable
 
 KEY = b"a key of 32 bytes for one test.."
@@ -39,7 +40,7 @@ class Tokens:
         self.asked: list[str] = []
         self.away = False
 
-    async def token(self, hashed: str) -> tuple[str, str, str | None] | None:
+    async def by_hash(self, hashed: str) -> tuple[str, str, str | None] | None:
         self.asked.append(hashed)
         if self.away:
             raise StoreUnavailable("away")
@@ -148,7 +149,7 @@ def test_the_memory_has_room_for_ten_thousand() -> None:
     assert module.CACHE_SIZE == 10_000
 
 
-def test_while_the_store_is_away_only_who_was_known_before_is_let_in() -> None:
+def test_while_the_store_is_away_only_tokens_known_before_are_accepted() -> None:
     tokens, clock = Tokens(secret=TENANT), Hands()
     auth = made(tokens, clock)
     called(auth, "secret")

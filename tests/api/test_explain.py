@@ -7,7 +7,7 @@ import pytest
 from served_api import DIRECT, Stage
 
 from fleet import Answer
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from holdfast.model.pool import PoolSpec
 
 MOMENT = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{3})?"

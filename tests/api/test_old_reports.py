@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from served_api import Stage
 
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from postgres.store_steps import ask
 
 BEFORE, NOW = 1, 2  # the database's incarnations

@@ -8,7 +8,7 @@ from served_api import Stage
 
 from holdfast.cli.main import main
 from holdfast.client import Conflict, SyncClient
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from postgres.store_steps import agent_report, ask
 
 BECAUSE = {"reason": "looked at it"}

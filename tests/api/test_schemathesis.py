@@ -1,6 +1,6 @@
 """Generated requests for every operation of the OpenAPI document: each operation behaves as documented.
 
-The document is made here from the same table that is served. test_doors.py proves that /openapi.json is the same document.
+The document is made here from the same table that is served. test_whole_api.py proves that /openapi.json is the same document.
 """
 
 from itertools import count

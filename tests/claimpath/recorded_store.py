@@ -10,7 +10,7 @@ from holdfast.claimpath.path import ClaimPath
 from holdfast.claimpath.signals import Signals
 from holdfast.metrics import Metrics
 from holdfast.model.claim import Claim
-from holdfast.model.outcome import Done, Outcome
+from holdfast.model.effect import Done, Effect
 from holdfast.model.pool import Pool, PoolSpec, revision_of
 from holdfast.model.worker import Worker
 from holdfast.ports.store import AcknowledgedClaim, Batch, EndedClaim, NewClaim, Pair, SubmittedAs
@@ -77,7 +77,7 @@ class RecordedClaims:
         self.reads.append("get")
         return [self.rows[id_] for id_ in ids if id_ in self.rows]
 
-    async def requeue(self, claim: str, fence: int, *, reason: str, idle: float) -> Outcome:
+    async def requeue(self, claim: str, fence: int, *, reason: str, idle: float) -> Effect:
         self.changes.append(("requeue", claim, fence, reason))
         return Done()
 
@@ -96,14 +96,14 @@ class RecordedWorkers:
     def __init__(self) -> None:
         self.rows: dict[str, Worker] = {}
         self.unprotected: list[tuple[str, int]] = []
-        self.next_outcome: Outcome = Done()
+        self.next_effect: Effect = Done()
 
     async def get(self, worker: str) -> Worker | None:
         return self.rows.get(worker)
 
-    async def unprotect(self, worker: str, version: int) -> Outcome:
+    async def unprotect(self, worker: str, version: int) -> Effect:
         self.unprotected.append((worker, version))
-        return self.next_outcome
+        return self.next_effect
 
 
 class RecordedPools:

@@ -9,7 +9,7 @@ import structlog.testing
 
 from claimpath.recorded_store import Path, make_claim, make_pair, make_pool
 from holdfast.claimpath.path import YIELD_SECONDS
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.model.pool import PoolSpec, ProtectionSpec
 from holdfast.model.worker import Worker
 from holdfast.ports.store import AcknowledgedClaim, EndedClaim, StoreUnavailable
@@ -45,7 +45,7 @@ def test_an_offer_that_was_stored_is_signalled_with_its_row_and_counted_if_activ
         on.claims.rows["c-1"] = row
         seen = signalled(on)
         with on.signals.claims.watch("c-1") as waiter:
-            await on.path.hand_over(on.pool, PAIR)
+            await on.path.start_hand_over(on.pool, PAIR)
             assert (waiter.row, waiter.must_read) == (row, False)
         assert seen == [("claims", {"c-1"}), ("workers", {"w-1"})]
         assert on.count("claim_handover_seconds_count", pool="linux") == counted
@@ -58,7 +58,7 @@ def test_an_offer_that_came_too_late_takes_the_stamp_off_again() -> None:
         on = Path()
         warm(on)
         seen = signalled(on)
-        await on.path.hand_over(on.pool, PAIR)
+        await on.path.start_hand_over(on.pool, PAIR)
         assert on.store.workers.unprotected == [("w-1", 5)]
         assert (on.cluster.kept["w-1"].stamp, on.cluster.kept["w-1"].protected) == (None, False)
         assert seen == [("workers", {"w-1"})]
@@ -71,7 +71,7 @@ def test_a_worker_that_cannot_be_used_is_signalled_and_its_claim_gets_another_in
         on = Path()
         on.cluster.kept["w-1"] = msgspec.structs.replace(on.cluster.kept["w-1"], terminating=True)
         seen = signalled(on)
-        await on.path.hand_over(on.pool, PAIR)
+        await on.path.start_hand_over(on.pool, PAIR)
         await settle()
         assert on.claims.changes == [("requeue", "c-1", 7, "its worker's pod was terminating at hand-over")]
         assert [(pool, new) for pool, new, _ in on.claims.matches] == [("p-linux", [])]
@@ -96,7 +96,7 @@ def test_only_a_missing_protection_that_the_pool_asks_for_is_counted(
     async def main() -> None:
         on = with_protection(mode)
         on.cluster.down = down
-        await on.path.hand_over(on.pool, PAIR)
+        await on.path.start_hand_over(on.pool, PAIR)
         assert on.claims.offers == [[("c-1", 7, protected)]]
         assert on.count("handover_unprotected_total", pool="linux") == counted
 
@@ -111,7 +111,7 @@ def test_a_pool_that_requires_protection_refuses_without_it_unless_its_mode_is_o
         on.cluster.answers_lost = True  # the protection is written, and the cluster's answer is lost
         ended = make_claim("c-1", "ended", outcome="refused", worker="w-1")
         on.claims.next_ended = EndedClaim(Done(), ended)
-        await on.path.hand_over(on.pool, PAIR)
+        await on.path.start_hand_over(on.pool, PAIR)
         if mode == "off":
             assert (on.claims.offers, on.claims.changes) == ([[("c-1", 7, False)]], [])
             return

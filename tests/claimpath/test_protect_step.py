@@ -12,7 +12,7 @@ from holdfast.claimpath import protection
 from holdfast.claimpath.protection import Protection, Unusable, Usable, clear
 from holdfast.duties import deadlines
 from holdfast.metrics import Metrics
-from holdfast.model.outcome import Done, Skipped, Stale
+from holdfast.model.effect import Done, Skipped, Stale
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import ProtectionSpec
 from holdfast.model.worker import Worker
@@ -260,7 +260,7 @@ def test_a_removal_that_fails_is_left_to_the_duty_converge(fault: Any, seconds: 
 def test_a_pod_whose_row_was_not_changed_keeps_its_protection(outcome: Any) -> None:
     async def main() -> None:
         cluster, store = Cluster(**STAMPED), RecordedStore()
-        store.workers.next_outcome = outcome
+        store.workers.next_effect = outcome
         assert await clear(store, cluster, "w-1", 5, "uid-w-1", "1") == outcome  # type: ignore[arg-type]
         assert cluster.kept["w-1"].protected
 

@@ -41,7 +41,9 @@ def test_a_wrong_token_is_not_remembered_nor_shown(cli: Cli, server: FakeHoldfas
 
 
 @pytest.mark.parametrize("denied", ["none", "admin"])
-def test_without_that_door_the_role_is_found_by_what_may_be_read(cli: Cli, server: FakeHoldfast, denied: str) -> None:
+def test_if_the_server_does_not_serve_the_role_it_is_found_by_what_may_be_read(
+    cli: Cli, server: FakeHoldfast, denied: str
+) -> None:
     from fake_holdfast import problem
 
     async def forbidden(_: object) -> object:

@@ -182,7 +182,7 @@ def test_the_sync_client_shows_a_lost_lease_in_three_ways(server: FakeHoldfast) 
         hold_until_lost()
 
 
-def test_the_sync_client_has_the_same_doors(server: FakeHoldfast) -> None:
+def test_the_sync_client_has_the_same_methods(server: FakeHoldfast) -> None:
     server.first_output, server.ends_at_once = b"hello", {"outcome": "completed", "exit_code": 0}
     with sync.SyncClient(server.urls, TOKEN) as client:
         done = client.claim("linux", command=["echo", "hello"])

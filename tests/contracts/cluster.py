@@ -11,7 +11,7 @@ from typing import Protocol
 import pytest
 
 from holdfast.model.pod import Pod, Stamp
-from holdfast.ports.cluster import Cluster, Identity, Order, Output, Refused
+from holdfast.ports.cluster import AgentIdentity, Cluster, Order, Output, Refused
 from holdfast.ports.recovery import Remembered
 from waiting import Deadline, becomes
 
@@ -68,7 +68,7 @@ async def running(cluster: Cluster, order: Order) -> Pod:
 
 
 def stamp(claim: str = "c-1", fence: int = 1) -> Stamp:
-    return Stamp(owner="acme", claim=claim, fence=fence)
+    return Stamp(tenant="acme", claim=claim, fence=fence)
 
 
 class ClusterContract:
@@ -128,7 +128,7 @@ class ClusterContract:
         assert stamped is not None
         assert stamped.protected
         assert stamped.stamp is not None
-        assert (stamped.stamp.owner, stamped.stamp.claim, stamped.stamp.fence) == ("acme", "c-7", 42)
+        assert (stamped.stamp.tenant, stamped.stamp.claim, stamped.stamp.fence) == ("acme", "c-7", 42)
         assert abs(stamped.stamp.at - time.time()) < 60
         assert stamped.version != pod.version
         assert await stage.open().pods() == [stamped]
@@ -250,7 +250,7 @@ class ClusterContract:
     async def test_a_token_names_its_pod_and_no_other(self, cluster: Cluster, stage: Stage) -> None:
         pod = await running(cluster, stage.order_with_agent("w-1"))
         token = stage.token(pod)
-        assert await cluster.verify(token) == Identity("w-1", pod.uid)
+        assert await cluster.verify(token) == AgentIdentity("w-1", pod.uid)
         assert await stage.open("two").verify(token) is None, "another installation's"
         for forged in (
             "",

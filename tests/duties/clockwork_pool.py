@@ -39,10 +39,10 @@ def named(prefix: str, count: int) -> list[tuple[str, int]]:
 def load(
     its_pool: Pool,
     *,
-    fresh: int = 0,
-    stale: int = 0,
+    current: int = 0,
+    outdated: int = 0,
     starting: int = 0,
-    stale_starting: int = 0,
+    outdated_starting: int = 0,
     parked: int = 0,
     expired: int = 0,
     ready: int | None = None,
@@ -52,17 +52,17 @@ def load(
     known = {
         "pool": its_pool,
         "now": 1000.0,
-        "spawning": starting + stale_starting,
-        "warm": fresh + stale,
+        "spawning": starting + outdated_starting,
+        "warm": current + outdated,
         "held": 0,
         "parked": parked,
         "retiring": 0,
         "waiting": facts.get("servable", 0),
         "servable": 0,
-        "free_ready": fresh + stale if ready is None else ready,
-        "stale_starting": named("stale-starting", stale_starting),
-        "stale_warm": named("stale", stale),
-        "fresh_warm": named("fresh", fresh),
+        "free_ready": current + outdated if ready is None else ready,
+        "outdated_starting": named("outdated-starting", outdated_starting),
+        "outdated_warm": named("outdated", outdated),
+        "current_warm": named("current", current),
         "starting": named("starting", starting),
         "parked_free": named("parked", parked),
         "parked_expired": named("parked", expired),
@@ -74,7 +74,7 @@ def load(
 class One:
     name: str
     state: str
-    fresh: bool = True
+    current: bool = True
     left: int = 0  # passes until the worker is ready, or gone
 
 
@@ -99,8 +99,8 @@ class Model:
         return self.count("spawning", "warm")
 
     @property
-    def stale(self) -> int:
-        return sum(not worker.fresh and worker.state in ("spawning", "warm") for worker in self.workers)
+    def outdated(self) -> int:
+        return sum(not worker.current and worker.state in ("spawning", "warm") for worker in self.workers)
 
     def brake_room(self) -> int:
         """Returns how many endings the brake would still allow, counted as the store counts them."""
@@ -108,8 +108,8 @@ class Model:
         return max(0, int(max(50, 0.25 * (len(self.workers) + lately))) - lately)
 
     def look(self) -> PoolLoad:
-        def those(state: str, fresh: bool) -> list[tuple[str, int]]:
-            return [(worker.name, 1) for worker in self.workers if worker.state == state and worker.fresh is fresh][:50]
+        def those(state: str, current: bool) -> list[tuple[str, int]]:
+            return [(worker.name, 1) for worker in self.workers if worker.state == state and worker.current is current][:50]
 
         return PoolLoad(
             pool=self.pool,
@@ -122,10 +122,10 @@ class Model:
             waiting=self.blocked,
             servable=0,
             free_ready=self.count("warm"),
-            stale_starting=those("spawning", False),
-            stale_warm=those("warm", False),
+            outdated_starting=those("spawning", False),
+            outdated_warm=those("warm", False),
             brake_room=self.brake_room(),
-            fresh_warm=those("warm", True),
+            current_warm=those("warm", True),
             starting=those("spawning", True),
             shrunk_ago=None if self.shrunk_at is None else self.now - self.shrunk_at,
         )
@@ -170,6 +170,6 @@ class Model:
         self.workers = after
 
 
-def some(state: str, count: int, fresh: bool = True) -> list[One]:
+def some(state: str, count: int, current: bool = True) -> list[One]:
     left = START if state == "spawning" else LEAVE
-    return [One(f"w-{state}-{'new' if fresh else 'old'}-{n}", state, fresh, left) for n in range(count)]
+    return [One(f"w-{state}-{'new' if current else 'old'}-{n}", state, current, left) for n in range(count)]

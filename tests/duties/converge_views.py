@@ -78,7 +78,6 @@ def row(state: str = "warm", **facts: Any) -> Row:
         "age": 300.0,
         "epoch": EPOCH,
         "pool_frozen": False,
-        "pool_live": True,
         "agent": True,
         "protection": "claim",
         "silence": "alert",
@@ -91,7 +90,6 @@ def row(state: str = "warm", **facts: Any) -> Row:
         worker |= BUSY
         around |= {
             "claim_state": "active",
-            "claim_fence": FENCE,
             "claim_delivered": True,
             "heartbeat": heartbeat(doing="running", **BUSY),
         }
@@ -156,7 +154,6 @@ def any_row(dice: random.Random, name: str = NAME, **fixed: Any) -> Row:
         "id": name,
         "age": dice.choice(AGES),
         "pool_frozen": dice.random() < 0.3,
-        "pool_live": dice.choice(BOTH),
         "agent": dice.random() < 0.8,
         "protection": dice.choice(["claim", "claim", "always", "off"]),
         "silence": dice.choice(["alert", "retire"]),

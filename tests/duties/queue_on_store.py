@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from holdfast.model.pool import Pool, PoolSpec
 from holdfast.ports.store import AgentReport, NewClaim, Pair
 from holdfast.postgres.store import PostgresStore

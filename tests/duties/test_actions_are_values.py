@@ -6,11 +6,12 @@ from typing import Any, get_args
 import pytest
 
 from holdfast.duties import actions, duty, observed
-from holdfast.duties.actions import Action, Condemn, DeletePod, DrainPool, EndClaim, PruneOutputs, Requeue
-from holdfast.duties.pools import Observed
+from holdfast.duties.actions import Action, Condemn, DeletePod, EndClaim, PruneOutputs, Requeue
+from holdfast.duties.pool_actions import DrainPool
+from holdfast.duties.pools import ObservedPools
 from holdfast.recovery.actions import AdoptFree
 
-VALUES = [*get_args(Action), actions.Proof, observed.Observed, observed.Verdict, duty.Ports, Observed]
+VALUES = [*get_args(Action), actions.Proof, observed.Observed, observed.Verdict, duty.Ports, ObservedPools]
 
 
 @pytest.mark.parametrize("kind", VALUES, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")

@@ -130,7 +130,7 @@ PROOF = Proof(NAME, UID)
 
 @pytest.mark.parametrize("fence", [None, 7])
 def test_a_pod_of_another_epoch_whose_agent_reports_idle_gets_a_row(fence: int | None) -> None:
-    (adopt,) = done(None, pod(epoch=EPOCH - 1), heartbeats={NAME: heartbeat(reset_fence=fence)})
+    (adopt,) = done(None, pod(epoch=EPOCH - 1), heartbeats={NAME: heartbeat(served_fence=fence)})
     assert isinstance(adopt, AdoptFree)
     assert (adopt.worker, adopt.uid, adopt.spent) == (NAME, UID, fence is not None)
 

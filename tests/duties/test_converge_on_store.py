@@ -7,7 +7,7 @@ from holdfast.duties.converge import Converge
 from holdfast.duties.deadlines import FIRST_STALL, Deadlines
 from holdfast.duties.observed import Observed
 from holdfast.duties.scale import plan_pool
-from holdfast.model.outcome import Done, Skipped, Stale
+from holdfast.model.effect import Done, Skipped, Stale
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import Pool
 from holdfast.ports.store import AgentReport, Pair

@@ -49,7 +49,7 @@ def test_a_busy_orphan_is_quarantined_once_and_never_touched(its_pod: Pod, word_
 @pytest.mark.parametrize(("fence", "spent"), [(None, False), (FENCE, True)])
 def test_an_idle_orphan_of_another_epoch_is_adopted_and_spent_if_it_served(fence: int | None, spent: bool) -> None:
     old = pod(epoch=EPOCH - 1)
-    assert orphan(old, heartbeat(reset_fence=fence)) == [AdoptFree(NAME, UID, "p-1", "etl", "r1", spent)]
+    assert orphan(old, heartbeat(served_fence=fence)) == [AdoptFree(NAME, UID, "p-1", "etl", "r1", spent)]
     assert orphan(old, heartbeat(SILENT - 0.1)) == [AdoptFree(NAME, UID, "p-1", "etl", "r1", False)]
 
 

@@ -24,8 +24,8 @@ ENDINGS = {
 
 
 def due(state: str, **facts: Any) -> Due:
-    bound = {} if state == "waiting" else {"fence": FENCE, "worker": "w-1"}
-    return Due(**{"claim": "c-1", "fence": None, "worker": None, "state": state, "pool_live": True, **bound, **facts})
+    bound = {} if state == "waiting" else {"fence": FENCE}
+    return Due(**{"claim": "c-1", "fence": None, "state": state, "pool_live": True, **bound, **facts})
 
 
 def ended(action: Action | None) -> tuple[str, str] | None:
@@ -128,7 +128,6 @@ DUES = st.builds(
     idle=st.floats(-1e9, 1e9),
     offered=st.booleans(),
     delivered=st.booleans(),
-    agent=st.booleans(),
 )
 
 
@@ -162,7 +161,7 @@ def test_a_plan_is_the_sum_of_its_decisions(seen: list[Due]) -> None:
 
 def test_a_claim_without_a_fence_cannot_be_assigned() -> None:
     with pytest.raises(AssertionError):
-        decide(Due(claim="c-1", fence=None, worker=None, state="assigned", pool_live=True))
+        decide(Due(claim="c-1", fence=None, state="assigned", pool_live=True))
 
 
 def test_progress_is_missed_several_times_before_it_counts() -> None:

@@ -7,8 +7,9 @@ import msgspec
 import pytest
 from clockwork_pool import load, pool
 
-from holdfast.duties.actions import Action, DrainPool, Ensure, FinishPool, Guard, PutPool, Release, UpdateStatus
-from holdfast.duties.pools import Observed, Pools, conditions, drained, not_taken, of_object, status, vanished, wanted
+from holdfast.duties.actions import Action
+from holdfast.duties.pool_actions import DrainPool, Ensure, FinishPool, Guard, PutPool, Release, UpdateStatus
+from holdfast.duties.pools import ObservedPools, Pools, conditions, drained, not_taken, of_object, status, vanished, wanted
 from holdfast.model.pool import Pool
 from holdfast.ports.declared import Condition, Declared
 from holdfast.ports.store import PoolLoad
@@ -36,7 +37,7 @@ def by_type(found: tuple[Condition, ...]) -> dict[str, Condition]:
 
 # What an object specifies
 
-LIVE = its_load(fresh=2)
+LIVE = its_load(current=2)
 DRAINING = its_load(pool={"state": "draining"})
 OTHERS_CR = its_load(pool={"id": "p-u-0"})
 OTHERS_API = its_load(pool={"id": "p-9", "source": "api"})
@@ -124,7 +125,7 @@ def test_a_pool_without_its_object_drains_once_a_direct_read_agrees(
 def test_a_status_shows_what_its_pool_has() -> None:
     seen = its_load(
         pool={"revision": "abc"},
-        fresh=3,
+        current=3,
         starting=4,
         held=5,
         parked=6,
@@ -150,15 +151,15 @@ def test_nothing_waits() -> None:
 @pytest.mark.parametrize(
     ("facts", "trouble", "expected"),
     [
-        pytest.param({"fresh": 2}, None, (True, "WarmTargetMet"), id="all there"),
-        pytest.param({"fresh": 1, "starting": 1}, None, (False, "Starting"), id="one is missing"),
-        pytest.param({"fresh": 2, "ready": 1}, None, (False, "Starting"), id="warm, and not ready"),
-        pytest.param({"fresh": 1, "held": 9}, None, (True, "Saturated"), id="max leaves room for one"),
+        pytest.param({"current": 2}, None, (True, "WarmTargetMet"), id="all there"),
+        pytest.param({"current": 1, "starting": 1}, None, (False, "Starting"), id="one is missing"),
+        pytest.param({"current": 2, "ready": 1}, None, (False, "Starting"), id="warm, and not ready"),
+        pytest.param({"current": 1, "held": 9}, None, (True, "Saturated"), id="max leaves room for one"),
         pytest.param({"held": 6, "parked": 4}, None, (True, "Saturated"), id="max leaves no room"),
         pytest.param({"held": 12}, None, (True, "Saturated"), id="max was lowered"),
         pytest.param({"held": 9}, None, (False, "Starting"), id="there is room for one"),
-        pytest.param({"fresh": 1, "starting": 1}, TROUBLE, (False, "SpawnsFail"), id="one is missing, and cannot start"),
-        pytest.param({"fresh": 2}, TROUBLE, (True, "WarmTargetMet"), id="enough in spite of it"),
+        pytest.param({"current": 1, "starting": 1}, TROUBLE, (False, "SpawnsFail"), id="one is missing, and cannot start"),
+        pytest.param({"current": 2}, TROUBLE, (True, "WarmTargetMet"), id="enough in spite of it"),
     ],
 )
 def test_ready(facts: dict[str, Any], trouble: str | None, expected: tuple[bool, str]) -> None:
@@ -173,13 +174,13 @@ def test_a_pool_that_keeps_nothing_ready_is_ready_however_full_it_is() -> None:
 
 def test_ready_shows_how_many_in_a_sentence() -> None:
     assert by_type(conditions(LIVE))["Ready"].message == "2 free workers of 2 wanted; 0 held, 10 at most"
-    short = its_load(fresh=1, starting=1)
+    short = its_load(current=1, starting=1)
     assert by_type(conditions(short))["Ready"].message == "1 free workers of 2 wanted; 1 starting"
 
 
 def test_degraded_has_the_reason_why_workers_do_not_start() -> None:
     assert by_type(conditions(LIVE))["Degraded"] == Condition("Degraded", False, "AsExpected", "")
-    troubled = its_load(pool={"trouble": TROUBLE}, fresh=2)
+    troubled = its_load(pool={"trouble": TROUBLE}, current=2)
     assert by_type(conditions(troubled))["Degraded"] == Condition("Degraded", True, "SpawnsFail", TROUBLE)
 
 
@@ -190,7 +191,7 @@ def test_frozen_has_the_reason_of_the_freeze() -> None:
 
 
 def test_a_refused_change_is_shown_and_changes_nothing_else() -> None:
-    seen = its_load(pool={"frozen": "looking into it", "trouble": TROUBLE}, fresh=1, held=3)
+    seen = its_load(pool={"frozen": "looking into it", "trouble": TROUBLE}, current=1, held=3)
     before, now = status(declared(generation=3), seen), not_taken(declared(), seen, "Refused", "warm: above max")
     assert now == msgspec.structs.replace(before, generation=4, conditions=now.conditions)
     found = by_type(now.conditions)
@@ -211,16 +212,16 @@ def test_what_was_refused_from_the_start_has_no_pool() -> None:
 
 
 def test_without_declared_pools_no_pool_counts_as_one_without_an_object() -> None:
-    assert Pools().plan(Observed(None, [LIVE])) == [Ensure((LIVE.pool,))]
-    assert DrainPool("etl", "p-u-1", gone="u-1") in Pools().plan(Observed([], [LIVE]))
+    assert Pools().plan(ObservedPools(None, [LIVE])) == [Ensure((LIVE.pool,))]
+    assert DrainPool("etl", "p-u-1", gone="u-1") in Pools().plan(ObservedPools([], [LIVE]))
 
 
 @pytest.mark.parametrize("left", ["spawning", "warm", "unusable", "held", "parked", "retiring", "waiting"])
 def test_a_pool_is_finished_when_it_drains_and_nothing_is_left(left: str) -> None:
-    assert FinishPool("p-u-1") in Pools().plan(Observed(None, [DRAINING]))
+    assert FinishPool("p-u-1") in Pools().plan(ObservedPools(None, [DRAINING]))
     busy = its_load(pool={"state": "draining"}, **{left: 1})
     assert not drained(busy)
-    assert FinishPool("p-u-1") not in Pools().plan(Observed(None, [busy]))
+    assert FinishPool("p-u-1") not in Pools().plan(ObservedPools(None, [busy]))
     assert not drained(its_load())
 
 

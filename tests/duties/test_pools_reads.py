@@ -7,9 +7,9 @@ from typing import Any, cast
 import msgspec
 from clockwork_pool import load, pool
 
-from holdfast.duties.actions import DrainPool, Ensure, FinishPool, PutPool
 from holdfast.duties.duty import Ports
-from holdfast.duties.pools import Observed, Pools
+from holdfast.duties.pool_actions import DrainPool, Ensure, FinishPool, PutPool
+from holdfast.duties.pools import ObservedPools, Pools
 from holdfast.ports.declared import Declared
 
 OBJECT = Declared(name="new", uid="u-9", generation=1, spec={}, guarded=True)
@@ -41,13 +41,13 @@ class Both:
 def test_objects_are_read_before_rows() -> None:
     """Otherwise a pool that is created in between would look like one whose object is gone, and would be drained."""
     both = Both([OBJECT])
-    assert asyncio.run(Pools().observe(both.ports)) == Observed([OBJECT], [LOST, DRAINED])
+    assert asyncio.run(Pools().observe(both.ports)) == ObservedPools([OBJECT], [LOST, DRAINED])
     assert both.read == ["objects", "rows"]
 
 
 def test_without_declared_pools_only_rows_are_read() -> None:
     both = Both(None)
-    assert asyncio.run(Pools().observe(both.ports)) == Observed(None, [LOST, DRAINED])
+    assert asyncio.run(Pools().observe(both.ports)) == ObservedPools(None, [LOST, DRAINED])
     assert both.read == ["rows"]
 
 
@@ -56,10 +56,10 @@ def test_an_empty_list_of_objects_is_a_list() -> None:
 
 
 def test_objects_come_first_then_pools_without_one_then_what_stands_beside_pods_then_the_end() -> None:
-    assert Pools().plan(Observed([OBJECT], [LOST, DRAINED])) == [
+    assert Pools().plan(ObservedPools([OBJECT], [LOST, DRAINED])) == [
         PutPool(OBJECT),
         DrainPool("lost", "p-u-1", gone="u-1"),
         Ensure((LOST.pool, DRAINED.pool)),
         FinishPool("p-2"),
     ]
-    assert Pools().plan(Observed(None, [LOST, DRAINED])) == [Ensure((LOST.pool, DRAINED.pool)), FinishPool("p-2")]
+    assert Pools().plan(ObservedPools(None, [LOST, DRAINED])) == [Ensure((LOST.pool, DRAINED.pool)), FinishPool("p-2")]

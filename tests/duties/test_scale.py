@@ -20,7 +20,7 @@ FEW = st.integers(0, 12)
 def loads(draw: st.DrawFn, **fixed: Any) -> PoolLoad:
     most = draw(st.integers(0, 30))
     parked = draw(FEW)
-    fresh, stale = draw(FEW), draw(FEW)
+    current, outdated = draw(FEW), draw(FEW)
     its_pool = pool(
         warm=draw(st.integers(0, most)),
         max=most,
@@ -32,13 +32,13 @@ def loads(draw: st.DrawFn, **fixed: Any) -> PoolLoad:
     waiting = draw(FEW)
     return load(
         its_pool,
-        fresh=fresh,
-        stale=stale,
+        current=current,
+        outdated=outdated,
         starting=draw(FEW),
-        stale_starting=draw(FEW),
+        outdated_starting=draw(FEW),
         parked=parked,
         expired=draw(st.integers(0, parked)),
-        ready=draw(st.integers(0, fresh + stale)),
+        ready=draw(st.integers(0, current + outdated)),
         held=draw(FEW),
         retiring=draw(FEW),
         waiting=waiting,
@@ -86,7 +86,7 @@ def test_a_pool_never_grows_beyond_its_max_nor_starts_more_at_once_than_it_may(s
 @LOOK
 @given(loads())
 def test_no_more_is_let_go_than_there_is_too_much(seen: PoolLoad) -> None:
-    gone = len(condemned(plan_pool(seen), "fresh"))
+    gone = len(condemned(plan_pool(seen), "current"))
     surplus = seen.spawning + seen.warm - free_target(seen)
     over = present(seen) - seen.retiring - seen.pool.spec.max
     assert gone <= max(0, surplus, over)
@@ -100,7 +100,7 @@ def test_the_warm_target_is_kept_but_for_a_lower_max_and_a_rollouts_allowance(se
     plan, spec = plan_pool(seen), seen.pool.spec
     over = max(0, present(seen) - seen.retiring - spec.max)
     # Only ready workers count, because a starting worker cannot be used yet.
-    gone = [name for name in condemned(plan, "fresh") + condemned(plan, "stale") if "starting" not in name]
+    gone = [name for name in condemned(plan, "current") + condemned(plan, "outdated") if "starting" not in name]
     possible = max(0, min(spec.warm, spec.max - seen.held - seen.parked - seen.unusable))
     assert seen.warm - len(gone) >= min(seen.warm, possible - spec.unavailable(spec.warm)) - over
 
@@ -110,7 +110,7 @@ def test_the_warm_target_is_kept_but_for_a_lower_max_and_a_rollouts_allowance(se
 def test_no_worker_is_condemned_twice_and_only_workers_that_were_seen_free(seen: PoolLoad) -> None:
     names = condemned(plan_pool(seen))
     assert len(set(names)) == len(names)
-    free = [*seen.stale_starting, *seen.stale_warm, *seen.fresh_warm, *seen.starting, *seen.parked_free]
+    free = [*seen.outdated_starting, *seen.outdated_warm, *seen.current_warm, *seen.starting, *seen.parked_free]
     assert set(names) <= {worker for worker, _ in free}
 
 
@@ -124,7 +124,7 @@ def test_a_frozen_pool_plans_nothing(seen: PoolLoad) -> None:
 @given(st.one_of(loads(state="draining"), loads(stopping=True)))
 def test_a_draining_pool_lets_go_of_all_that_is_free_and_spawns_none(seen: PoolLoad) -> None:
     plan = plan_pool(seen)
-    free = [*seen.stale_starting, *seen.stale_warm, *seen.fresh_warm, *seen.starting, *seen.parked_free]
+    free = [*seen.outdated_starting, *seen.outdated_warm, *seen.current_warm, *seen.starting, *seen.parked_free]
     assert sorted(condemned(plan)) == sorted(worker for worker, _ in free)
     assert spawned(plan) == 0
     assert not any(action.counted for action in plan if isinstance(action, Condemn)), "a person wanted it: no brake"
@@ -139,7 +139,7 @@ def test_demand_blocked_by_caps_is_worth_exactly_one_worker(waiting: int, servab
 
 
 GROW = [
-    # fresh, starting, held, retiring, servable → spawned (warm 4, max 10: at most 4 start at once)
+    # current, starting, held, retiring, servable → spawned (warm 4, max 10: at most 4 start at once)
     (0, 0, 0, 0, 0, 4),
     (4, 0, 0, 0, 0, 0),
     (1, 2, 0, 0, 0, 1),
@@ -152,9 +152,9 @@ GROW = [
 ]
 
 
-@pytest.mark.parametrize(("fresh", "starting", "held", "retiring", "servable", "more"), GROW)
-def test_how_much_a_pool_grows(fresh: int, starting: int, held: int, retiring: int, servable: int, more: int) -> None:
-    seen = load(pool(warm=4), fresh=fresh, starting=starting, held=held, retiring=retiring, servable=servable)
+@pytest.mark.parametrize(("current", "starting", "held", "retiring", "servable", "more"), GROW)
+def test_how_much_a_pool_grows(current: int, starting: int, held: int, retiring: int, servable: int, more: int) -> None:
+    seen = load(pool(warm=4), current=current, starting=starting, held=held, retiring=retiring, servable=servable)
     assert spawned(plan_pool(seen)) == more
 
 
@@ -164,7 +164,7 @@ def test_a_pool_whose_starts_fail_waits_out_its_backoff() -> None:
 
 
 SHRINK = [
-    # fresh, seconds since the last step down → condemned (warm 2, max 30)
+    # current, seconds since the last step down → condemned (warm 2, max 30)
     (2, None, 0),
     (3, None, 1),
     (6, None, 1),
@@ -175,23 +175,23 @@ SHRINK = [
 ]
 
 
-@pytest.mark.parametrize(("fresh", "ago", "gone"), SHRINK)
-def test_a_pool_shrinks_by_a_quarter_of_its_surplus_the_oldest_first(fresh: int, ago: float | None, gone: int) -> None:
-    plan = plan_pool(load(pool(max=30), fresh=fresh, shrunk_ago=ago))
-    assert condemned(plan) == [f"w-fresh-{n}" for n in range(gone)]
+@pytest.mark.parametrize(("current", "ago", "gone"), SHRINK)
+def test_a_pool_shrinks_by_a_quarter_of_its_surplus_the_oldest_first(current: int, ago: float | None, gone: int) -> None:
+    plan = plan_pool(load(pool(max=30), current=current, shrunk_ago=ago))
+    assert condemned(plan) == [f"w-current-{n}" for n in range(gone)]
     assert all(action.counted and action.pool_id == "p-1" for action in plan if isinstance(action, Condemn))
 
 
 def test_a_lowered_max_knows_no_cooldown_and_never_takes_a_busy_worker() -> None:
-    plan = plan_pool(load(pool(max=5), fresh=3, held=4, shrunk_ago=0.0))
-    assert condemned(plan) == ["w-fresh-0", "w-fresh-1"]
+    plan = plan_pool(load(pool(max=5), current=3, held=4, shrunk_ago=0.0))
+    assert condemned(plan) == ["w-current-0", "w-current-1"]
     assert condemned(plan_pool(load(pool(max=5), held=9))) == []
 
 
 def test_ready_workers_are_kept_before_starting_ones() -> None:
     """Demand ended while four workers were starting, which may never be ready. The two ready ones must not be ended instead."""
-    plan = plan_pool(load(pool(warm=2), fresh=2, starting=4))
-    assert condemned(plan, "fresh") == []
+    plan = plan_pool(load(pool(warm=2), current=2, starting=4))
+    assert condemned(plan, "current") == []
 
 
 PARKED = [
@@ -218,7 +218,7 @@ def test_parked_workers_end_past_their_ttl_but_for_a_floor_and_above_a_cap(
 
 
 ROLL = [
-    # stale, fresh, ready, warm, maxUnavailable → condemned
+    # outdated, current, ready, warm, maxUnavailable → condemned
     (4, 0, 4, 4, "25%", 1),
     (4, 0, 3, 4, "25%", 0),
     (8, 0, 8, 8, "25%", 2),
@@ -230,25 +230,29 @@ ROLL = [
 ]
 
 
-@pytest.mark.parametrize(("stale", "fresh", "ready", "warm", "limit", "gone"), ROLL)
-def test_a_rollout_takes_only_what_it_may(stale: int, fresh: int, ready: int, warm: int, limit: int | str, gone: int) -> None:
-    seen = load(pool(warm=warm, rollout={"maxUnavailable": limit}), stale=stale, fresh=fresh, ready=ready, shrunk_ago=0.0)
-    assert condemned(plan_pool(seen), "stale") == [f"w-stale-{n}" for n in range(gone)]
+@pytest.mark.parametrize(("outdated", "current", "ready", "warm", "limit", "gone"), ROLL)
+def test_a_rollout_takes_only_what_it_may(
+    outdated: int, current: int, ready: int, warm: int, limit: int | str, gone: int
+) -> None:
+    seen = load(
+        pool(warm=warm, rollout={"maxUnavailable": limit}), outdated=outdated, current=current, ready=ready, shrunk_ago=0.0
+    )
+    assert condemned(plan_pool(seen), "outdated") == [f"w-outdated-{n}" for n in range(gone)]
 
 
 def test_a_worker_that_still_starts_from_a_bad_template_is_replaced_at_once() -> None:
     """It cannot be used yet, so replacing it costs nothing. Otherwise a fixed template waits for the start timeout."""
-    assert condemned(plan_pool(load(pool(warm=2), stale_starting=2)), "stale") != []
+    assert condemned(plan_pool(load(pool(warm=2), outdated_starting=2)), "outdated") != []
 
 
 def test_a_rollout_is_not_stopped_by_old_workers_that_cannot_be_given_out() -> None:
     """All old workers are suspect, perhaps by a bug that the new revision fixes. None is ready, so replacing costs nothing."""
-    old = [(f"w-stale-{n}", 1) for n in range(4)]
+    old = [(f"w-outdated-{n}", 1) for n in range(4)]
     for most in (10, 4):
-        assert plan_pool(load(pool(warm=4, max=most), unusable=4, stale_warm=old)) != [], f"with max {most}"
+        assert plan_pool(load(pool(warm=4, max=most), unusable=4, outdated_warm=old)) != [], f"with max {most}"
 
 
 def test_what_a_rollout_takes_is_not_let_go_a_second_time_as_surplus() -> None:
-    seen = load(pool(warm=2, max=3), fresh=1, ready=1, stale_starting=2)
-    assert condemned(plan_pool(seen), "fresh") == []
+    seen = load(pool(warm=2, max=3), current=1, ready=1, outdated_starting=2)
+    assert condemned(plan_pool(seen), "current") == []
     assert len(condemned(plan_pool(seen))) == 2

@@ -15,10 +15,10 @@ def gone(actions: list[Action]) -> list[str]:
 
 
 KINDS = {
-    "w-stale-starting-0": "a stale worker that starts",
-    "w-stale-0": "a stale warm one",
+    "w-outdated-starting-0": "a outdated worker that starts",
+    "w-outdated-0": "a outdated warm one",
     "w-starting-0": "one that starts",
-    "w-fresh-0": "a warm one",
+    "w-current-0": "a warm one",
     "w-parked-0": "a parked one",
 }
 
@@ -31,7 +31,7 @@ KINDS = {
 def test_a_pool_that_ends_lets_go_of_each_kind_of_free_worker_with_its_reason(why: dict[str, Any], reason: str) -> None:
     facts = {key: value for key, value in why.items() if key == "stopping"}
     about = {key: value for key, value in why.items() if key == "state"}
-    seen = load(pool(**about), fresh=1, stale=1, starting=1, stale_starting=1, parked=1, held=3, **facts)
+    seen = load(pool(**about), current=1, outdated=1, starting=1, outdated_starting=1, parked=1, held=3, **facts)
     assert plan_pool(seen) == [Condemn(worker, 1, reason, counted=False) for worker in KINDS]
 
 
@@ -69,72 +69,72 @@ def test_a_backoff_holds_until_its_moment_has_come(until: float | None, grows: b
 
 
 def test_a_shrinking_pool_sets_a_floor_and_stops_at_that_many() -> None:
-    seen = load(pool(warm=2), fresh=4)
-    assert shrink(seen) == [Condemn("w-fresh-0", 1, "the pool wants 2 free workers", pool_id="p-1", floor=2)]
+    seen = load(pool(warm=2), current=4)
+    assert shrink(seen) == [Condemn("w-current-0", 1, "the pool wants 2 free workers", pool_id="p-1", floor=2)]
 
 
 def test_a_lowered_max_has_no_floor_and_no_cooldown() -> None:
-    seen = load(pool(warm=2, max=3), fresh=5, shrunk_ago=0.0)
-    assert shrink(seen) == [Condemn(f"w-fresh-{n}", 1, "the pool wants 2 free workers", pool_id="p-1") for n in range(2)]
-    exact = load(pool(warm=2, max=5), fresh=5, shrunk_ago=0.0)
+    seen = load(pool(warm=2, max=3), current=5, shrunk_ago=0.0)
+    assert shrink(seen) == [Condemn(f"w-current-{n}", 1, "the pool wants 2 free workers", pool_id="p-1") for n in range(2)]
+    exact = load(pool(warm=2, max=5), current=5, shrunk_ago=0.0)
     assert shrink(exact) == [], "at max, not beyond it"
 
 
 @pytest.mark.parametrize("kind", ["unusable", "held", "parked"])
 def test_every_kind_but_a_retiring_worker_counts_against_a_lowered_max(kind: str) -> None:
-    assert len(shrink(load(pool(warm=2, max=4), fresh=2, shrunk_ago=0.0, **{kind: 3}))) == 1
-    assert shrink(load(pool(warm=2, max=4), fresh=2, shrunk_ago=0.0, retiring=3)) == []
+    assert len(shrink(load(pool(warm=2, max=4), current=2, shrunk_ago=0.0, **{kind: 3}))) == 1
+    assert shrink(load(pool(warm=2, max=4), current=2, shrunk_ago=0.0, retiring=3)) == []
 
 
 def test_what_a_rollout_takes_counts_neither_as_surplus_nor_against_max() -> None:
-    seen = load(pool(warm=2, max=4), fresh=3, stale=2, shrunk_ago=0.0)
+    seen = load(pool(warm=2, max=4), current=3, outdated=2, shrunk_ago=0.0)
     assert len(shrink(seen)) == 1
     assert shrink(seen, 1) == []
-    surplus = load(pool(warm=2), fresh=4, stale=2)
+    surplus = load(pool(warm=2), current=4, outdated=2)
     assert len(shrink(surplus, 0)) == 1
     assert len(shrink(surplus, 4)) == 0
 
 
-@pytest.mark.parametrize(("fresh", "steps"), [(2, 0), (3, 1), (6, 1), (7, 2), (10, 2)])
-def test_a_quarter_of_the_surplus_goes_rounded_up(fresh: int, steps: int) -> None:
-    assert len(shrink(load(pool(warm=2, max=50), fresh=fresh))) == steps
+@pytest.mark.parametrize(("current", "steps"), [(2, 0), (3, 1), (6, 1), (7, 2), (10, 2)])
+def test_a_quarter_of_the_surplus_goes_rounded_up(current: int, steps: int) -> None:
+    assert len(shrink(load(pool(warm=2, max=50), current=current))) == steps
 
 
 @pytest.mark.parametrize(("ago", "goes"), [(None, True), (COOLDOWN - 0.1, False), (COOLDOWN, True)])
 def test_a_step_down_waits_for_the_cooldown(ago: float | None, goes: bool) -> None:
-    assert bool(shrink(load(pool(warm=2), fresh=6, shrunk_ago=ago))) is goes
+    assert bool(shrink(load(pool(warm=2), current=6, shrunk_ago=ago))) is goes
 
 
 @pytest.mark.parametrize(("room", "goes"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (100, 10)])
 def test_a_step_down_leaves_half_of_the_brakes_room_to_faults(room: int, goes: int) -> None:
     """P7: a normal step down must not use up the rest of the brake's limit."""
-    assert len(shrink(load(pool(warm=2, max=50), fresh=42, brake_room=room))) == goes
+    assert len(shrink(load(pool(warm=2, max=50), current=42, brake_room=room))) == goes
 
 
 def test_those_that_still_start_go_first() -> None:
-    seen = load(pool(warm=1, max=50), fresh=3, starting=2)
+    seen = load(pool(warm=1, max=50), current=3, starting=2)
     assert gone(shrink(seen)) == ["w-starting-0"]
-    assert gone(shrink(load(pool(warm=0, max=3), fresh=3, starting=2, shrunk_ago=0.0))) == ["w-starting-0", "w-starting-1"]
+    assert gone(shrink(load(pool(warm=0, max=3), current=3, starting=2, shrunk_ago=0.0))) == ["w-starting-0", "w-starting-1"]
 
 
 @pytest.mark.parametrize("kind", ["held", "parked", "unusable"])
 def test_a_rollout_in_a_pool_that_others_fill_needs_fewer_ready_workers(kind: str) -> None:
     """A pool whose slots are taken cannot have more free workers, so it does not lack any."""
-    full = load(pool(warm=4, max=5, rollout={"maxUnavailable": 1}), stale=2, ready=2, **{kind: 3})
-    assert gone(rollout(full)) == ["w-stale-0"]
-    short = load(pool(warm=4, max=5, rollout={"maxUnavailable": 1}), stale=2, ready=2, **{kind: 1})
+    full = load(pool(warm=4, max=5, rollout={"maxUnavailable": 1}), outdated=2, ready=2, **{kind: 3})
+    assert gone(rollout(full)) == ["w-outdated-0"]
+    short = load(pool(warm=4, max=5, rollout={"maxUnavailable": 1}), outdated=2, ready=2, **{kind: 1})
     assert gone(rollout(short)) == []
 
 
 def test_a_rollout_names_its_revision_and_is_not_counted_by_the_brake() -> None:
-    seen = load(pool(warm=1, rollout={"maxUnavailable": 1}), stale=2, stale_starting=1)
+    seen = load(pool(warm=1, rollout={"maxUnavailable": 1}), outdated=2, outdated_starting=1)
     reason = "rollout to revision new"
-    assert rollout(seen) == [Condemn(worker, 1, reason, counted=False) for worker in ("w-stale-starting-0", "w-stale-0")]
+    assert rollout(seen) == [Condemn(worker, 1, reason, counted=False) for worker in ("w-outdated-starting-0", "w-outdated-0")]
 
 
 def test_a_pool_that_wants_no_warm_worker_still_rolls_over() -> None:
-    assert gone(rollout(load(pool(warm=0, max=2), stale=1, held=2))) == ["w-stale-0"]
-    assert gone(rollout(load(pool(warm=2, max=2), stale=1, ready=0, held=3))) == ["w-stale-0"]
+    assert gone(rollout(load(pool(warm=0, max=2), outdated=1, held=2))) == ["w-outdated-0"]
+    assert gone(rollout(load(pool(warm=2, max=2), outdated=1, ready=0, held=3))) == ["w-outdated-0"]
 
 
 def test_parked_workers_past_their_ttl_go_uncounted_down_to_the_floor() -> None:
@@ -157,8 +157,8 @@ def test_above_the_cap_the_oldest_parked_workers_go_and_none_is_named_twice() ->
 def test_a_pass_does_everything_that_a_pool_needs_in_one_order() -> None:
     """Endings come before spawns: parked workers, then the rollout, then the surplus."""
     its_pool = pool(warm=6, max=40, park={"max": 0}, rollout={"maxUnavailable": 2})
-    seen = load(its_pool, fresh=9, stale=1, starting=0, parked=1)
-    assert gone(plan_pool(seen)) == ["w-parked-0", "w-stale-0", "w-fresh-0"]
+    seen = load(its_pool, current=9, outdated=1, starting=0, parked=1)
+    assert gone(plan_pool(seen)) == ["w-parked-0", "w-outdated-0", "w-current-0"]
 
 
 def test_spawns_of_several_pools_take_turns_and_a_pass_makes_four_slices_or_one_per_pool() -> None:
@@ -179,6 +179,6 @@ def test_spawns_of_several_pools_take_turns_and_a_pass_makes_four_slices_or_one_
 @pytest.mark.parametrize(("most", "floor"), [(7, 2), (6, 2), (5, None)])
 def test_a_step_down_has_a_floor_unless_the_pool_is_beyond_its_max(most: int, floor: int | None) -> None:
     """Claims may be served between the read and the action. Beyond max the worker has to end anyway."""
-    first, *_ = shrink(load(pool(warm=2, max=most), fresh=6))
+    first, *_ = shrink(load(pool(warm=2, max=most), current=6))
     assert isinstance(first, Condemn)
     assert first.floor == floor

@@ -21,11 +21,11 @@ def settled(model: Model) -> int:
 
 
 @LIVES
-@given(warm=UPTO, room=UPTO, fresh=UPTO, starting=UPTO, held=UPTO, retiring=UPTO, blocked=st.integers(0, 1))
+@given(warm=UPTO, room=UPTO, current=UPTO, starting=UPTO, held=UPTO, retiring=UPTO, blocked=st.integers(0, 1))
 def test_from_any_start_a_pool_comes_to_its_size_and_stays(
-    warm: int, room: int, fresh: int, starting: int, held: int, retiring: int, blocked: int
+    warm: int, room: int, current: int, starting: int, held: int, retiring: int, blocked: int
 ) -> None:
-    workers = [*some("warm", fresh), *some("spawning", starting), *some("held", held), *some("retiring", retiring)]
+    workers = [*some("warm", current), *some("spawning", starting), *some("held", held), *some("retiring", retiring)]
     model = Model(pool(warm=warm, max=warm + room), workers, blocked)
     for _ in range(PASSES):
         model.step()
@@ -36,29 +36,31 @@ def test_from_any_start_a_pool_comes_to_its_size_and_stays(
 
 
 @LIVES
-@given(warm=st.integers(1, 8), extra=UPTO, fresh=UPTO, share=st.sampled_from(["25%", "50%", 1, 3]))
-def test_a_rollout_replaces_every_old_worker_and_keeps_enough_ready(warm: int, extra: int, fresh: int, share: int | str) -> None:
+@given(warm=st.integers(1, 8), extra=UPTO, current=UPTO, share=st.sampled_from(["25%", "50%", 1, 3]))
+def test_a_rollout_replaces_every_old_worker_and_keeps_enough_ready(
+    warm: int, extra: int, current: int, share: int | str
+) -> None:
     its_pool = pool(warm=warm, max=warm + extra, rollout={"maxUnavailable": share})
-    old = max(0, warm - fresh)
-    model = Model(its_pool, [*some("warm", min(fresh, warm)), *some("warm", old, fresh=False)])
+    old = max(0, warm - current)
+    model = Model(its_pool, [*some("warm", min(current, warm)), *some("warm", old, current=False)])
     least = warm - its_pool.spec.unavailable(warm)
     for _ in range(PASSES):
         model.step()
         assert model.count("warm") >= least
-    assert model.stale == 0
+    assert model.outdated == 0
     assert model.count("warm") == warm
 
 
 @LIVES
-@given(warm=st.integers(1, 6), held=UPTO, old=st.integers(1, 6), fresh=UPTO, lowered=UPTO)
-def test_old_workers_go_however_full_the_pool_is(warm: int, held: int, old: int, fresh: int, lowered: int) -> None:
+@given(warm=st.integers(1, 6), held=UPTO, old=st.integers(1, 6), current=UPTO, lowered=UPTO)
+def test_old_workers_go_however_full_the_pool_is(warm: int, held: int, old: int, current: int, lowered: int) -> None:
     model = Model(
         pool(warm=warm, max=warm + lowered),
-        [*some("held", held), *some("warm", old, fresh=False), *some("warm", fresh)],
+        [*some("held", held), *some("warm", old, current=False), *some("warm", current)],
     )
     for _ in range(PASSES):
         model.step()
-    assert model.stale == 0, "workers of an old revision stay for as long as nothing else changes"
+    assert model.outdated == 0, "workers of an old revision stay for as long as nothing else changes"
     assert len(model.workers) <= max(model.pool.spec.max, held)
 
 
@@ -73,9 +75,9 @@ def test_workers_that_never_start_do_not_cost_the_ready_ones(warm: int, starting
 
 
 @LIVES
-@given(warm=UPTO, fresh=UPTO)
-def test_a_failing_template_does_not_fill_the_cluster(warm: int, fresh: int) -> None:
-    model = Model(pool(warm=warm, max=16), some("warm", min(fresh, warm)), starts=False)
+@given(warm=UPTO, current=UPTO)
+def test_a_failing_template_does_not_fill_the_cluster(warm: int, current: int) -> None:
+    model = Model(pool(warm=warm, max=16), some("warm", min(current, warm)), starts=False)
     for _ in range(50):
         model.step()
         assert model.count("spawning") <= 4

@@ -75,7 +75,7 @@ def test_a_pgbouncer_that_dies_for_a_while_ends_nothing_and_loses_nothing(fleet:
     fleet.check_promises()
 
 
-def test_who_waits_at_one_replica_for_a_worker_at_the_other_waits_well_below_a_second(fleet: Fleet) -> None:
+def test_a_claim_at_one_replica_for_a_worker_at_the_other_waits_well_below_a_second(fleet: Fleet) -> None:
     """Without notifications each direction would take up to 3 s, so that hardly any round would be this quick."""
     rounds = []
     for _ in range(3):  # other work on the machine may slow down one round, but not all three

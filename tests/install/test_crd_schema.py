@@ -10,7 +10,7 @@ from holdfast.install.manifests import custom_resource
 from holdfast.kubernetes.declared import _counts
 from holdfast.model.duration import PATTERN, seconds
 from holdfast.model.pool import PoolSpec
-from holdfast.ports.declared import PoolStatus
+from holdfast.ports.declared import DeclaredStatus
 
 Json = dict[str, Any]
 VERSION: Json = custom_resource()["spec"]["versions"][0]
@@ -124,5 +124,5 @@ def test_all_durations_have_one_pattern() -> None:
 
 
 def test_the_status_has_what_is_reported() -> None:
-    written = _counts(PoolStatus(generation=1)).keys() | {"selector", "conditions"}
+    written = _counts(DeclaredStatus(generation=1)).keys() | {"selector", "conditions"}
     assert ROOT["status"]["properties"].keys() == written

@@ -91,7 +91,7 @@ class Holders(Askers):
 
     def ask(self, replica: int) -> None:
         """Starts one more job at once, with its first request to this replica."""
-        self._begin(self._want, f"told-{len(self._threads)}", replica)
+        self._begin(self._want, f"sent-{len(self._threads)}", replica)
 
     def ran(self) -> list[str]:
         return self.runs.read_text().split() if self.runs.exists() else []

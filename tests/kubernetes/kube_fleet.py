@@ -26,13 +26,13 @@ def job(argv: list[str] | None = None, **spec: Any) -> dict[str, Any]:
 def account(access: Access, namespace: str, install: str) -> Path:
     """Creates a ServiceAccount with exactly the rights of an installation, and returns its kubeconfig."""
     rbac, name = "/apis/rbac.authorization.k8s.io/v1", f"{namespace}-{install}"
-    who = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
     access.ask("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}})
     within = f"{rbac}/namespaces/{namespace}"
     for path, kind, rights in ((within, "Role", NAMESPACED), (rbac, "ClusterRole", CLUSTER)):
         access.ask("POST", f"{path}/{kind.lower()}s", {"metadata": {"name": name}, "rules": rules(rights, install)})
         ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
-        access.ask("POST", f"{path}/{kind.lower()}bindings", {"metadata": {"name": name}, "subjects": [who], "roleRef": ref})
+        access.ask("POST", f"{path}/{kind.lower()}bindings", {"metadata": {"name": name}, "subjects": [subject], "roleRef": ref})
     return access.service_account_kubeconfig(namespace, name)
 
 
@@ -60,7 +60,7 @@ class KubeFleet(Fleet):
 
     async def _first_token(self) -> None:
         store = await connect(Settings(dsn=self.dsn, data_dir=self.layout.root), self.install)
-        await store.access.make_token("t-test", hash_token(self.token), "test", "admin", None, None)
+        await store.tokens.make("t-test", hash_token(self.token), "test", "admin", None, None)
         await store.close()
 
     def _end_workers(self) -> None:

@@ -129,9 +129,9 @@ def test_an_image_without_a_shell_finds_its_claim_in_a_file(fleet_of: Made, tmp_
     script.write_text(
         "import json, os, sys\n"
         "assert not os.path.exists('/bin/sh')\n"
-        "told = json.load(open(os.environ['HOLDFAST_ASSIGNMENT']))\n"
-        "print(json.dumps(told), flush=True)\n"
-        "sys.exit(told['payload']['code'])\n"
+        "assignment = json.load(open(os.environ['HOLDFAST_ASSIGNMENT']))\n"
+        "print(json.dumps(assignment), flush=True)\n"
+        "sys.exit(assignment['payload']['code'])\n"
     )
     pool = job([sys.executable, "-I", str(script)])
     programs = os.path.realpath("/bin")

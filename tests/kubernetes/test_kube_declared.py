@@ -16,8 +16,8 @@ from holdfast.kubernetes import declared as adapter
 from holdfast.kubernetes.access import find_access
 from holdfast.kubernetes.api import Api
 from holdfast.kubernetes.template import Setup
-from holdfast.model.outcome import Failed, Outcome
-from holdfast.ports.declared import Condition, PoolStatus
+from holdfast.model.effect import Effect, Failed
+from holdfast.ports.declared import Condition, DeclaredStatus
 from holdfast.postgres.store import PostgresStore
 from holdfast_testcluster import keys
 from holdfast_testcluster.access import Access
@@ -65,7 +65,7 @@ def place(control_plane: Access, namespace: str) -> Place:
     return Place(control_plane, namespace)
 
 
-Pass = Callable[[], Awaitable[list[Outcome]]]
+Pass = Callable[[], Awaitable[list[Effect]]]
 
 
 @pytest.fixture
@@ -79,8 +79,8 @@ async def cluster(place: Place) -> AsyncIterator[KubernetesCluster]:
 def pass_(store: PostgresStore, cluster: KubernetesCluster) -> Pass:
     """Returns a function that runs one pass of the duty."""
 
-    async def run() -> list[Outcome]:
-        return [outcome for _, outcome in await passed(Pools(), store, cluster)]
+    async def run() -> list[Effect]:
+        return [effect for _, effect in await passed(Pools(), store, cluster)]
 
     return run
 
@@ -92,7 +92,7 @@ async def test_an_object_shows_that_it_could_not_be_checked_and_is_accepted_when
 
     with unreachable(tmp_path) as port, hooked(place.access, place.namespace, tmp_path, port):
         place.declare()
-        assert any(isinstance(outcome, Failed) for outcome in await pass_())
+        assert any(isinstance(effect, Failed) for effect in await pass_())
         shown = place.status()["conditions"]
         assert (shown["Ready"]["status"], shown["Degraded"]["status"]) == ("False", "True")
         assert shown["Degraded"]["reason"] == "Unchecked"
@@ -149,8 +149,8 @@ async def test_a_refused_edit_of_a_live_pool_leaves_its_counts_revision_and_free
 # Events
 
 
-def a_status(ready: tuple[bool, str, str], degraded: tuple[bool, str, str]) -> PoolStatus:
-    return PoolStatus(generation=1, conditions=(Condition("Ready", *ready), Condition("Degraded", *degraded)))
+def a_status(ready: tuple[bool, str, str], degraded: tuple[bool, str, str]) -> DeclaredStatus:
+    return DeclaredStatus(generation=1, conditions=(Condition("Ready", *ready), Condition("Degraded", *degraded)))
 
 
 def counts(free: int) -> str:
@@ -160,7 +160,7 @@ def counts(free: int) -> str:
 WELL = (False, "AsExpected", "")
 
 
-async def write_status(cluster: KubernetesCluster, *statuses: PoolStatus) -> None:
+async def write_status(cluster: KubernetesCluster, *statuses: DeclaredStatus) -> None:
     objects = cluster.declarations
     assert objects is not None
     for status in statuses:

@@ -108,8 +108,8 @@ def test_a_watch_that_expired_is_begun_again_and_what_went_meanwhile_is_noticed(
     fleet, plane = own_fleet, own_control_plane
     assert fleet.api("PUT", "/v1/pools/linux", job(warm=2, max=8)).status == 201
     gone, stays = (worker["id"] for worker in fleet.warm(2, within=60))
-    everybody = 3  # both replicas and the kubelet
-    eventually(lambda: pod_watches(plane) == everybody, 30, "they follow the namespace's pods")
+    watchers = 3  # both replicas and the kubelet
+    eventually(lambda: pod_watches(plane) == watchers, 30, "they follow the namespace's pods")
     for n in range(2):
         fleet.signal(n, signal.SIGSTOP)  # so that the replicas do not read
     plane.restart_apiserver()  # otherwise these events would wait in their sockets until they continue
@@ -117,10 +117,10 @@ def test_a_watch_that_expired_is_begun_again_and_what_went_meanwhile_is_noticed(
     plane.request("PATCH", f"{fleet.pods_path}/{gone}", {"metadata": {"finalizers": None}}, MERGE)
     eventually(lambda: fleet.pod(gone) is None, 30, "a pod goes")
     plane.expire_watches()
-    assert pod_watches(plane) < everybody
+    assert pod_watches(plane) < watchers
     for n in range(2):
         fleet.signal(n, signal.SIGCONT)
-    eventually(lambda: pod_watches(plane) == everybody, 60, "each follows again, by the API server's own count")
+    eventually(lambda: pod_watches(plane) == watchers, 60, "each follows again, by the API server's own count")
     eventually(lambda: worker(fleet, gone)["state"] == "gone", 30, "what went while they were blind is noticed")
     assert worker(fleet, stays)["state"] == "warm"
     for n in range(3):

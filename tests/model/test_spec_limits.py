@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from holdfast.model.duration import LONGEST, Duration, exact, seconds, text
-from holdfast.model.outcome import Done, Outcome, Skipped, Stale, outcome_of
+from holdfast.model.effect import Done, Effect, Skipped, Stale, effect_of
 from holdfast.model.pod import Heartbeat, Pod, Stamp
 from holdfast.model.pool import FieldProblem, Name, Pool, PoolSpec, problems, revision_of
 from holdfast.model.tenant import Tenant, TenantName, TenantSpec
@@ -103,7 +103,7 @@ def test_a_tenant_without_settings_has_these_defaults() -> None:
 def test_a_row_and_a_pod_have_safe_defaults() -> None:
     """Defaults are safe: nothing is ready, protected, delivered, ended or spent unless it was reported."""
     worker = Worker(id="w", pool_id="p", pool="etl", state="warm", version=1, revision="r", created_at=0.0, state_since=0.0)
-    assert (worker.ready, worker.terminating, worker.schedulable, worker.delivered) == (False, False, True, False)
+    assert (worker.ready, worker.terminating, worker.schedulable) == (False, False, True)
     pod = Pod(
         name="w",
         uid="u",
@@ -238,7 +238,7 @@ def test_a_duration_has_at_most_32_characters_and_a_leap_year() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "outcome"),
+    ("answer", "effect"),
     [
         ("done", Done()),
         ("stale", Stale()),
@@ -247,11 +247,11 @@ def test_a_duration_has_at_most_32_characters_and_a_leap_year() -> None:
         ("recovering", Skipped("recovering")),
     ],
 )
-def test_a_statements_answer_is_an_outcome(answer: str, outcome: Outcome) -> None:
-    assert outcome_of(answer) == outcome
+def test_a_statements_answer_is_an_effect(answer: str, effect: Effect) -> None:
+    assert effect_of(answer) == effect
 
 
 @pytest.mark.parametrize("answer", ["unsure", "", "Done", "ended"])
 def test_another_answer_is_impossible(answer: str) -> None:
     with pytest.raises(AssertionError):
-        outcome_of(answer)
+        effect_of(answer)

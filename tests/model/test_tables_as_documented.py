@@ -50,12 +50,3 @@ def test_the_sets_that_sql_is_filled_with() -> None:
 
 def test_retries_keys_and_fences_have_their_documented_size() -> None:
     assert (claim.MAX_LOST_RETRIES, claim.KEY_HOURS, claim.FENCE_BITS) == (2, 24, 40)
-
-
-@pytest.mark.parametrize(("state", "live"), [("waiting", False), ("assigned", True), ("active", True), ("ended", False)])
-def test_a_claim_is_live_while_a_worker_is_bound_to_it(state: claim.State, live: bool) -> None:
-    one = claim.Claim(
-        id="c-1", pool_id="p-1", pool="etl", tenant="acme", state=state, reason="", priority=0, attempts=0, created_at=0.0
-    )
-    assert one.live is live
-    assert one.agent is True

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.model import claim, machine, outcome, pod, pool, tenant, worker
+from holdfast.model import claim, effect, machine, pod, pool, tenant, worker
 
-MODULES: list[ModuleType] = [claim, machine, outcome, pod, pool, tenant, worker]
+MODULES: list[ModuleType] = [claim, machine, effect, pod, pool, tenant, worker]
 KINDS = [
     kind
     for module in MODULES

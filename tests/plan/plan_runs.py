@@ -7,12 +7,12 @@ import msgspec
 from holdfast.model.pool import PoolSpec
 from holdfast.model.tenant import TenantSpec
 from holdfast.plan.figures import Figures
-from holdfast.plan.fleet import Fleet, Setting
+from holdfast.plan.fleet import PlannedFleet, Setting
 from holdfast.plan.trace import Arrival, Trace
 
 
 def run_fleet(setting: Setting, trace: Trace, dsn: str, exact: bool) -> Figures:
-    return Fleet(setting, trace, dsn, lambda _: None, exact=exact).run()
+    return PlannedFleet(setting, trace, dsn, lambda _: None, exact=exact).run()
 
 
 def setting(warm: int, *, start: float = 5.0, tenants: dict[str, TenantSpec] | None = None, **spec: Any) -> Setting:

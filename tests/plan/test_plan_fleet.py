@@ -72,7 +72,7 @@ def test_a_session_is_renewed_parked_and_taken_again_by_its_tenant(run: Run) -> 
     assert found.longest < 12
 
 
-def test_max_is_a_limit_and_who_waits_is_served_in_turn(run: Run) -> None:
+def test_max_is_a_limit_and_waiting_claims_are_served_in_turn(run: Run) -> None:
     claims_at_once = trace((0, 30), (0.1, 30), (0.2, 30))
     found = run(setting(1, max=1), claims_at_once).result()
     assert found.most_workers <= 2  # a worker that ends, and the next one

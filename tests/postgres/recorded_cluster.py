@@ -11,7 +11,7 @@ from holdfast.duties.actions import Action
 from holdfast.duties.duty import Duty, Ports
 from holdfast.ids import Ids
 from holdfast.metrics import Metrics
-from holdfast.model.outcome import Outcome
+from holdfast.model.effect import Effect
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import Pool
 from holdfast.ports.cluster import ClusterUnavailable, OutcomeUnknown
@@ -122,8 +122,8 @@ async def planned(duty: Duty, store: PostgresStore, cluster: RecordedCluster) ->
     return duty.plan(await duty.observe(Ports(store, cluster)))
 
 
-async def passed(duty: Duty, store: PostgresStore, cluster: RecordedCluster) -> list[tuple[Action, Outcome]]:
-    """Runs one pass of a duty. Returns each action with its outcome."""
+async def passed(duty: Duty, store: PostgresStore, cluster: RecordedCluster) -> list[tuple[Action, Effect]]:
+    """Runs one pass of a duty. Returns each action with its effect."""
     apply = applier(store, cluster)
     return [(action, await apply(action)) for action in await planned(duty, store, cluster)]
 

@@ -42,6 +42,11 @@ async def insert(store: PostgresStore, table: str, **columns: Any) -> None:
     await store.db.rows(f"INSERT INTO holdfast.{table} ({', '.join(values)}) VALUES ({written})")
 
 
+async def set_brake(store: PostgresStore, limit: int, share: float) -> None:
+    """Stores the brake's limits, which an installation has from its migration."""
+    await store.db.rows("UPDATE holdfast.installation SET brake_limit = $1, brake_share = $2", limit, share)
+
+
 async def add_held(store: PostgresStore, worker: str, claim: str, state: str = "active", **claims: Any) -> None:
     """Writes a live claim and the worker that it holds."""
     its = {"id": claim, "worker_id": worker, "fence": 7, "state": state, "max_heard": HEARD} | claims

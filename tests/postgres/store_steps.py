@@ -85,7 +85,7 @@ async def active(store: PostgresStore, pool: Pool, new: NewClaim | None = None) 
     """Returns a claim that is active on its worker."""
     pair = await assigned(store, pool, new)
     if await store.claims.state(pair.claim) != "active":
-        await hand_over(store, pool, pair)
+        await make_active(store, pool, pair)
     return pair
 
 
@@ -103,7 +103,7 @@ async def lone_active(store: PostgresStore, spec: PoolSpec, new: NewClaim | None
     return await active(store, pool, new)
 
 
-async def hand_over(store: PostgresStore, pool: Pool, pair: Pair) -> None:
+async def make_active(store: PostgresStore, pool: Pool, pair: Pair) -> None:
     if pool.spec.worker.agent:
         await deliver(store, pair)
         assert await acknowledge(store, pair.worker, pair.fence, None) == pair.claim
@@ -134,7 +134,7 @@ async def end(store: PostgresStore, claim: str, how: str = "release", **other: A
         "pool_deleted": "refused",
     }[how]
     usual: dict[str, Any] = {"outcome": outcome, "how": how, "reason": how, "states": ("waiting", "assigned", "active")}
-    return (await store.claims.end(claim, **(usual | other))).outcome
+    return (await store.claims.end(claim, **(usual | other))).effect
 
 
 async def acknowledge(store: PostgresStore, worker: str, fence: int, endpoint: str | None) -> str | None:

@@ -13,7 +13,7 @@ import pytest
 
 from bouncer import PgBouncer, needs_pgbouncer
 from databases import KEEPER
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from holdfast.ports.store import StoreUnavailable
 from holdfast.postgres import database, migrate, notices
 from holdfast.postgres.database import SETTINGS, Database
@@ -316,7 +316,7 @@ async def twenty_bursts(dsn: str) -> None:
         await db.close()
 
 
-async def test_who_waits_to_migrate_is_not_cut_off_by_the_roles_limit_and_loses_only_time(bouncer: PgBouncer, dsn: str) -> None:
+async def test_a_replica_that_waits_to_migrate_is_not_cut_off_by_the_roles_limit(bouncer: PgBouncer, dsn: str) -> None:
     name = dsn.partition("@/")[2].partition("?")[0]
     async with direct(dsn) as first:
         await first.execute(f"ALTER DATABASE {name} SET statement_timeout = '300ms'")

@@ -2,13 +2,14 @@
 
 import pytest
 
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from holdfast.postgres.store import PostgresStore
 from holdfast.recovery.actions import AdoptFree
 from holdfast.recovery.compare import compare
 from postgres.recorded_cluster import RecordedCluster, pod_of, replica_on
 from postgres.store_clock import Clock
 from postgres.store_locks import replicas
+from postgres.store_rows import set_brake
 from postgres.store_steps import DIRECT, JOB, SESSION, active, agent_report, ask, end, make_pool, make_warm, match
 from postgres.store_tables import state_of
 
@@ -17,8 +18,8 @@ async def test_a_fence_that_the_database_never_gave_is_answered_with_ahead(store
     pool = await make_pool(store, SESSION)
     [worker] = await make_warm(store, pool)
     last = (await active(store, pool)).fence
-    for who in (worker, "w-nobody"):
-        assert (await store.workers.report(agent_report(who, claim="c-1", fence=last + 1, doing="running"))).do == "ahead"
+    for name in (worker, "w-unknown"):
+        assert (await store.workers.report(agent_report(name, claim="c-1", fence=last + 1, doing="running"))).do == "ahead"
     assert (await store.workers.report(agent_report(worker, claim="c-1", fence=last, doing="running"))).do != "ahead"
 
 
@@ -27,7 +28,7 @@ async def test_an_agent_with_a_claim_that_has_no_row_is_left_alone(store: Postgr
     workers = await make_warm(store, pool, 4)
     await active(store, pool)
     await store.workers.condemn(workers[-1], None, "not wanted", counted=False)
-    for worker in [*workers, "w-nobody"]:
+    for worker in [*workers, "w-unknown"]:
         for recovering in (False, True):
             if recovering:
                 await store.recovery.begin("restored", 0)
@@ -43,7 +44,7 @@ async def test_an_agent_that_turns_out_to_be_spent_gives_its_claim_back(store: P
     [worker] = await make_warm(store, pool)
     [pair] = await match(store, pool, ask("acme", lease=60.0))
     assert pair.worker == worker
-    spent = agent_report(worker, reset_fence=pair.fence - 1)
+    spent = agent_report(worker, served_fence=pair.fence - 1)
     assert (await store.workers.report(spent)).do in ("nothing", "exit")
     assert await state_of(store, "claim", pair.claim) == "waiting"
     assert await state_of(store, "worker", worker) == "retiring"
@@ -77,12 +78,12 @@ async def test_a_worker_whose_past_tenant_the_database_forgot_serves_no_other_te
     pool = await make_pool(store, SESSION)
     [worker] = await make_warm(store, pool)
     if obstacle == "the brake is tripped":
-        await store.fleet.set_brake(0, 0.0)
+        await set_brake(store, 0, 0.0)
     elif obstacle == "the pool is frozen":
         await store.pools.freeze("linux", "an incident")
     # The backup shows the worker as warm. In the lost commits it served tenant a, was reset and parked, which its agent
     # remembers.
-    forgotten = agent_report(worker, reset_fence=(await store.recovery.state()).last_fence + 7)
+    forgotten = agent_report(worker, served_fence=(await store.recovery.state()).last_fence + 7)
     await store.recovery.begin("restored", 0)
     await clock.live(1)
     await store.workers.report(forgotten)
@@ -100,7 +101,7 @@ async def test_a_pod_without_a_row_whose_agent_was_reset_is_not_taken_for_new(st
     pool = await make_pool(store, SESSION)
     await store.recovery.begin("restored", 0)
     await clock.live(1)
-    forgotten = agent_report("w-lost", reset_fence=7)
+    forgotten = agent_report("w-lost", served_fence=7)
     await store.workers.report(forgotten)
     await store.workers.beat([forgotten])
     # It was parked: its stamp was cleared when its claim ended, as for every free worker.

@@ -19,8 +19,8 @@ from postgres.store_steps import (
     assigned,
     deliver,
     end,
-    hand_over,
     lone_assigned,
+    make_active,
     make_pool,
     make_warm,
     match,
@@ -156,7 +156,7 @@ async def test_a_claim_that_its_agent_has_served_is_not_served_again(store: Post
     await deliver(store, pair)
     if state == "active":
         assert await acknowledge(store, pair.worker, pair.fence, None) == pair.claim
-    assert (await store.workers.report(agent_report(pair.worker, reset_fence=pair.fence))).do == "nothing"
+    assert (await store.workers.report(agent_report(pair.worker, served_fence=pair.fence))).do == "nothing"
     ended = await store.db.row("SELECT state, outcome, how FROM holdfast.claim WHERE id = $1", pair.claim)
     assert ended is not None
     assert tuple(ended) == ("ended", "lost", "forgotten")
@@ -168,9 +168,9 @@ async def test_an_agent_that_was_reset_after_an_earlier_claim_gets_its_tenants_n
     pool = await make_pool(store, SESSION)
     [worker] = await make_warm(store, pool)
     first = await assigned(store, pool, ask(lease=60.0, park_ttl=600.0))
-    await hand_over(store, pool, first)
+    await make_active(store, pool, first)
     await end(store, first.claim)
-    reset = agent_report(worker, reset_fence=first.fence)
+    reset = agent_report(worker, served_fence=first.fence)
     await store.workers.report(reset)
     [second] = await match(store, pool, ask(lease=60.0))
     await store.claims.offer([(second.claim, second.fence, True)])

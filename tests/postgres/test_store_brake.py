@@ -2,11 +2,12 @@
 
 import asyncio
 
-from holdfast.model.outcome import Done, Skipped, Stale
+from holdfast.model.effect import Done, Skipped, Stale
 from holdfast.model.pool import Pool
 from holdfast.postgres.store import PostgresStore
 from postgres.store_clock import Clock
 from postgres.store_locks import replicas
+from postgres.store_rows import set_brake
 from postgres.store_steps import DIRECT, JOB, active, ask, end, make_pool, make_warm, match
 from postgres.store_tables import column, kinds
 
@@ -28,7 +29,7 @@ async def brake_events(store: PostgresStore) -> list[str]:
 
 async def test_racing_endings_stop_at_the_limit(store: PostgresStore) -> None:
     clock = await Clock.of(store)
-    await store.fleet.set_brake(5, 0.0)
+    await set_brake(store, 5, 0.0)
     claims = await overdue(store, clock, await make_pool(store), 14)
     async with replicas(store, 2) as others:
         peers = [store, *others]
@@ -57,7 +58,7 @@ async def test_racing_endings_stop_at_the_limit(store: PostgresStore) -> None:
 
 async def test_a_tripped_brake_leaves_holders_their_ways(store: PostgresStore) -> None:
     clock = await Clock.of(store)
-    await store.fleet.set_brake(0, 0.0)
+    await set_brake(store, 0, 0.0)
     claims = await overdue(store, clock, await make_pool(store), 6)
     assert await end(store, claims[0], "lease") == BRAKED
     for claim, how in zip(claims[:4], ("release", "result", "cancel", "force"), strict=True):
@@ -69,7 +70,7 @@ async def test_a_tripped_brake_leaves_holders_their_ways(store: PostgresStore) -
 
 async def test_proof_of_death_is_not_counted(store: PostgresStore) -> None:
     clock = await Clock.of(store)
-    await store.fleet.set_brake(2, 0.0)
+    await set_brake(store, 2, 0.0)
     claims = await overdue(store, clock, await make_pool(store), 8)
     for claim in claims[:6]:
         assert await end(store, claim, "death") == Done()
@@ -79,7 +80,7 @@ async def test_proof_of_death_is_not_counted(store: PostgresStore) -> None:
 
 
 async def test_condemning_in_a_race_stops_at_the_limit(store: PostgresStore) -> None:
-    await store.fleet.set_brake(3, 0.0)
+    await set_brake(store, 3, 0.0)
     pool = await make_pool(store, JOB)
     workers = await make_warm(store, pool, 10)
     async with replicas(store, 2) as others:
@@ -95,7 +96,7 @@ async def test_condemning_in_a_race_stops_at_the_limit(store: PostgresStore) -> 
 
 
 async def test_a_large_fleet_may_end_its_share(store: PostgresStore) -> None:
-    await store.fleet.set_brake(1, 0.25)
+    await set_brake(store, 1, 0.25)
     pool = await make_pool(store, JOB)
     workers = await make_warm(store, pool, 12)
     answers = [await store.workers.condemn(worker, None, "too many", counted=True) for worker in workers]
@@ -106,7 +107,7 @@ async def test_a_large_fleet_may_end_its_share(store: PostgresStore) -> None:
 
 async def test_endings_of_more_than_ten_minutes_ago_do_not_count(store: PostgresStore) -> None:
     clock = await Clock.of(store)
-    await store.fleet.set_brake(2, 0.0)
+    await set_brake(store, 2, 0.0)
     pool = await make_pool(store, DIRECT)
     claims = await overdue(store, clock, pool, 5)
     assert [await end(store, claim, "lease") for claim in claims[:2]] == [Done(), Done()]

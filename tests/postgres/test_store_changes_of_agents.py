@@ -63,12 +63,12 @@ async def test_a_suspect_worker_that_reports_is_free_again_and_not_silent(store:
     if state == "parked":
         reset = (await active(store, pool, ask(id="c-1"))).fence
         await end(store, "c-1")
-        await store.workers.report(agent_report("w-1", reset_fence=reset))
+        await store.workers.report(agent_report("w-1", served_fence=reset))
     await store.workers.beat([agent_report("w-1", doing="running", claim="c-1", fence=reset, tenant="acme")])
     await clock.live(3)
     await store.db.rows("UPDATE holdfast.worker SET suspect_since = holdfast.now()")
     async with await Changes.of(store) as changes:
-        assert fields(await store.workers.report(agent_report("w-1", reset_fence=reset))) == LOOK
+        assert fields(await store.workers.report(agent_report("w-1", served_fence=reset))) == LOOK
         found = await changes.seen()
         assert found.pop("worker w-1") == {"suspect_since": None, "version": {"warm": 4, "parked": 9}[state]}
         heartbeat = found.pop("heartbeat w-1")
@@ -84,13 +84,13 @@ async def test_a_worker_that_was_reset_is_ready_for_its_own_fence_only(store: Po
     pair = await active(store, pool, ask(id="c-1"))
     await end(store, "c-1")
     async with await Changes.of(store) as changes:
-        assert fields(await store.workers.report(agent_report("w-1", reset_fence=pair.fence - 1))) == NOTHING
+        assert fields(await store.workers.report(agent_report("w-1", served_fence=pair.fence - 1))) == NOTHING
         assert fields(await store.workers.report(agent_report("w-1"))) == NOTHING
         assert await changes.seen() == {}
-        assert fields(await store.workers.report(agent_report("w-1", reset_fence=pair.fence))) == LOOK
+        assert fields(await store.workers.report(agent_report("w-1", served_fence=pair.fence))) == LOOK
         assert await changes.seen() == {"worker w-1": {"ready": True, "version": 8}, "notices": ["p p-1"]}
         await store.db.rows("UPDATE holdfast.worker SET ready = false, endpoint = 'old'")
-        await store.workers.report(agent_report("w-1", reset_fence=pair.fence - 1, endpoint="new"))
+        await store.workers.report(agent_report("w-1", served_fence=pair.fence - 1, endpoint="new"))
         assert not await store.db.value("SELECT ready FROM holdfast.worker"), "a new address is no reset"
 
 
@@ -165,7 +165,7 @@ async def test_an_idle_agent_gets_its_claim_once_that_is_offered(store: Postgres
         store.db.mark.saw(2**40, float("inf"))
         assert fields(await store.workers.report(agent_report("w-1"))) == NOTHING, "not on a database that lost commits"
         store.db.mark.saw(0, float("inf"))
-        assert fields(await store.workers.report(agent_report("w-1", reset_fence=1))) == NOTHING
+        assert fields(await store.workers.report(agent_report("w-1", served_fence=1))) == NOTHING
         assert await changes.seen() == {
             "claim c-1": {
                 "state": "waiting",
@@ -195,7 +195,7 @@ async def test_an_idle_agent_gets_its_claim_once_that_is_offered(store: Postgres
         await acknowledge(store, pair.worker, pair.fence, None)
         await changes.seen()
         assert fields(await store.workers.report(agent_report("w-2"))) == NOTHING, "an active claim is not handed over again"
-        assert fields(await store.workers.report(agent_report("w-2", reset_fence=1))) == NOTHING
+        assert fields(await store.workers.report(agent_report("w-2", served_fence=1))) == NOTHING
         assert await changes.seen() == {}
 
 
@@ -212,7 +212,7 @@ async def test_a_worker_that_has_served_an_unknown_claim_is_retired_unless_it_is
         )
     await clock.live(3)
     async with await Changes.of(store) as changes:
-        assert fields(await store.workers.report(agent_report("w-1", reset_fence=1))) == NOTHING
+        assert fields(await store.workers.report(agent_report("w-1", served_fence=1))) == NOTHING
         reason = "its agent has served a claim that the database does not know"
         retired = {
             "worker w-1": {

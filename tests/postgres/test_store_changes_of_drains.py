@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.model.pool import Pool
 from holdfast.model.tenant import Tenant, TenantSpec
 from holdfast.postgres.store import PostgresStore

@@ -139,7 +139,7 @@ async def test_a_worker_that_is_not_good_gets_no_claim(store: PostgresStore, sta
     if state == "parked":
         pair = await active(store, pool, ask(id="c-0"))
         await end(store, "c-0")
-        await store.workers.report(agent_report("w-1", reset_fence=pair.fence))
+        await store.workers.report(agent_report("w-1", served_fence=pair.fence))
     if obstacle:
         await store.db.rows(f"UPDATE holdfast.worker SET {obstacle}")
     assert len(await match(store, pool, ask(id="c-1"))) == (0 if obstacle else 1)
@@ -169,7 +169,7 @@ async def test_a_tenants_parked_workers_come_first_and_the_last_parked_before_ot
         await clock.live(1)
         await end(store, f"c-{n}")
         fence = await store.db.value("SELECT fence FROM holdfast.worker WHERE id = $1", f"w-{n}")
-        await store.workers.report(agent_report(f"w-{n}", reset_fence=fence))
+        await store.workers.report(agent_report(f"w-{n}", served_fence=fence))
     await add_worker(store, pool, "w-4")
     await make_tenant(store, "acme", max_priority=3)
     asked = [ask(id="c-4"), ask(id="c-5", priority=3), ask(id="c-6"), ask("third", id="c-7")]

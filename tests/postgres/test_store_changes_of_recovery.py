@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.ports.recovery import Adoption
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import Changes, add_worker, apart, pool_with_worker
@@ -76,7 +76,7 @@ async def test_the_end_of_a_recovery_marks_workers_that_have_not_reported(store:
     await clock.live(2)
     await store.recovery.begin("restored", 0)
     await clock.live(2)
-    await store.workers.beat([agent_report("w-4"), agent_report("w-6", reset_fence=7)])
+    await store.workers.beat([agent_report("w-4"), agent_report("w-6", served_fence=7)])
     async with await Changes.of(store) as changes:
         assert await store.recovery.end() == Done()
         assert await changes.seen() == {

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.ports.store import Facts
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import Changes, apart
@@ -225,7 +225,7 @@ async def test_a_heartbeat_is_written_again_with_every_field_and_never_becomes_o
             "heartbeat w-2": {"worker_id": "w-2", "beat_heard": 0.0, "doing": "idle"},
         }  # fmt: skip
         await store.db.rows("UPDATE kept.clock SET t = t + interval '1 s'")
-        await store.workers.beat([agent_report("w-1", reset_fence=7)])
+        await store.workers.beat([agent_report("w-1", served_fence=7)])
         assert await changes.seen() == {
             "heartbeat w-1": {
                 "beat_heard": 1.0, "doing": "idle", "claim_id": None, "fence": None, "tenant": None, "reset_fence": 7,

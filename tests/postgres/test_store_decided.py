@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.model.outcome import Done, Skipped, Stale
+from holdfast.model.effect import Done, Skipped, Stale
 from holdfast.model.worker import Worker
 from holdfast.postgres.store import PostgresStore
 from postgres.store_clock import Clock

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.duties.deadlines import BATCH
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.postgres.store import PostgresStore
 from postgres.store_clock import Clock
 from postgres.store_steps import JOB, SESSION, active, agent_report, ask, end, make_pool, make_warm, match
@@ -70,7 +70,7 @@ async def test_a_claim_whose_agent_still_reports_an_ended_claim_ends_by_its_leas
     await make_warm(store, pool)
     before = await active(store, pool)
     assert await end(store, before.claim, "release") == Done()
-    await store.workers.report(agent_report(before.worker, reset_fence=before.fence))
+    await store.workers.report(agent_report(before.worker, served_fence=before.fence))
     pair = await active(store, pool, ask(lease=10.0))
     await store.recovery.begin("restored", 0)
     await clock.live(1)

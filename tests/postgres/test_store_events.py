@@ -54,20 +54,20 @@ async def test_a_follower_of_racing_writers_sees_each_event_once(store: Postgres
     follower = Follower(store)
     written: list[str] = []
 
-    async def write(peer: PostgresStore, who: int) -> None:
+    async def write(peer: PostgresStore, writer: int) -> None:
         for n in range(25):
-            await peer.history.note("test", f"{who}.{n}")
-            written.append(f"{who}.{n}")
+            await peer.history.note("test", f"{writer}.{n}")
+            written.append(f"{writer}.{n}")
 
-    async def dawdle(who: int) -> None:
+    async def dawdle(writer: int) -> None:
         async with another(store) as connection:
             for n in range(8):
                 async with connection.transaction():
-                    await connection.execute(INSERT, f"slow {who}.{n}")
+                    await connection.execute(INSERT, f"slow {writer}.{n}")
                     # this writer is slow on purpose; the test does not wait for it
                     await connection.execute("SELECT pg_sleep(0.02)")
-                    await connection.execute(INSERT, f"slower {who}.{n}")
-                written.extend((f"slow {who}.{n}", f"slower {who}.{n}"))
+                    await connection.execute(INSERT, f"slower {writer}.{n}")
+                written.extend((f"slow {writer}.{n}", f"slower {writer}.{n}"))
 
     async with replicas(store, 3) as peers:
         writers = asyncio.gather(*(write(peer, n) for n, peer in enumerate(peers)), *(dawdle(n) for n in range(3)))

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.model.pool import ProtectionSpec
 from holdfast.ports.installation import NOTHING_SEEN
 from holdfast.ports.recovery import Adoption, Seen

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.model.outcome import Done, Skipped, Stale
+from holdfast.model.effect import Done, Skipped, Stale
 from holdfast.model.pool import ClaimSpec, ParkSpec, PoolSpec
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import Changes, add_worker, apart, pool_with_worker
@@ -96,11 +96,11 @@ async def test_no_claim_is_ended_by_us_on_a_database_that_lost_commits(store: Po
     async with await Changes.of(store) as changes:
         outcome = {"outcome": "refused"} if how == "unprotected" else {}
         call: Any = {"how": how, "outcome": "lost", "reason": how, "states": ("waiting", "assigned", "active")} | outcome
-        assert (await store.claims.end(claim, **call)).outcome == RECOVERING
+        assert (await store.claims.end(claim, **call)).effect == RECOVERING
         assert await changes.seen() == {}
     if lost != "recovering":
         store.db.mark.saw(mark, float("inf"))
-        assert (await store.claims.end(claim, **call)).outcome == Done(), "the same mark is no loss"
+        assert (await store.claims.end(claim, **call)).effect == Done(), "the same mark is no loss"
 
 
 async def test_a_claim_ends_only_under_its_fence_and_from_the_states_that_were_named(store: PostgresStore) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import Changes, apart
 from postgres.store_locks import queued

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from holdfast.ports.recovery import Adoption
 from holdfast.ports.store import Batch
 from holdfast.postgres.store import PostgresStore
@@ -26,7 +26,7 @@ async def parked(store: PostgresStore, worker: str, tenant: str) -> None:
     pair = await active(store, pool, ask(tenant, id=f"c-of-{worker}"))
     assert pair.worker == worker
     await end(store, pair.claim)
-    await store.workers.report(agent_report(worker, reset_fence=pair.fence))
+    await store.workers.report(agent_report(worker, served_fence=pair.fence))
 
 
 @pytest.mark.parametrize(

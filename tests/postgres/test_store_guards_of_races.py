@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.outcome import Stale
+from holdfast.model.effect import Stale
 from holdfast.ports.store import Batch
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import Changes, apart
@@ -29,7 +29,7 @@ async def installed(store: PostgresStore, **worker: Any) -> None:
         ({"state": "spawning"}, {}, RETIRING),
         ({"suspect_since": NOW}, {}, HELD), ({"suspect_since": NOW}, {}, RETIRING), ({"unconfirmed_since": NOW}, {}, HELD),
         ({"ready": False}, {}, RETIRING),
-        ({}, {"doing": "draining"}, HELD), ({}, {"reset_fence": 3}, HELD),
+        ({}, {"doing": "draining"}, HELD), ({}, {"served_fence": 3}, HELD),
     ],
 )  # fmt: skip
 async def test_a_report_that_waited_for_its_worker_does_not_change_what_the_worker_is_now(

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.outcome import Done, Skipped, Stale
+from holdfast.model.effect import Done, Skipped, Stale
 from holdfast.model.pod import Pod, Stamp
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import Changes, apart
-from postgres.store_rows import NOW, add_held, ago, heard_ago, insert
+from postgres.store_rows import NOW, add_held, ago, heard_ago, insert, set_brake
 from postgres.store_steps import BARE, JOB
 from postgres.store_tables import state_of
 
@@ -160,7 +160,7 @@ async def test_a_free_unconfirmed_worker_that_is_given_up_retires(store: Postgre
     await insert(store, "worker", id="w-1", state=state, **parked)
     assert await given_up(store) == Stale(), "it is confirmed"
     await store.db.rows(f"UPDATE holdfast.worker SET unconfirmed_since = {NOW}")
-    await store.fleet.set_brake(0, 0.0)
+    await set_brake(store, 0, 0.0)
     await store.pools.freeze("linux", "hands off")
     if state != "retiring":
         assert await given_up(store) == Skipped("frozen")

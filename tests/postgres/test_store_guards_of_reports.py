@@ -29,7 +29,7 @@ async def test_a_parked_worker_stays_ready_and_becomes_ready_by_its_own_reset_on
     await installed(store, **(PARKED | {"ready": ready, "suspect_since": NOW}))
     await insert(store, "heartbeat", worker_id="w-1", doing="resetting", reset_fence=5, beat_heard=heard_ago(9))
     async with await Changes.of(store) as changes:
-        await store.workers.report(agent_report("w-1", reset_fence=reset, endpoint="1.2.3.4:80"))
+        await store.workers.report(agent_report("w-1", served_fence=reset, endpoint="1.2.3.4:80"))
         expected = {"suspect_since": None, "version": 2, "endpoint": "1.2.3.4:80"}
         found = await changes.seen()
         assert found["worker w-1"] == expected | ({"ready": True} if not ready and reset == 7 else {})
@@ -43,7 +43,7 @@ async def test_a_worker_that_was_parked_before_its_hand_over_has_served_its_own_
     await installed(store)
     await add_held(store, "w-1", "c-1", "assigned", offered=True)
     await store.db.rows("UPDATE holdfast.worker SET held_from = $1, pod_uid = 'uid-w-1'", held_from)
-    directive = await store.workers.report(agent_report("w-1", reset_fence=6))
+    directive = await store.workers.report(agent_report("w-1", served_fence=6))
     assert directive.do == do
     assert await store.claims.state("c-1") == ("assigned" if do == "hold" else "waiting")
 
@@ -53,7 +53,7 @@ async def test_a_report_of_an_earlier_claim_does_not_run_an_active_claim_again(s
     await add_held(store, "w-1", "c-1", retry="lost", delivered=True)
     await store.db.rows("UPDATE holdfast.worker SET pod_uid = 'uid-w-1', delivered = true")
     async with await Changes.of(store) as changes:
-        assert (await store.workers.report(agent_report("w-1", reset_fence=6))).do == "nothing"
+        assert (await store.workers.report(agent_report("w-1", served_fence=6))).do == "nothing"
         assert await changes.seen() == {}, "the report is no proof that the claim's worker died (P8)"
 
 

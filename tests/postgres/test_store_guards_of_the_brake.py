@@ -2,9 +2,10 @@
 
 import pytest
 
-from holdfast.model.outcome import Done, Skipped
+from holdfast.model.effect import Done, Skipped
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import add_worker, apart, pool_with_worker
+from postgres.store_rows import set_brake
 from postgres.store_steps import BARE, JOB, SESSION, active, ask, end
 from postgres.store_tables import state_of
 
@@ -22,7 +23,7 @@ async def test_an_ending_of_the_other_kind_does_not_count(store: PostgresStore) 
         await add_worker(store, pool, worker)
     await active(store, pool, ask(id="c-1", lease=1.0))
     await clock.live(2)
-    await store.fleet.set_brake(1, 0.0)
+    await set_brake(store, 1, 0.0)
     assert await end(store, "c-1", "lease") == Done()
     assert await condemned(store, "w-2") == Done()
     assert await condemned(store, "w-3") == BRAKED
@@ -33,7 +34,7 @@ async def test_an_ending_counts_for_ten_minutes(store: PostgresStore, seconds: f
     clock = await apart(store)
     pool = await pool_with_worker(store, JOB)
     await add_worker(store, pool, "w-2")
-    await store.fleet.set_brake(1, 0.0)
+    await set_brake(store, 1, 0.0)
     assert await condemned(store, "w-1") == Done()
     await clock.jump(seconds)
     assert await condemned(store, "w-2") == answer
@@ -44,7 +45,7 @@ async def test_endings_before_the_brake_was_released_do_not_count(store: Postgre
     pool = await pool_with_worker(store, JOB)
     for worker in ("w-2", "w-3"):
         await add_worker(store, pool, worker)
-    await store.fleet.set_brake(1, 0.0)
+    await set_brake(store, 1, 0.0)
     assert [await condemned(store, worker) for worker in ("w-1", "w-2")] == [Done(), BRAKED]
     await clock.jump(1)
     assert await store.fleet.release_brake("looked at")
@@ -57,7 +58,7 @@ async def test_workers_that_are_gone_are_no_part_of_the_share(store: PostgresSto
     for worker in ("w-2", "w-3", "w-4"):
         await add_worker(store, pool, worker)
     await store.db.rows("UPDATE holdfast.worker SET state = 'gone' WHERE id IN ('w-3', 'w-4')")
-    await store.fleet.set_brake(0, 0.5)
+    await set_brake(store, 0, 0.5)
     assert [await condemned(store, worker) for worker in ("w-1", "w-2")] == [Done(), BRAKED]
 
 
@@ -68,7 +69,7 @@ async def test_claims_that_are_handed_over_are_part_of_the_share_and_waiting_one
     await active(store, pool, ask(id="c-1", lease=1.0))
     await clock.live(2)
     await store.claims.match("p-1", [ask(id=f"c-9{n}") for n in range(3)], 0)
-    await store.fleet.set_brake(0, 0.5)
+    await set_brake(store, 0, 0.5)
     assert await end(store, "c-1", "lease") == BRAKED, "half of one is none"
     await store.fleet.release_brake("looked at")
     assert len((await store.claims.match("p-1", [], 1)).pairs) == 1

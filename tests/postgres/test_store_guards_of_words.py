@@ -1,6 +1,6 @@
 """Reports that must change the right row: a worker that is ready again, an adopted claim, a beat on another server."""
 
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from holdfast.ports.recovery import Adoption
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import Changes, apart, pool_with_worker

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.duties.deadlines import FIRST_STALL
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.postgres.store import PostgresStore
 from postgres.store_clock import Clock
 from postgres.store_steps import (
@@ -14,8 +14,8 @@ from postgres.store_steps import (
     agent_report,
     ask,
     end,
-    hand_over,
     lone_active,
+    make_active,
     make_pool,
     make_warm,
     match,
@@ -204,7 +204,7 @@ async def test_a_claim_retried_twice_waits_no_longer_than_it_asked(store: Postgr
     for _ in range(2):
         await make_warm(store, pool)
         [pair] = await match(store, pool)
-        await hand_over(store, pool, pair)
+        await make_active(store, pool, pair)
         await clock.live(40)
         await store.claims.requeue(pair.claim, pair.fence, dead=True, reason="its pod is gone")
     await clock.live(30)

@@ -5,7 +5,7 @@ import msgspec
 from holdfast.duties.actions import Suspect
 from holdfast.duties.cases import SILENT
 from holdfast.duties.converge import Converge
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from holdfast.model.pod import Stamp
 from holdfast.postgres.store import PostgresStore
 from postgres.recorded_cluster import RecordedCluster, passed, planned

@@ -9,10 +9,10 @@ from holdfast.model.pool import Pool
 from holdfast.ports.store import PoolLoad
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import NOON, apart
-from postgres.store_rows import NOW, Sql, add_held, ago, heard_ago, insert
+from postgres.store_rows import NOW, Sql, add_held, ago, heard_ago, insert, set_brake
 from postgres.store_steps import JOB, make_tenant
 
-LISTS = ("stale_starting", "stale_warm", "fresh_warm", "starting", "parked_free", "parked_expired")
+LISTS = ("outdated_starting", "outdated_warm", "current_warm", "starting", "parked_free", "parked_expired")
 COUNTS = ("spawning", "warm", "unusable", "held", "parked", "retiring", "free_ready", "waiting", "servable")
 
 
@@ -75,15 +75,15 @@ async def test_each_worker_is_counted_once_by_its_state_and_listed_where_it_coul
     }  # fmt: skip
     assert lists(loads["p-1"]) == {
         "starting": ["s-2", "s-1"],
-        "stale_starting": ["o-2", "o-1"],
-        "fresh_warm": ["w-2", "not-ready", "w-1", "terminating"],
-        "stale_warm": ["w-4", "w-3"],
+        "outdated_starting": ["o-2", "o-1"],
+        "current_warm": ["w-2", "not-ready", "w-1", "terminating"],
+        "outdated_warm": ["w-4", "w-3"],
         "parked_free": ["k-3", "k-2", "k-1"],
         "parked_expired": ["k-3", "k-2"],
     }
-    assert loads["p-1"].stale_starting[0] == ("o-2", 9), "with its version"
+    assert loads["p-1"].outdated_starting[0] == ("o-2", 9), "with its version"
     assert counts(loads["p-2"]) == {"spawning": 1, "warm": 1, "free_ready": 1}
-    assert lists(loads["p-2"]) == {"stale_warm": ["z-1"], "stale_starting": ["z-2"]}
+    assert lists(loads["p-2"]) == {"outdated_warm": ["z-1"], "outdated_starting": ["z-2"]}
     assert [getattr(loads["p-3"], name) for name in COUNTS] == [0] * len(COUNTS)
     assert lists(loads["p-3"]) == {}
     assert (loads["p-3"].oldest_wait, loads["p-3"].shrunk_ago, loads["p-3"].stopping) == (0.0, None, False)
@@ -92,8 +92,8 @@ async def test_each_worker_is_counted_once_by_its_state_and_listed_where_it_coul
 @pytest.mark.parametrize("of", LISTS)
 async def test_a_list_holds_at_most_fifty_workers(store: PostgresStore, of: str) -> None:
     [pool] = await make_pools(store, "p-1")
-    state = {"stale_starting": "spawning", "starting": "spawning", "stale_warm": "warm", "fresh_warm": "warm"}.get(of, "parked")
-    revision = "old" if of.startswith("stale") else pool.revision
+    state = "spawning" if "starting" in of else "warm" if "warm" in of else "parked"
+    revision = "old" if of.startswith("outdated") else pool.revision
     await store.db.rows(
         f"""INSERT INTO holdfast.worker (id, pool_id, state, revision, tenant, created_at, state_since, state_heard, parked_since,
                                          parked_heard, park_ttl)
@@ -135,7 +135,7 @@ async def test_what_the_brake_still_allows_is_what_the_brake_itself_would_allow(
 ) -> None:
     await apart(store)
     await make_pools(store, "p-1", "p-2")
-    await store.fleet.set_brake(limit, share)
+    await set_brake(store, limit, share)
     if released is not None:
         await store.db.rows(f"UPDATE holdfast.installation SET brake_released_at = {ago(released)}")
     for n, seconds in enumerate(ended):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from holdfast.model.pool import Pool
 from holdfast.ports.recovery import Adoption
 from holdfast.ports.store import Pair
@@ -77,5 +77,5 @@ async def test_an_agent_that_has_served_this_or_a_later_claim_ends_the_one_that_
     pair = await lone_assigned(store, SESSION)
     await store.recovery.begin("restored", 0)
     assert await store.recovery.end() == Done()
-    await store.workers.report(agent_report(pair.worker, reset_fence=pair.fence + later))
+    await store.workers.report(agent_report(pair.worker, served_fence=pair.fence + later))
     assert await outcome_of(store, pair.claim) == ("lost", "forgotten")

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.duties.actions import Acknowledged
 from holdfast.duties.converge import Converge
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.model.pool import Pool
 from holdfast.ports.store import Pair
 from holdfast.postgres.store import PostgresStore
@@ -130,7 +130,7 @@ async def test_a_hand_over_that_is_repeated_after_the_loss_runs_nothing_twice(st
     cluster.kept[pair.worker] = msgspec.structs.replace(
         cluster.kept[pair.worker], phase="ended" if fault == "gone" else "running", **shown
     )
-    await claim_path(store, cluster).hand_over(pool, pair)
+    await claim_path(store, cluster).start_hand_over(pool, pair)
     assert await store.claims.state(pair.claim) == "assigned", "the proof of its death decides"
 
 

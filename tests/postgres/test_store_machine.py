@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from holdfast.model.claim import CLAIM
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from holdfast.model.pool import Pool
 from holdfast.model.worker import WORKER
 from holdfast.ports.recovery import Adoption
@@ -195,7 +195,7 @@ async def requeue(store: PostgresStore, pool: Pool, claim: str) -> bool:
 async def end(store: PostgresStore, pool: Pool, claim: str) -> bool:
     everything = CLAIM.states
     ended = await store.claims.end(claim, outcome="cancelled", how="cancel", reason="enough", states=everything)
-    return ended.outcome == Done()
+    return ended.effect == Done()
 
 
 CLAIM_CALLS: list[tuple[str, Call]] = [
@@ -250,7 +250,7 @@ VIOLATIONS = {
     "held without a claim": "UPDATE holdfast.worker SET claim_id = NULL WHERE id = 'w-1'",
     "free under a claim": "UPDATE holdfast.worker SET state = 'warm', tenant = NULL WHERE id = 'w-1'",
     "warm for a tenant": "UPDATE holdfast.worker SET state = 'warm', claim_id = NULL WHERE id = 'w-1'",
-    "parked for nobody": "UPDATE holdfast.worker SET state = 'parked', claim_id = NULL, tenant = NULL WHERE id = 'w-1'",
+    "parked for no tenant": "UPDATE holdfast.worker SET state = 'parked', claim_id = NULL, tenant = NULL WHERE id = 'w-1'",
     "parked since never": "UPDATE holdfast.worker SET state = 'parked', claim_id = NULL WHERE id = 'w-1'",
     "an unknown worker's state": "UPDATE holdfast.worker SET state = 'lost' WHERE id = 'w-1'",
     "an unknown claim's state": "UPDATE holdfast.claim SET state = 'lost' WHERE id = 'c-1'",

@@ -10,7 +10,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from holdfast.ports.store import WrongInstallation
 from holdfast.postgres import database, migrate, rendering
 from holdfast.postgres.embedded import EmbeddedPostgres, PostgresMissing, find_binaries
@@ -176,7 +176,7 @@ async def test_the_oldest_postgres_does_the_core_of_it(oldest: EmbeddedPostgres)
             assert await due(store) == [pair.claim]
             assert await end(store, pair.claim, "lease") == Done()
         [parked] = (await store.workers.find(pool="c", state="parked", limit=9, cursor=None))[0]
-        await store.workers.report(agent_report(parked.id, reset_fence=parked.fence))
+        await store.workers.report(agent_report(parked.id, served_fence=parked.fence))
         assert [pair.worker for pair in await match(store, pools[2], ask())] == [parked.id]
         assert await broken(store) == []
         events, _ = await store.history.events(after=None, limit=1000)

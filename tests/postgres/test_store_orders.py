@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.model.pool import PoolSpec
 from holdfast.ports.store import Batch
 from holdfast.postgres.store import PostgresStore
@@ -18,9 +18,9 @@ from postgres.store_steps import (
     assigned,
     deliver,
     end,
-    hand_over,
     lone_active,
     lone_assigned,
+    make_active,
     make_pool,
     make_warm,
     match,
@@ -165,7 +165,7 @@ async def test_an_offer_of_an_old_fence_changes_nothing(store: PostgresStore) ->
     assert new.fence > old.fence
     assert await store.claims.offer([(old.claim, old.fence, True)]) == []
     assert await state_of(store, "claim", old.claim) == "assigned"
-    await hand_over(store, pool, new)
+    await make_active(store, pool, new)
     assert not await store.claims.renew(old.claim, old.fence)
     assert await acknowledge(store, old.worker, old.fence, None) is None
     assert await broken(store) == []

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.claimpath.signals import Signals
 from holdfast.duties.actions import Clear
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import Pool, PoolSpec, ProtectionSpec
 from holdfast.postgres.store import PostgresStore
@@ -45,7 +45,7 @@ async def test_a_late_clear_never_takes_a_new_claims_protection(store: PostgresS
     async def claim() -> int:
         pair = await assigned(store, pool)
         assert pair.worker == worker
-        await hand_overs.hand_over(pool, pair)
+        await hand_overs.start_hand_over(pool, pair)
         assert await state_of(store, "claim", pair.claim) == "active"
         return pair.fence
 
@@ -84,7 +84,7 @@ async def test_clears_racing_claims_leave_every_holder_protected(store: Postgres
             async with asyncio.timeout(PATIENCE):
                 while not pairs:
                     pairs = await match(store, pool, new)
-            await hand_overs.hand_over(pool, pairs[0])
+            await hand_overs.start_hand_over(pool, pairs[0])
             assert await state_of(store, "claim", new.id) == "active"
 
         clear = apply(plan)
@@ -109,7 +109,7 @@ async def test_only_a_free_worker_that_is_as_seen_is_unprotected(store: Postgres
     assert await store.workers.unprotect(pair.worker, await version()) == Stale(), "held"
     assert await end(store, pair.claim) == Done()
     seen = await version()
-    await store.workers.report(agent_report(pair.worker, reset_fence=pair.fence))
+    await store.workers.report(agent_report(pair.worker, served_fence=pair.fence))
     assert await store.workers.unprotect(pair.worker, seen) == Stale(), "changed since"
     await store.recovery.begin("restored", 0)
     assert await store.workers.unprotect(pair.worker, await version()) == Stale(), "its stamp may be all that is left to know"
@@ -137,7 +137,7 @@ async def test_a_pool_that_requires_protection_refuses_a_claim_without_it(store:
     cluster = RecordedCluster(pool, [worker])
     cluster.down = True
     pair = await assigned(store, pool, ask(deadline=600.0))
-    await claim_path(store, cluster).hand_over(pool, pair)
+    await claim_path(store, cluster).start_hand_over(pool, pair)
     [claim] = await store.claims.get([pair.claim])
     assert (claim.state, claim.outcome) == ("ended", "refused"), "not left assigned until its deadline"
     assert await state_of(store, "worker", worker) == "warm", "nothing was delivered"
@@ -150,7 +150,7 @@ async def test_a_pool_that_does_not_require_protection_shows_that_it_is_missing(
     cluster = RecordedCluster(pool, [worker])
     cluster.down = True
     pair = await assigned(store, pool)
-    await claim_path(store, cluster).hand_over(pool, pair)
+    await claim_path(store, cluster).start_hand_over(pool, pair)
     [claim] = await store.claims.get([pair.claim])
     assert (claim.state, claim.protected) == ("active", False)
 
@@ -160,7 +160,7 @@ async def test_what_a_webhook_takes_off_again_is_not_called_protected(store: Pos
     [worker] = await make_warm(store, pool)
     cluster = Stripping(pool, [worker])
     pair = await assigned(store, pool)
-    await claim_path(store, cluster).hand_over(pool, pair)
+    await claim_path(store, cluster).start_hand_over(pool, pair)
     [claim] = await store.claims.get([pair.claim])
     assert (claim.state, claim.protected) == ("active", False)
     assert not await noted(store, worker), "so that converge looks at it soon"
@@ -185,7 +185,7 @@ async def test_only_a_protection_that_was_seen_is_noted_of_the_pod(store: Postgr
     cluster.down = not seen
     [pair] = (await store.claims.match(pool.id, [ask()], 1)).pairs
     assert not await noted(store, worker)
-    await claim_path(store, cluster).hand_over(pool, pair)
+    await claim_path(store, cluster).start_hand_over(pool, pair)
     assert await state_of(store, "claim", pair.claim) == "active"
     assert await noted(store, worker) is seen
 
@@ -198,7 +198,7 @@ async def test_a_worker_whose_claim_ended_during_its_hand_over_is_looked_at_soon
     hand_overs = claim_path(store, cluster, signals=signals)
     pair = await assigned(store, pool)
     cluster.on_protect = lambda: end(store, pair.claim, "cancel")
-    await hand_overs.hand_over(pool, pair)
+    await hand_overs.start_hand_over(pool, pair)
     assert signalled == [{worker}]
 
 
@@ -215,7 +215,7 @@ async def test_no_claim_is_active_before_its_pod_was_looked_at(store: PostgresSt
     hand_overs, new = claim_path(store, cluster), ask()
     [pair] = (await store.claims.match(pool.id, [new], 1)).pairs
     assert pair.worker == leaving, "the worker that became free first is given out first"
-    await hand_overs.hand_over(pool, pair)
+    await hand_overs.start_hand_over(pool, pair)
 
     async def is_active() -> bool:
         return await state_of(store, "claim", new.id) == "active"
@@ -230,7 +230,7 @@ async def test_a_worker_older_than_the_mode_always_is_protected_before_its_holde
     [worker] = await make_warm(store, pool)
     cluster = RecordedCluster(pool, [worker])
     [pair] = (await store.claims.match(pool.id, [ask()], 1)).pairs
-    await claim_path(store, cluster).hand_over(pool, pair)
+    await claim_path(store, cluster).start_hand_over(pool, pair)
     assert cluster.kept[worker].protected
     [claim] = await store.claims.get([pair.claim])
     assert (claim.state, claim.protected) == ("active", True)
@@ -240,7 +240,7 @@ async def test_a_pool_without_protection_does_not_mention_it(store: PostgresStor
     pool = await make_pool(store, with_mode("off"))
     [worker] = await make_warm(store, pool)
     [pair] = (await store.claims.match(pool.id, [ask()], 1)).pairs
-    await claim_path(store, RecordedCluster(pool, [worker])).hand_over(pool, pair)
+    await claim_path(store, RecordedCluster(pool, [worker])).start_hand_over(pool, pair)
     events = await store.db.rows("SELECT kind, reason FROM holdfast.event WHERE claim_id = $1", pair.claim)
     assert [row["reason"] for row in events if row["kind"] == "claim.active"] == [""]
     assert "claim.unprotected" not in {row["kind"] for row in events}
@@ -258,7 +258,7 @@ async def test_a_worker_to_which_nothing_was_delivered_is_warm_again_without_a_s
         cluster.on_protect = lambda: end(store, pair.claim, "cancel")
     else:
         cluster.answers_lost = True
-    await claim_path(store, cluster).hand_over(pool, pair)
+    await claim_path(store, cluster).start_hand_over(pool, pair)
     pod = cluster.kept[worker]
     assert (pod.stamp, pod.protected) == (None, False)
     assert int(pod.version) > 2, "it was stamped in between"
@@ -272,5 +272,5 @@ async def test_a_hand_over_done_twice_takes_nothing_off(store: PostgresStore) ->
     cluster = RecordedCluster(pool, [worker])
     pair = await assigned(store, pool)
     for _ in range(2):
-        await claim_path(store, cluster).hand_over(pool, pair)
+        await claim_path(store, cluster).start_hand_over(pool, pair)
     assert cluster.kept[worker].protected

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.postgres.store import PostgresStore
 from postgres.store_clock import DAY, Clock
 from postgres.store_steps import (
@@ -184,7 +184,7 @@ async def test_a_tenant_at_its_cap_keeps_its_parked_workers_and_gets_no_more(sto
     held = [await active(store, pool, ask("a", lease=60.0)) for _ in range(2)]
     for pair in held:
         assert await end(store, pair.claim) == Done()
-        await store.workers.report(agent_report(pair.worker, reset_fence=pair.fence))
+        await store.workers.report(agent_report(pair.worker, served_fence=pair.fence))
     await make_tenant(store, "a", max_claims=1)
     pairs = await match(store, pool, *(ask("a", lease=60.0) for _ in range(3)))
     assert len(pairs) == 1
@@ -197,13 +197,13 @@ async def test_a_worker_that_was_not_reset_is_not_given_out(store: PostgresStore
     first = await active(store, pool, ask("a", lease=60.0))
     assert await end(store, first.claim) == Done()
     assert await match(store, pool, ask("a", lease=60.0)) == [], "its agent has not reported that it was reset"
-    await store.workers.report(agent_report(first.worker, reset_fence=first.fence - 1))
+    await store.workers.report(agent_report(first.worker, served_fence=first.fence - 1))
     await store.workers.report(agent_report(first.worker))
     assert await match(store, pool) == [], "an old reset is not this one"
     await store.db.rows("UPDATE holdfast.worker SET suspect_since = holdfast.now() WHERE id = $1", first.worker)
     await store.workers.report(agent_report(first.worker))
     assert await match(store, pool) == [], "nor is it one to have been silent"
-    await store.workers.report(agent_report(first.worker, reset_fence=first.fence))
+    await store.workers.report(agent_report(first.worker, served_fence=first.fence))
     assert [pair.worker for pair in await match(store, pool)] == [first.worker]
 
 
@@ -231,7 +231,7 @@ async def test_a_claim_past_its_deadline_does_not_get_its_tenants_parked_worker(
     late, patient = ask(deadline=5.0), ask(deadline=HOUR)
     await match(store, pool, late, patient)
     await clock.live(6)
-    await store.workers.report(agent_report(worker, reset_fence=pair.fence))
+    await store.workers.report(agent_report(worker, served_fence=pair.fence))
     assert [(found.claim, found.worker) for found in await match(store, pool)] == [(patient.id, worker)]
 
 

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.model.pool import PoolSpec, revision_of
 from holdfast.postgres.claims import MATCH
 from holdfast.postgres.pools import PUT
@@ -128,7 +128,7 @@ async def test_a_parked_worker_serves_its_own_tenant_only(store: PostgresStore) 
                     agent_report(pair.worker, claim=pair.claim, fence=pair.fence, doing="running")
                 )
                 assert (directive.do, directive.park) == ("end", True)
-                await store.workers.report(agent_report(pair.worker, reset_fence=pair.fence))
+                await store.workers.report(agent_report(pair.worker, served_fence=pair.fence))
             asked = [ask("ab"[n % 2], lease=60.0) for n in range(10)]
             batches = await asyncio.gather(*(peers[n % 3].claims.match(pool.id, [new], 9) for n, new in enumerate(asked)))
             assert [pair.tenant for batch in batches for pair in batch.pairs] == ["a"] * 3

@@ -31,18 +31,18 @@ async def test_a_waiting_claim_is_due_at_its_deadline_or_when_its_pool_drains(st
         await insert(store, "claim", id=f"{claim}-draining", pool_id="p-2", deadline_heard=heard_ago(seconds))
     await insert(store, "claim", id="ended", pool_id="p-2", state="ended", outcome="lost")
     await add_held(store, "w-1", "active", pool_id="p-2", max_heard=heard_ago(-9))
-    waits: dict[str, Any] = {"state": "waiting", "fence": None, "worker": None}
+    waits: dict[str, Any] = {"state": "waiting", "fence": None}
     late = {
         "c-1": Due(claim="c-1", pool_live=True, past_deadline=True, **waits),
         "c-2": Due(claim="c-2", pool_live=True, past_deadline=True, **waits),
-        "c-1-draining": Due(claim="c-1-draining", pool_live=True, past_deadline=True, agent=False, **waits),
-        "c-2-draining": Due(claim="c-2-draining", pool_live=True, past_deadline=True, agent=False, **waits),
+        "c-1-draining": Due(claim="c-1-draining", pool_live=True, past_deadline=True, **waits),
+        "c-2-draining": Due(claim="c-2-draining", pool_live=True, past_deadline=True, **waits),
     }
     assert await due(store) == late
     await store.pools.delete("other")
     found = await due(store)
     assert found.keys() == {*late, "c-3-draining"}
-    assert found["c-3-draining"] == Due(claim="c-3-draining", pool_live=False, past_deadline=False, agent=False, **waits)
+    assert found["c-3-draining"] == Due(claim="c-3-draining", pool_live=False, past_deadline=False, **waits)
     assert not found["c-1-draining"].pool_live
 
 
@@ -53,11 +53,10 @@ async def test_a_hand_over_is_due_when_it_has_stalled(store: PostgresStore) -> N
         await add_held(store, f"w-{n}", f"c-{n}", "assigned", fence=n, progress_heard=heard_ago(seconds), **flags)
     found = await due(store)
     assert found == {
-        "c-1": Due(claim="c-1", fence=1, worker="w-1", state="assigned", pool_live=True, idle=FIRST_STALL, offered=True),
+        "c-1": Due(claim="c-1", fence=1, state="assigned", pool_live=True, idle=FIRST_STALL, offered=True),
         "c-2": Due(
             claim="c-2",
             fence=2,
-            worker="w-2",
             state="assigned",
             pool_live=True,
             idle=FIRST_STALL + 1,
@@ -124,13 +123,13 @@ async def test_a_claim_shows_its_deadlines_by_the_databases_clock(store: Postgre
     [claim] = await store.claims.get(["c-1"])
     assert (claim.created_at, claim.assigned_at, claim.active_at, claim.ended_at) == (noon - 1, noon - 2, noon - 3, noon - 4)
     assert (claim.deadline_at, claim.lease_until, claim.max_until) == (noon + 5, noon + 6, noon + 7)
-    assert (claim.endpoint, claim.worker, claim.agent, claim.pool) == ("1.2.3.4:80", "w-1", True, "linux")
+    assert (claim.endpoint, claim.worker, claim.pool) == ("1.2.3.4:80", "w-1", "linux")
     await store.db.rows("UPDATE holdfast.claim SET state = 'assigned', reason = 'before'")
     [claim] = await store.claims.get(["c-1"])
     assert (claim.endpoint, claim.reason) == (None, "before"), "an endpoint is shown only to a holder that may use it"
     await insert(store, "claim", id="c-2", pool_id="p-2")
     [claim] = await store.claims.get(["c-2"])
-    assert (claim.agent, claim.pool, claim.worker) == (False, "other", None)
+    assert (claim.pool, claim.worker) == ("other", None)
 
 
 async def why(store: PostgresStore, claim: str = "c-1") -> str:

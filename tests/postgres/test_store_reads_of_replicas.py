@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import pytest
-
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import Changes, apart
-from postgres.store_rows import ago, insert
+from postgres.store_rows import ago, insert, set_brake
 
 
 async def test_a_replica_joins_once_and_again_if_its_first_answer_was_lost(store: PostgresStore) -> None:
@@ -83,7 +81,7 @@ async def test_duties_are_listed_with_their_last_success(store: PostgresStore) -
 
 async def test_the_brake_shows_what_it_counts_of_each_kind(store: PostgresStore) -> None:
     await apart(store)
-    await store.fleet.set_brake(7, 0.5)
+    await set_brake(store, 7, 0.5)
     for n, (kind, seconds) in enumerate([("worker", 1), ("worker", 599), ("worker", 600), ("claim", 2), ("claim", 600)]):
         await insert(store, "ending", id=f"e-{n}", kind=kind, at=ago(seconds))
     brake = await store.fleet.brake()
@@ -107,24 +105,12 @@ async def test_a_brake_is_released_once_and_by_its_reason(store: PostgresStore) 
         assert await changes.seen() == {}
 
 
-@pytest.mark.parametrize(("limit", "share"), [(7, 0.25), (50, 0.5), (7, 0.5)])
-async def test_the_limits_of_the_brake_and_the_stop_are_written_if_they_differ(
-    store: PostgresStore, limit: int, share: float
-) -> None:
+async def test_the_stop_of_the_workers_is_written_if_it_differs(store: PostgresStore) -> None:
     async with await Changes.of(store) as changes:
-        await store.fleet.set_brake(limit, share)
-        expected = {"brake_limit": limit, "brake_share": share}
-        usual = {"brake_limit": 50, "brake_share": 0.25}
-        assert await changes.seen() == {"installation": {k: v for k, v in expected.items() if usual[k] != v}}
         await store.fleet.stop_workers(True)
         assert await changes.seen() == {"installation": {"stopping": True}}
         await store.fleet.stop_workers(False)
         assert await changes.seen() == {"installation": {"stopping": False}}
-
-
-async def test_settings_that_are_the_same_write_no_row(store: PostgresStore) -> None:
-    await store.fleet.set_brake(7, 0.5)
     before = await store.db.value("SELECT xmin::text FROM holdfast.installation")
-    await store.fleet.set_brake(7, 0.5)
     await store.fleet.stop_workers(False)
     assert await store.db.value("SELECT xmin::text FROM holdfast.installation") == before, "every claim would wait for the row"

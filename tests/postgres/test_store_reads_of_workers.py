@@ -31,15 +31,13 @@ async def test_a_row_shows_its_pools_traits(store: PostgresStore) -> None:
     await insert(store, "worker", id="w-3", state="gone")
 
     def traits(row: Row) -> tuple[Any, ...]:
-        about = (row.pool_frozen, row.pool_live, row.agent, row.protection, row.silence, row.seal)
+        about = (row.pool_frozen, row.agent, row.protection, row.silence, row.seal)
         return (*about, row.start_timeout, row.grace)
 
     found = await rows(store)
     assert found.keys() == {"w-1", "w-2"}, "a worker that is gone is not compared"
-    assert traits(found["w-1"]) == (False, True, True, "claim", "alert", False, 600.0, 3600.0)
-    assert traits(found["w-2"]) == (True, True, False, "always", "retire", True, 120.0, 30.0)
-    await store.pools.delete("linux")
-    assert traits((await rows(store))["w-1"])[:2] == (False, False)
+    assert traits(found["w-1"]) == (False, True, "claim", "alert", False, 600.0, 3600.0)
+    assert traits(found["w-2"]) == (True, False, "always", "retire", True, 120.0, 30.0)
     await store.db.rows("UPDATE holdfast.pool SET state = 'gone', spec = spec - 'network' WHERE id = 'p-1'")
     await store.db.rows("UPDATE holdfast.pool SET spec = spec - 'network' WHERE id = 'p-2'")
     found = await rows(store)
@@ -63,28 +61,28 @@ async def test_a_row_shows_its_claim_its_ages_and_its_heartbeat(store: PostgresS
     await insert(store, "worker", id="w-3", parked_heard=heard_ago(4), park_ttl="10 s", **parked)
     await insert(store, "claim", id="c-9", state="ended", outcome="lost")
     await store.db.rows(f"UPDATE holdfast.installation SET recovery_heard = {heard_ago(3)}")
-    told: dict[str, Any] = {"doing": "running", "fence": 7, "tenant": "acme", "reset_fence": 6}
-    await insert(store, "heartbeat", worker_id="w-1", claim_id="c-1", beat_heard=heard_ago(2), **told)
-    await insert(store, "heartbeat", worker_id="w-2", claim_id="c-9", beat_heard=heard_ago(3), **told)
+    stored: dict[str, Any] = {"doing": "running", "fence": 7, "tenant": "acme", "reset_fence": 6}
+    await insert(store, "heartbeat", worker_id="w-1", claim_id="c-1", beat_heard=heard_ago(2), **stored)
+    await insert(store, "heartbeat", worker_id="w-2", claim_id="c-9", beat_heard=heard_ago(3), **stored)
     found = await rows(store)
 
     row = found["w-1"]
-    assert (row.age, row.epoch, row.scheduled_age, row.park_left, row.pod_protected) == (5.0, 3, 4.0, None, True)
-    assert (row.claim_state, row.claim_fence, row.claim_protected, row.claim_retry) == ("active", 7, True, "lost")
+    assert (row.age, row.epoch, row.scheduled_age, row.pod_protected) == (5.0, 3, 4.0, True)
+    assert (row.claim_state, row.claim_retry) == ("active", "lost")
     assert (row.claim_secret, row.claim_losses, row.claim_delivered) == (True, 1, True)
-    told = {"worker": "w-1", "doing": "running", "fence": 7, "tenant": "acme", "reset_fence": 6}
-    assert row.heartbeat == Heartbeat(age=2.0, claim="c-1", claim_ended=False, reported_since_recovery=True, **told)
+    reported = {"worker": "w-1", "doing": "running", "fence": 7, "tenant": "acme", "served_fence": 6}
+    assert row.heartbeat == Heartbeat(age=2.0, claim="c-1", claim_ended=False, reported_since_recovery=True, **reported)
 
     row = found["w-2"]
     assert (row.age, row.epoch, row.scheduled_age, row.pod_protected) == (0.0, 1, None, False)
-    assert (row.claim_state, row.claim_fence, row.claim_protected, row.claim_retry) == ("assigned", 8, None, None)
+    assert (row.claim_state, row.claim_retry) == ("assigned", None)
     assert (row.claim_secret, row.claim_losses, row.claim_delivered) == (False, 0, False)
     assert row.heartbeat == Heartbeat(
-        age=3.0, claim="c-9", claim_ended=True, reported_since_recovery=False, **(told | {"worker": "w-2"})
+        age=3.0, claim="c-9", claim_ended=True, reported_since_recovery=False, **(reported | {"worker": "w-2"})
     )
 
     row = found["w-3"]
-    assert (row.park_left, row.claim_state, row.heartbeat) == (6.0, None, None)
+    assert (row.claim_state, row.heartbeat) == (None, None)
     beats = {beat.worker: beat for beat in await store.workers.heartbeats(["w-1", "w-2", "w-3"])}
     assert beats.keys() == {"w-1", "w-2"}
     assert (beats["w-1"].age, beats["w-1"].claim, beats["w-1"].reported_since_recovery) == (2.0, "c-1", True)

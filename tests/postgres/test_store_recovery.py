@@ -3,7 +3,7 @@
 from typing import Any
 
 from holdfast.model.claim import epoch_of
-from holdfast.model.outcome import Done, Skipped, Stale
+from holdfast.model.effect import Done, Skipped, Stale
 from holdfast.model.pool import Pool
 from holdfast.ports.recovery import Adoption
 from holdfast.postgres.store import PostgresStore

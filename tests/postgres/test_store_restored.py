@@ -7,7 +7,7 @@ from holdfast.duties.actions import Action, Condemn, DeletePod, HeardAgain, Prun
 from holdfast.duties.converge import Converge
 from holdfast.duties.deadlines import Deadlines
 from holdfast.duties.prune import Prune
-from holdfast.model.outcome import Done, Outcome, Skipped, Stale
+from holdfast.model.effect import Done, Effect, Skipped, Stale
 from holdfast.model.pod import Stamp
 from holdfast.model.pool import ProtectionSpec
 from holdfast.ports.recovery import Adoption
@@ -36,8 +36,8 @@ from postgres.store_tables import kinds, state_of
 ENDINGS = (Condemn, DeletePod)
 
 
-def outcomes(of: type, done: list[tuple[Action, Outcome]]) -> list[Outcome]:
-    return [outcome for action, outcome in done if isinstance(action, of)]
+def effects(of: type, done: list[tuple[Action, Effect]]) -> list[Effect]:
+    return [effect for action, effect in done if isinstance(action, of)]
 
 
 async def version_of(store: PostgresStore, worker: str) -> int:
@@ -60,10 +60,10 @@ async def test_of_an_agentless_pool_that_requires_protection_the_stamped_are_ado
     await store.recovery.begin("restored", 0)
     await clock.live(6)
     first = await passed(Converge(), store, cluster)
-    assert outcomes(Adopt, first) == [Done(), Done()]
-    assert outcomes(EndRecovery, first) == [], "the next pass shows whether it took"
+    assert effects(Adopt, first) == [Done(), Done()]
+    assert effects(EndRecovery, first) == [], "the next pass shows whether it took"
     await clock.live(int(LISTEN))
-    assert outcomes(EndRecovery, await passed(Converge(), store, cluster)) == [Done()]
+    assert effects(EndRecovery, await passed(Converge(), store, cluster)) == [Done()]
     for n, worker in enumerate((busy, "w-busy"), 1):
         [claim] = await store.claims.get([f"c-lost-{n}"])
         assert (claim.state, claim.worker, claim.fence, claim.tenant) == ("active", worker, last + n, "acme")
@@ -84,7 +84,7 @@ async def test_agentless_workers_without_a_stamp_are_not_given_out_before_an_ope
     cluster = RecordedCluster(pool, workers)
     await store.recovery.begin("restored", 0)
     await clock.live(6)
-    assert outcomes(EndRecovery, await passed(Converge(), store, cluster)) == [Done()]
+    assert effects(EndRecovery, await passed(Converge(), store, cluster)) == [Done()]
     assert await match(store, pool, ask("b")) == [], "either may serve a holder that only the lost commits contained"
     await clock.live(90)
     assert not any(isinstance(action, ENDINGS) for action, _ in await passed(Converge(), store, cluster))
@@ -104,7 +104,7 @@ async def test_a_worker_that_died_is_condemned_right_after_recovery_with_proof_a
     cluster, converge = RecordedCluster(pool, [silent]), Converge()
     await store.recovery.begin("restored", 0)
     await clock.live(int(LISTEN) + 1)
-    assert outcomes(EndRecovery, await passed(converge, store, cluster)) == [Done()]
+    assert effects(EndRecovery, await passed(converge, store, cluster)) == [Done()]
     assert await match(store, pool, ask()) == [], "neither has reported since"
     seen = await version_of(store, dead)
     assert await store.workers.condemn(dead, seen, "its pod is gone", counted=False) == Stale()
@@ -130,7 +130,7 @@ async def test_an_agent_that_was_resetting_when_commits_were_lost_is_retired_and
     cluster = RecordedCluster(pool, [worker])
     # The backup shows the worker as warm, or not at all. In the lost commits it served tenant a, whose claim has ended.
     fence = (await store.recovery.state()).last_fence + 7
-    resetting = agent_report(worker, doing="resetting", reset_fence=fence)
+    resetting = agent_report(worker, doing="resetting", served_fence=fence)
     await store.recovery.begin("restored", 0)
     await clock.live(1)
     if reporting != "after it":
@@ -146,7 +146,7 @@ async def test_an_agent_that_was_resetting_when_commits_were_lost_is_retired_and
     if reporting == "after it":
         await store.workers.report(resetting)
     assert await state_of(store, "worker", worker) == "retiring"
-    directive = await store.workers.report(agent_report(worker, reset_fence=fence))
+    directive = await store.workers.report(agent_report(worker, served_fence=fence))
     assert directive.do == "exit", "it is reset by now, and directed to exit"
     assert await match(store, pool) == []
     assert (await kinds(store, worker=worker))[-1] in ("worker.retiring", "worker.adopted")
@@ -209,7 +209,7 @@ async def test_a_late_agent_that_holds_another_claim_than_its_row_is_adopted_not
     cluster.kept[pair.worker] = msgspec.structs.replace(cluster.kept[pair.worker], protected=True)
     await store.recovery.begin("restored", 0)
     await clock.live(int(LISTEN) + 2)  # the agent is cut off
-    assert outcomes(EndRecovery, await passed(converge, store, cluster)) == [Done()]
+    assert effects(EndRecovery, await passed(converge, store, cluster)) == [Done()]
     late = agent_report(pair.worker, doing="running", claim="c-next", fence=pair.fence + 3, tenant="acme")
     recoveries = 0
     for _ in range(40):
@@ -217,11 +217,11 @@ async def test_a_late_agent_that_holds_another_claim_than_its_row_is_adopted_not
         await store.workers.report(late)
         await store.workers.beat([late])
         done = [*await passed(converge, store, cluster), *await passed(Deadlines(), store, cluster)]
-        recoveries += outcomes(BeginRecovery, done).count(Done())
+        recoveries += effects(BeginRecovery, done).count(Done())
         row = await store.workers.get(pair.worker)
         assert row is not None
         assert row.state == "held"
-        if outcomes(HeardAgain, done):
+        if effects(HeardAgain, done):
             assert row.claim == "c-next", "the report confirms this claim, not the one that the row showed before"
     [claim] = await store.claims.get(["c-next"])
     assert (claim.state, claim.worker, claim.fence) == ("active", pair.worker, pair.fence + 3)
@@ -253,7 +253,7 @@ async def test_a_silent_agent_with_an_unknown_assignment_begins_no_second_recove
     await store.workers.beat([agent_report(worker, doing="running", claim="c-lost", fence=fence, tenant="acme")])
     began = 0
     for _ in range(90):
-        began += outcomes(BeginRecovery, await passed(converge, store, cluster)).count(Done())
+        began += effects(BeginRecovery, await passed(converge, store, cluster)).count(Done())
         await clock.live(1)
     assert began == 1
     assert not (await store.recovery.state()).recovering

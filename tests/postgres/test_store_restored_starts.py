@@ -8,7 +8,7 @@ import pytest
 from holdfast.duties.actions import Action, Condemn, DeletePod, Warm
 from holdfast.duties.converge import Converge
 from holdfast.duties.scale import Scale
-from holdfast.model.outcome import Done, Outcome
+from holdfast.model.effect import Done, Effect
 from holdfast.model.pod import Stamp
 from holdfast.model.pool import Pool, PoolSpec, ProtectionSpec
 from holdfast.postgres.store import PostgresStore
@@ -46,8 +46,8 @@ async def restored(
     return pool, worker, cluster
 
 
-def ends(done: list[tuple[Action, Outcome]]) -> list[Action]:
-    return [action for action, outcome in done if isinstance(action, Condemn | DeletePod) and outcome == Done()]
+def ends(done: list[tuple[Action, Effect]]) -> list[Action]:
+    return [action for action, effect in done if isinstance(action, Condemn | DeletePod) and effect == Done()]
 
 
 @UNSTAMPED

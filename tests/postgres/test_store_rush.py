@@ -68,11 +68,11 @@ async def test_an_offer_that_failed_fails_for_all_that_shared_it_and_the_next_is
     path = claim_path(store, cluster)
     calls = counted(store, monkeypatch, fail=1)
     pairs = (await store.claims.match(pool.id, [ask() for _ in range(RUSH)], 128)).pairs
-    await asyncio.gather(*(path.hand_over(pool, pair) for pair in pairs))
+    await asyncio.gather(*(path.start_hand_over(pool, pair) for pair in pairs))
     failed = [pair for pair in pairs if await store.claims.state(pair.claim) == "assigned"]
     assert failed
     assert calls["offer"] - 1 == bool(len(pairs) - len(failed))
-    await asyncio.gather(*(path.hand_over(pool, pair) for pair in failed))
+    await asyncio.gather(*(path.start_hand_over(pool, pair) for pair in failed))
     assert {await store.claims.state(pair.claim) for pair in pairs} == {"active"}
 
 
@@ -87,7 +87,7 @@ async def test_an_offer_of_an_old_fence_in_the_same_batch_answers_no_other_offer
     [new] = await match(store, pool)
     calls = counted(store, monkeypatch)
     with signals.claims.watch(new.claim) as waiter:
-        await asyncio.gather(path.hand_over(pool, old), path.hand_over(pool, new))
+        await asyncio.gather(path.start_hand_over(pool, old), path.start_hand_over(pool, new))
         assert calls["offer"] == 1, "else this is about something else"
         assert waiter.row is not None
         assert (waiter.row.worker, waiter.row.fence) == (new.worker, new.fence)

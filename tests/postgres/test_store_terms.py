@@ -18,7 +18,7 @@ def report(duty: str, number: int, *, progressed: bool = True) -> DutyReport:
     )
 
 
-async def test_of_many_who_take_a_term_one_has_it(store: PostgresStore) -> None:
+async def test_of_many_replicas_that_take_a_term_one_has_it(store: PostgresStore) -> None:
     async with replicas(store, 2) as others:
         peers = [store, *others] * 3
         for turn in range(1, 16):

@@ -21,7 +21,7 @@ async def handed(store: PostgresStore, kind: type[RecordedCluster]) -> tuple[Rec
     pairs: list[Pair] = await match(store, pool, *(ask() for _ in range(BURST)))
     handovers = claim_path(store, cluster, metrics)
     began = asyncio.get_running_loop().time()
-    await asyncio.gather(*(handovers.hand_over(pool, pair) for pair in pairs))
+    await asyncio.gather(*(handovers.start_hand_over(pool, pair) for pair in pairs))
     return cluster, metrics, asyncio.get_running_loop().time() - began
 
 
@@ -66,7 +66,7 @@ async def test_callers_that_can_wait_yield_to_hand_overs_but_not_forever(store: 
     [pair] = await match(store, pool, ask())
     handovers = claim_path(store, cluster)
     await asyncio.wait_for(handovers.yield_to_hand_overs(), YIELD_SECONDS / 2)  # no hand-over is in progress
-    handing = asyncio.create_task(handovers.hand_over(pool, pair))
+    handing = asyncio.create_task(handovers.start_hand_over(pool, pair))
     await asyncio.sleep(0)
     began = asyncio.get_running_loop().time()
     await handovers.yield_to_hand_overs()

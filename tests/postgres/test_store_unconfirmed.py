@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.model.outcome import Done, Stale
+from holdfast.model.effect import Done, Stale
 from holdfast.model.pool import ProtectionSpec
 from holdfast.postgres.migrate import migrate
 from holdfast.postgres.store import PostgresStore
@@ -46,7 +46,7 @@ async def test_an_unconfirmed_worker_is_not_given_out_or_ended_until_its_agent_r
     assert await match(store, pool, ask()) == []
     assert await store.workers.condemn(worker, row.version, "not wanted", counted=False) == Stale()
     [load] = await store.pools.loads()
-    assert (load.warm, load.unusable, load.fresh_warm) == (0, 1, []), "it is no capacity, and scaling leaves it alone"
+    assert (load.warm, load.unusable, load.current_warm) == (0, 1, []), "it is no capacity, and scaling leaves it alone"
     await store.workers.report(agent_report(worker))
     row = await store.workers.get(worker)
     assert row is not None
@@ -75,12 +75,12 @@ async def test_a_hand_over_without_its_required_protection_ends_no_claim_of_an_u
     # When the cluster does not accept the protection
     cluster = RecordedCluster(pool, [worker])
     cluster.down = True
-    await claim_path(store, cluster).hand_over(pool, pair)
+    await claim_path(store, cluster).start_hand_over(pool, pair)
     # Then claim and worker stay as they are, until its agent reports that the work has not begun
     assert await state_of(store, "claim", pair.claim) == "assigned"
     assert await state_of(store, "worker", worker) == "held"
     await store.workers.report(agent_report(worker, doing="activating", claim=pair.claim, fence=pair.fence, tenant=pair.tenant))
-    await claim_path(store, cluster).hand_over(pool, pair)
+    await claim_path(store, cluster).start_hand_over(pool, pair)
     [claim] = await store.claims.get([pair.claim])
     assert claim.outcome == "refused"
 

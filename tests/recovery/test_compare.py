@@ -63,7 +63,7 @@ def test_a_hold_whose_end_the_row_knows_is_not_adopted_again() -> None:
 def test_a_free_pod_without_a_row_is_adopted_by_its_agents_report_only() -> None:
     (free,) = compare(None, pod(), heartbeat(**REPORTED))
     assert free == AdoptFree(NAME, UID, "p-1", "etl", "r1")
-    (spent,) = compare(None, pod(), heartbeat(reset_fence=FENCE, **REPORTED))
+    (spent,) = compare(None, pod(), heartbeat(served_fence=FENCE, **REPORTED))
     assert spent == AdoptFree(NAME, UID, "p-1", "etl", "r1", spent=True), "it served a tenant, so it can only retire"
     assert compare(None, pod(), None) == []
     assert compare(None, pod(terminating=True), heartbeat(**REPORTED)) == []

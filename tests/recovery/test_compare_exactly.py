@@ -13,7 +13,7 @@ from holdfast.ports.store import Row
 from holdfast.recovery.actions import Adopt, AdoptFree, BeginRecovery, EndRecovery
 from holdfast.recovery.compare import LISTEN, adopt_free, compare, finish, from_before, left_to, may_be_forgotten
 
-SPOKE = {"reported_since_recovery": True}
+REPORTED = {"reported_since_recovery": True}
 RUNS = {"claim": "c-1", "fence": FENCE, "tenant": "acme"}
 HELD = ("c-1", "acme", FENCE)
 
@@ -39,18 +39,18 @@ def test_an_adoption_carries_everything_that_the_pod_shows() -> None:
 @pytest.mark.parametrize("missing", ["claim", "fence", "tenant"])
 def test_a_report_that_lacks_a_part_of_its_claim_leaves_the_decision_to_the_stamp(missing: str) -> None:
     other: dict[str, Any] = {"claim": "c-2", "fence": FENCE + 1, "tenant": "other", missing: None}
-    [adopt] = compare(None, pod(stamp=STAMP), heartbeat(doing="running", **other, **SPOKE))
+    [adopt] = compare(None, pod(stamp=STAMP), heartbeat(doing="running", **other, **REPORTED))
     assert isinstance(adopt, Adopt)
     assert (adopt.adoption.claim, adopt.adoption.tenant, adopt.adoption.fence) == HELD
 
 
 @pytest.mark.parametrize(("doing", "adopted"), [("idle", False), ("resetting", False), ("activating", True), ("draining", True)])
 def test_the_stamp_counts_unless_the_agent_reports_that_it_is_free(doing: str, adopted: bool) -> None:
-    assert bool(compare(row(), pod(stamp=STAMP), heartbeat(doing=doing, **SPOKE))) is adopted
+    assert bool(compare(row(), pod(stamp=STAMP), heartbeat(doing=doing, **REPORTED))) is adopted
 
 
 def test_a_stamp_of_another_assignment_than_the_agent_left_for_does_not_count_more_than_the_report() -> None:
-    report = heartbeat(doing="running", claim="c-2", fence=FENCE + 1, tenant="acme", **SPOKE)
+    report = heartbeat(doing="running", claim="c-2", fence=FENCE + 1, tenant="acme", **REPORTED)
     [adopt] = compare(None, pod(stamp=STAMP, left_to=FENCE - 1), report)
     assert isinstance(adopt, Adopt)
     assert adopt.adoption.claim == "c-2"
@@ -69,7 +69,7 @@ def test_a_stamp_of_another_assignment_than_the_agent_left_for_does_not_count_mo
     ],
 )
 def test_a_lost_acknowledgement_is_that_of_this_claim_and_this_assignment(one: Row, doing: str, adopted: bool) -> None:
-    assert bool(compare(one, pod(), heartbeat(doing=doing, **RUNS, **SPOKE))) is adopted
+    assert bool(compare(one, pod(), heartbeat(doing=doing, **RUNS, **REPORTED))) is adopted
 
 
 def test_what_another_claim_of_the_row_left_behind_is_not_a_lost_acknowledgement() -> None:
@@ -81,17 +81,17 @@ def test_what_another_claim_of_the_row_left_behind_is_not_a_lost_acknowledgement
     ("one", "adopted"), [({}, True), ({"terminating": True}, False), ({"left_to": FENCE}, False), ({"phase": "ended"}, False)]
 )
 def test_a_free_pod_is_adopted_while_its_agent_runs(one: dict[str, Any], adopted: bool) -> None:
-    assert bool(compare(None, pod(**one), heartbeat(**SPOKE))) is adopted
-    assert compare(row(), pod(**one), heartbeat(**SPOKE)) == [], "it has a row"
+    assert bool(compare(None, pod(**one), heartbeat(**REPORTED))) is adopted
+    assert compare(row(), pod(**one), heartbeat(**REPORTED)) == [], "it has a row"
     assert compare(None, pod(**one), heartbeat()) == [], "this report is from before the loss"
 
 
 @pytest.mark.parametrize(
     ("its_pod", "report", "spent"),
-    [(pod(), {}, False), (pod(), {"reset_fence": FENCE}, True), (pod(stamp=STAMP), {}, True)],
+    [(pod(), {}, False), (pod(), {"served_fence": FENCE}, True), (pod(stamp=STAMP), {}, True)],
 )
 def test_a_free_worker_that_may_have_served_a_claim_is_spent(its_pod: Pod, report: dict[str, Any], spent: bool) -> None:
-    assert compare(None, its_pod, heartbeat(**report, **SPOKE)) == [AdoptFree(NAME, UID, "p-1", "etl", "r1", spent)]
+    assert compare(None, its_pod, heartbeat(**report, **REPORTED)) == [AdoptFree(NAME, UID, "p-1", "etl", "r1", spent)]
 
 
 @pytest.mark.parametrize(("epoch", "before"), [(EPOCH - 1, True), (EPOCH, False), (EPOCH + 1, True)])
@@ -163,11 +163,11 @@ def test_recovery_lasts_five_seconds_at_least_and_its_time_at_most() -> None:
 def test_one_pod_that_need_not_report_hides_no_other_that_must(first: Pod) -> None:
     rows = {"w-0": row("held", id="w-0", heartbeat=None, agent=first.left_to is not None), NAME: row(heartbeat=heartbeat())}
     assert not ends(10.0, [first, pod()], rows)
-    assert ends(10.0, [first, pod()], rows | {NAME: row(heartbeat=heartbeat(**SPOKE))})
+    assert ends(10.0, [first, pod()], rows | {NAME: row(heartbeat=heartbeat(**REPORTED))})
 
 
 def test_the_report_of_a_worker_with_a_row_is_the_one_in_its_row() -> None:
-    spoke = {NAME: heartbeat(**SPOKE)}
-    assert not ends(10.0, [pod()], {NAME: row(heartbeat=None)}, heartbeats=spoke)
-    assert ends(10.0, [pod()], {}, heartbeats=spoke)
+    reported = {NAME: heartbeat(**REPORTED)}
+    assert not ends(10.0, [pod()], {NAME: row(heartbeat=None)}, heartbeats=reported)
+    assert ends(10.0, [pod()], {}, heartbeats=reported)
     assert not ends(10.0, [pod()], {}, heartbeats={NAME: heartbeat()})

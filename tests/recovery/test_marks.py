@@ -12,7 +12,7 @@ import pytest
 from holdfast.duties.actions import DeletePod
 from holdfast.local.cluster import LocalCluster
 from holdfast.local.keeping import LOCK_SECONDS
-from holdfast.model.outcome import Done, Skipped
+from holdfast.model.effect import Done, Skipped
 from holdfast.model.pod import Stamp
 from holdfast.ports.cluster import ClusterUnavailable
 from holdfast.ports.recovery import Remembered
@@ -23,7 +23,7 @@ from holdfast.recovery.marks import LOOK_SECONDS
 from holdfast.running.replica import Replica
 from postgres.recorded_cluster import RecordedCluster, applier, replica_on
 from postgres.store_locks import replicas
-from postgres.store_steps import BARE, DIRECT, SESSION, ask, assigned, end, hand_over, make_pool, make_warm, match
+from postgres.store_steps import BARE, DIRECT, SESSION, ask, assigned, end, make_active, make_pool, make_warm, match
 from waiting import Deadline
 
 MARK = "SELECT mark FROM holdfast.hearing"
@@ -197,7 +197,7 @@ async def test_stamps_that_the_rows_know_are_no_loss(store: PostgresStore) -> No
         await pods.protect(pair.worker, f"uid-{pair.worker}", Stamp(pair.tenant, pair.claim, pair.fence))
     await pods.protect("w-stranger", "uid-w-stranger", Stamp("x", "c-long-ago", held.fence - 1))
     for pair in (held, parked):
-        await hand_over(store, pool, pair)
+        await make_active(store, pool, pair)
     # Their stamps stay until `converge` clears them.
     assert await end(store, parked.claim) == Done()
     assert await end(store, cancelled.claim, "cancel") == Done()

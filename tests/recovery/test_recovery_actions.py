@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from duties.converge_views import FENCE, pod
-from holdfast.model.outcome import Done, Skipped, Stale
+from holdfast.model.effect import Done, Skipped, Stale
 from holdfast.ports.recovery import Adoption
 from holdfast.recovery.actions import Adopt, AdoptFree, BeginRecovery, EndRecovery, handlers
 from holdfast.recovery.compare import adopt_free
@@ -43,15 +43,15 @@ def applied(store: RecordedRecovery, action: Any) -> Any:
     return asyncio.run(apply())
 
 
-@pytest.mark.parametrize(("begun", "outcome"), [(True, Done()), (False, Stale())])
-def test_a_recovery_that_is_in_progress_already_is_not_begun_again(begun: bool, outcome: Any) -> None:
+@pytest.mark.parametrize(("begun", "effect"), [(True, Done()), (False, Stale())])
+def test_a_recovery_that_is_in_progress_already_is_not_begun_again(begun: bool, effect: Any) -> None:
     store = RecordedRecovery(begun)
-    assert applied(store, BeginRecovery("a pod is ahead", FENCE)) == outcome
+    assert applied(store, BeginRecovery("a pod is ahead", FENCE)) == effect
     assert store.calls == [("begin", "a pod is ahead", FENCE)]
 
 
 @pytest.mark.parametrize(
-    ("action", "call", "outcome"),
+    ("action", "call", "effect"),
     [
         (Adopt(ADOPTION), ("adopt", ADOPTION), Skipped("recovering")),
         (AdoptFree("w-1", "u", "p-1", "etl", "r1"), ("adopt_free", "w-1", "u", "p-1", "etl", "r1", False), Skipped("frozen")),
@@ -59,7 +59,7 @@ def test_a_recovery_that_is_in_progress_already_is_not_begun_again(begun: bool, 
         (EndRecovery(), ("end",), Stale()),
     ],
 )
-def test_an_action_is_one_call_and_its_outcome_is_the_stores(action: Any, call: tuple[Any, ...], outcome: Any) -> None:
+def test_an_action_is_one_call_and_its_effect_is_the_stores(action: Any, call: tuple[Any, ...], effect: Any) -> None:
     store = RecordedRecovery()
-    assert applied(store, action) == outcome
+    assert applied(store, action) == effect
     assert store.calls == [call]

@@ -11,7 +11,7 @@ from holdfast.claimpath.signals import Signals
 from holdfast.duties.actions import Action, HeardAgain
 from holdfast.duties.duty import Ports
 from holdfast.metrics import Metrics
-from holdfast.model.outcome import Done, Failed, Outcome, Skipped, Stale
+from holdfast.model.effect import Done, Effect, Failed, Skipped, Stale
 from holdfast.running.looks import STEP, Looks
 from holdfast.running.passes import Passes
 from holdfast.running.terms import Terms
@@ -36,14 +36,14 @@ class Restless:
         return [HeardAgain(name, 1) for name in seen.names]
 
 
-async def looked(outcome: Outcome, seconds: float, trusted: bool = True) -> list[list[str]]:
-    """Returns the checks that one signal causes within so many seconds, if every step has this outcome."""
+async def looked(effect: Effect, seconds: float, trusted: bool = True) -> list[list[str]]:
+    """Returns the checks that one signal causes within so many seconds, if every step has this effect."""
     converge, terms, signals = Restless(), Terms("r-1"), Signals()
     if trusted:
         terms.took("converge", 1, asyncio.get_running_loop().time())
 
-    async def apply(_action: Action) -> Outcome:
-        return outcome
+    async def apply(_action: Action) -> Effect:
+        return effect
 
     passes = Passes(NOWHERE, cast(Any, apply), terms, Metrics(), signals)
     looks = Looks(NOWHERE, cast(Any, converge), terms, passes, signals)
@@ -62,9 +62,9 @@ async def test_a_chain_of_steps_goes_on_by_itself_but_never_in_a_hurry() -> None
     assert all(names == ["w-1", "w-2"] for names in looks)
 
 
-@pytest.mark.parametrize("outcome", [Stale(), Skipped("braked"), Failed("the cluster is away")], ids=repr)
-async def test_a_step_that_was_not_taken_leads_to_no_other(outcome: Outcome) -> None:
-    assert await looked(outcome, 2.5 * STEP) == [["w-1", "w-2"]]
+@pytest.mark.parametrize("effect", [Stale(), Skipped("braked"), Failed("the cluster is away")], ids=repr)
+async def test_a_step_that_was_not_taken_leads_to_no_other(effect: Effect) -> None:
+    assert await looked(effect, 2.5 * STEP) == [["w-1", "w-2"]]
 
 
 async def test_changed_workers_are_left_to_the_replica_that_runs_converge() -> None:

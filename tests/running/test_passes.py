@@ -11,7 +11,7 @@ from holdfast.claimpath.signals import Signals
 from holdfast.duties.actions import Action
 from holdfast.duties.duty import Ports
 from holdfast.metrics import Metrics
-from holdfast.model.outcome import Done
+from holdfast.model.effect import Done
 from holdfast.ports.cluster import ClusterUnavailable
 from holdfast.ports.recovery import Seen
 from holdfast.ports.store import Beat, StoreUnavailable, TermState

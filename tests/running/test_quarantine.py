@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from holdfast.duties.actions import Quarantine
-from holdfast.model.outcome import Stale
+from holdfast.model.effect import Stale
 from holdfast.postgres.database import Database
 from holdfast.postgres.store import PostgresStore
 from holdfast.wiring import Layout, local_cluster, wire

@@ -112,8 +112,8 @@ MUTANTS = (
         (
             Change(
                 "postgres/workers.py",
-                "    return Stale() if result is None else outcome_of(result)",
-                "    return Done() if result is None else outcome_of(result)",
+                "    return Stale() if result is None else effect_of(result)",
+                "    return Done() if result is None else effect_of(result)",
             ),
             Change(
                 "postgres/claims.py",

@@ -27,7 +27,7 @@ async def run(pod: WorldPod) -> int:
     """Runs an agent that does nothing, or one of the few commands that the contract and these tests order."""
     argv = pod.spec.worker.run
     if pod.agent or argv == FOREVER:
-        await pod.asked.wait()
+        await pod.sigterm.wait()
         return 0 if pod.agent else 143
     assert argv[:2] == ["sh", "-c"]
     if argv[2].startswith("trap '' TERM"):

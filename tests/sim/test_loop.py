@@ -76,18 +76,18 @@ def test_a_paused_owner_stands_still_while_its_clock_goes_on() -> None:
 
 
 def orders(seed: int) -> str:
-    said = list[str]()
+    ran = list[str]()
 
     async def speak(name: str) -> None:
         for _ in range(5):
-            said.append(name)
+            ran.append(name)
             await asyncio.sleep(0)
 
     async def scenario() -> None:
         await asyncio.gather(*(start(Owner(name), speak(name)) for name in "abc"))
 
     play(scenario, seed)
-    return "".join(said)
+    return "".join(ran)
 
 
 def test_the_seed_decides_whose_turn_it_is() -> None:
@@ -96,15 +96,15 @@ def test_the_seed_decides_whose_turn_it_is() -> None:
 
 
 def test_within_one_owner_callbacks_keep_their_order() -> None:
-    said = list[int]()
+    ran = list[int]()
 
     async def scenario() -> None:
         for number in range(50):
-            asyncio.get_running_loop().call_soon(said.append, number)
+            asyncio.get_running_loop().call_soon(ran.append, number)
         await asyncio.sleep(1)
 
     play(scenario)
-    assert said == list(range(50))
+    assert ran == list(range(50))
 
 
 def test_waiting_for_nothing_is_an_error() -> None:

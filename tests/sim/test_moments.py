@@ -81,9 +81,9 @@ def test_one_fault_of_each_kind_begins_at_its_moment_and_no_other_does() -> None
 
 
 def test_a_fault_hits_the_worker_that_its_moment_is_about(simulated_dsn: str) -> None:
-    outcome = run_one("1@pod.kill@claim.active", simulated_dsn)
-    assert outcome.failure is None, outcome.failure
-    trace = [line for line in outcome.lines if re.search(r"^ *[\d.]+  (fault|event|cluster) ", line)]
+    result = run_one("1@pod.kill@claim.active", simulated_dsn)
+    assert result.failure is None, result.failure
+    trace = [line for line in result.lines if re.search(r"^ *[\d.]+  (fault|event|cluster) ", line)]
     faults = [number for number, line in enumerate(trace) if "  fault " in line]
     assert len(faults) >= 3
     for number in faults:

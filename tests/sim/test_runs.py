@@ -16,7 +16,7 @@ from holdfast.sim.faults import KINDS, Fault, draw, seed_of
 from holdfast.sim.many import run_one, server
 from holdfast.sim.named import NAMED
 from holdfast.sim.report import describe
-from holdfast.sim.run import Outcome
+from holdfast.sim.run import RunResult
 from holdfast.sim.shrink import shrink
 
 SRC = Path(__file__).resolve().parents[2] / "src" / "holdfast"
@@ -30,22 +30,22 @@ def simulated_dsn() -> Iterator[str]:
 
 def test_one_seed_gives_one_trace_whatever_the_hash_seed(simulated_dsn: str) -> None:
     code = "import sys; from holdfast.sim.many import run_one; o = run_one('4', sys.argv[1]); print(o.digest, o.failure)"
-    said = []
+    printed = []
     for hash_seed in ("1", "77"):
         env = {**os.environ, "PYTHONHASHSEED": hash_seed}
         done = subprocess.run(
             [sys.executable, "-c", code, simulated_dsn], env=env, capture_output=True, text=True, timeout=500, check=True
         )
-        said.append(done.stdout)
-    assert said[0] == said[1]
-    assert said[0].endswith("None\n")
+        printed.append(done.stdout)
+    assert printed[0] == printed[1]
+    assert printed[0].endswith("None\n")
 
 
 def test_a_run_keeps_its_promises_and_really_did_something(simulated_dsn: str) -> None:
-    outcome = run_one("7", simulated_dsn)
-    assert outcome.failure is None, describe(outcome)
-    assert outcome.statements > 2000
-    trace = "\n".join(outcome.lines)
+    result = run_one("7", simulated_dsn)
+    assert result.failure is None, describe(result)
+    assert result.statements > 2000
+    trace = "\n".join(result.lines)
     for word in ("claim.active", "worker.parked", "claim.ended", "protect", "clear", "fault", "heal"):
         assert word in trace, word
 
@@ -74,28 +74,28 @@ def test_shrinking_keeps_what_matters() -> None:
     faults = [Fault(float(n), "pod.kill", 0.0, 0.1, 0.1) for n in range(12)]
     ran = 0
 
-    def run(some: list[Fault]) -> Outcome:
+    def run(some: list[Fault]) -> RunResult:
         nonlocal ran
         ran += 1
         needed = {3.0, 8.0} <= {fault.at for fault in some}
-        return _outcome(some, "P1" if needed else None)
+        return _result(some, "P1" if needed else None)
 
-    best = shrink(_outcome(faults, "P1"), run)
+    best = shrink(_result(faults, "P1"), run)
     assert [fault.at for fault in best.faults] == [3.0, 8.0]
     assert ran <= 40
 
 
 def test_a_failure_that_is_another_one_is_not_taken_for_the_same() -> None:
     faults = [Fault(float(n), "pod.kill", 0.0, 0.1, 0.1) for n in range(4)]
-    assert shrink(_outcome(faults, "P1"), lambda some: _outcome(some, "P5")).faults == faults
+    assert shrink(_result(faults, "P1"), lambda some: _result(some, "P5")).faults == faults
 
 
 def test_the_report_shows_what_a_person_needs() -> None:
-    outcome = _outcome([Fault(31.5, "pod.kill", 0.0, 0.1, 0.1)], "P2")
-    said = describe(outcome)
+    result = _result([Fault(31.5, "pod.kill", 0.0, 0.1, 0.1)], "P2")
+    printed = describe(result)
     for word in ("seed 9", "P2", "something", "31.500  pod.kill", "an event", "make sim SEED=9"):
-        assert word in said
-    assert "a statement" not in said
+        assert word in printed
+    assert "a statement" not in printed
 
 
 @pytest.mark.parametrize("mutant", MUTANTS + PAST, ids=[mutant.name for mutant in MUTANTS + PAST])
@@ -119,16 +119,16 @@ def test_the_book_knows_a_command_that_starts_twice() -> None:
     with pytest.raises(Broken, match="twice without retry"):
         book.started(two, "c-1", 6, 1.0, again=False)  # type: ignore[arg-type]
     book.started(two, "c-1", 6, 1.0, again=True)  # type: ignore[arg-type]
-    book.told(one, "ann", "c-1")  # type: ignore[arg-type]
-    with pytest.raises(Broken, match="was told about a claim of ann"):
-        book.told(one, "bob", "c-2")  # type: ignore[arg-type]
+    book.delivered(one, "ann", "c-1")  # type: ignore[arg-type]
+    with pytest.raises(Broken, match="received a claim of ann"):
+        book.delivered(one, "bob", "c-2")  # type: ignore[arg-type]
 
 
-def _outcome(faults: list[Fault], promise: str | None) -> Outcome:
-    from holdfast.sim.run import Failure
+def _result(faults: list[Fault], promise: str | None) -> RunResult:
+    from holdfast.sim.run import BrokenPromise
 
-    failure = Failure(promise, "something", 40.0) if promise else None
-    return Outcome(
+    failure = BrokenPromise(promise, "something", 40.0) if promise else None
+    return RunResult(
         "9",
         failure,
         faults,

@@ -159,17 +159,17 @@ async def test_a_full_quota_refuses(stage: SimStage, cluster: SimCluster) -> Non
 
 async def hints(cluster: SimCluster, seconds: float) -> list[set[str]]:
     """Returns the hints of a watch within this time, which may be none."""
-    told: list[set[str]] = []
+    notified: list[set[str]] = []
 
     async def listen() -> None:
         async for names in cluster.changes():
-            told.append(names)
+            notified.append(names)
 
     task = asyncio.create_task(listen())
     await asyncio.sleep(seconds)
     task.cancel()
     await asyncio.wait([task])
-    return told
+    return notified
 
 
 @pytest.mark.parametrize(("dropped", "doubled", "expected"), [(0.0, 0.0, [{"w-1"}]), (0.0, 1.0, [{"w-1"}] * 2), (1.0, 0.0, [])])
@@ -212,8 +212,8 @@ def test_the_same_seed_gives_the_same_run() -> None:
                     made = await others[number].create(stage.order(name))
                     assert isinstance(made, Pod)
                     await asyncio.sleep(0.1)
-                    told = await others[number].protect(name, made.uid, stamp())
-                    await others[number].delete(name, told.uid if told else made.uid, 5)
+                    found = await others[number].protect(name, made.uid, stamp())
+                    await others[number].delete(name, found.uid if found else made.uid, 5)
                 except ClusterUnavailable as error:
                     stage.notes.append(("unavailable", str(error)))
 

@@ -53,7 +53,7 @@ async def test_a_stubborn_pod_is_killed_after_its_grace_and_grace_never_grows(st
     await asyncio.sleep(29)
     assert (await seen(cluster)).phase == "running"
     assert (await seen(cluster)).terminating
-    assert not pod.asked.is_set()
+    assert not pod.sigterm.is_set()
     await asyncio.sleep(2)
     assert (await seen(cluster)).phase == "ended"
     assert (await seen(cluster)).exit_code == 137
@@ -128,10 +128,10 @@ async def test_observers_look_before_the_effect(stage: SimStage, cluster: SimClu
     looks: list[tuple[str, bool, bool]] = []
     stage.world.on_effect.append(lambda kind, pod: looks.append((kind, pod.name in stage.world.pods, pod.protected)))
     pod = await running(stage, cluster, stage.order("w-1"))
-    told = await cluster.protect("w-1", pod.uid, stamp())
-    assert told is not None
-    assert await cluster.protect("w-1", pod.uid, stamp()) == told, "nothing changes, so no effect and no new version"
-    await cluster.clear("w-1", pod.uid, told.version)
+    protected = await cluster.protect("w-1", pod.uid, stamp())
+    assert protected is not None
+    assert await cluster.protect("w-1", pod.uid, stamp()) == protected, "nothing changes, so no effect and no new version"
+    await cluster.clear("w-1", pod.uid, protected.version)
     stage.world.vanish(pod)
     assert looks == [
         ("create", False, False),
@@ -182,7 +182,7 @@ async def test_a_partitioned_node_neither_reports_nor_obeys_until_it_is_healed(s
     shown = await seen(cluster)
     assert (shown.phase, shown.exit_code, shown.protected) == ("running", None, True)
     assert deleted.alive
-    assert not deleted.asked.is_set()
+    assert not deleted.sigterm.is_set()
     stage.world.heal(node)
     shown = await seen(cluster)
     assert (shown.phase, shown.exit_code, shown.exit_fence) == ("ended", 0, 1)
@@ -196,8 +196,8 @@ async def test_a_drain_takes_the_free_and_waits_for_the_protected(stage: SimStag
     stage.world.cordon(stage.world.nodes["n-3"])
     free = await running(stage, cluster, stage.order("w-1"))
     busy = await running(stage, cluster, stage.order("w-2"))
-    told = await cluster.protect("w-2", busy.uid, stamp())
-    assert told is not None
+    protected = await cluster.protect("w-2", busy.uid, stamp())
+    assert protected is not None
     stage.world.drain(node_of(free))
     await asyncio.sleep(600)
     assert (await seen(cluster)).phase == "ended"

@@ -70,7 +70,7 @@ def test_a_service_account_has_the_rights_it_was_given(control_plane: Access, na
     assert control_plane.kubectl("auth", "can-i", "delete", "pods", kubeconfig=kubeconfig, check=False).startswith("no")
 
 
-def test_a_shared_control_plane_is_one_and_ends_with_the_last_who_uses_it(control_plane: Access, tmp_path: Path) -> None:
+def test_a_shared_control_plane_is_one_and_ends_with_its_last_user(control_plane: Access, tmp_path: Path) -> None:
     del control_plane  # requested only so that this test is skipped together with the others
     first, second = _join(tmp_path), _join(tmp_path)
     folder = _told_folder(first)

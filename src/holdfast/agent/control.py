@@ -14,7 +14,7 @@ import msgspec
 
 from .. import __version__
 from .config import BadConfig, Config
-from .http import Caller, HttpResponse, Unreachable
+from .http import HttpClient, HttpResponse, Unreachable
 from .log import log
 from .messages import AgentReport, Directive, Registration
 
@@ -47,7 +47,7 @@ class Control:
     def __init__(self, config: Config, on_silence: Callable[[float], None]) -> None:
         self._config = config
         self._on_silence = on_silence
-        self._caller = Caller()
+        self._client = HttpClient()
         self._servers = config.read_servers()
         self._turn = random.randrange(len(self._servers))  # noqa: S311 - spreads the agents over the replicas
         self._signing = asyncio.Lock()
@@ -58,7 +58,7 @@ class Control:
         self._incarnation = 0  # of the database; each report carries it, so that the server recognizes an old one
 
     def close(self) -> None:
-        self._caller.close()
+        self._client.close()
 
     # The calls
 
@@ -185,7 +185,7 @@ class Control:
         """Calls the current replica once. Returns None if there was no answer; the next call then goes to the next replica."""
         server = self._servers[self._turn % len(self._servers)]
         try:
-            answer = await self._caller.post(server, f"/v1/worker/{call}", token, msgspec.json.encode(body), timeout)
+            answer = await self._client.post(server, f"/v1/worker/{call}", token, msgspec.json.encode(body), timeout)
         except Unreachable as error:
             self._next_server()
             if not self._cut_off:

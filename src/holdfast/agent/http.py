@@ -32,7 +32,7 @@ class HttpResponse(msgspec.Struct, frozen=True):
             return ""
 
 
-class Caller:
+class HttpClient:
     """Keeps connections to the replicas open between calls, so that a hand-over does not wait for a handshake."""
 
     def __init__(self) -> None:

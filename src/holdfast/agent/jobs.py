@@ -22,12 +22,12 @@ async def serve_job(agent: "Agent", registration: Registration) -> None:
     sink = Sink(agent.config.outputs / file_name(assignment.claim), registration.output_limit)
     if agent.config.stage is not None:
         await _stage(agent, agent.config.stage, hold, hooks.run or assignment.command)
-    outcome = await agent.hand_over(hold, {}, sink)
-    if outcome != "accepted":
+    answer = await agent.activate_and_acknowledge(hold, {}, sink)
+    if answer != "accepted":
         if agent.config.stage is not None:
             unstage(agent.config.stage)
         sink.close()
-        if outcome == "ended" and not hooks.activate:
+        if answer == "ended" and not hooks.activate:
             raise Leave(0, "the claim ended before its command started")
         await agent.fail(NOT_OURS)
     if agent.config.stage is not None:

@@ -37,7 +37,7 @@ class Agent:
         self.registration: Registration | None = None
         self.hold: Hold | None = None
         self.greatest_fence = 0  # the greatest fence that this agent ever held
-        self.reset_fence: int | None = None
+        self.served_fence: int | None = None
         self.endpoint: str | None = None
         self.draining = False
         self.proxy: Proxy | None = None
@@ -123,7 +123,9 @@ class Agent:
         if self._polling is None:
             self._polling = asyncio.create_task(self._keep_polling())
 
-    async def hand_over(self, hold: Hold, extra: dict[str, str], sink: Sink) -> Literal["accepted", "stale", "ended"]:
+    async def activate_and_acknowledge(
+        self, hold: Hold, extra: dict[str, str], sink: Sink
+    ) -> Literal["accepted", "stale", "ended"]:
         """Activates the worker and acknowledges the claim. Nothing may start unless the result is "accepted" (P8)."""
         assert self.registration
         assignment, hook = hold.assignment, self.registration.worker.activate
@@ -131,12 +133,12 @@ class Agent:
             env = extra | environment(assignment, write_payload(self.config.folder, assignment))
             if hook:
                 running = asyncio.create_task(run_hook("activate", hook, env, self.config.folder, sink.write))
-                outcome = await activate(running, self.control, assignment.fence, hold.ended)
-                if outcome != "done":
-                    log("not ours", claim=assignment.claim, why=outcome)
-                    return outcome
+                activated = await activate(running, self.control, assignment.fence, hold.ended)
+                if activated != "done":
+                    log("not ours", claim=assignment.claim, why=activated)
+                    return activated
             if self.memory is not None:
-                self.memory.hold(assignment, self.reset_fence)
+                self.memory.hold(assignment, self.served_fence)
         except (HookFailed, OSError) as error:
             await self.refuse(hold, str(error))
         return await self.acknowledge(hold)
@@ -157,7 +159,7 @@ class Agent:
         """Forgets the claim that was held. The worker is not reset yet. A draining agent leaves then."""
         self.hold = None
         if self.memory is not None:
-            self.memory.let_go(self.reset_fence, reset=False)
+            self.memory.let_go(self.served_fence, reset=False)
         forget_payload(self.config.folder)
         if self.draining:
             raise Leave(0, "drained")
@@ -186,7 +188,7 @@ class Agent:
             fence=held.fence if held else None,
             tenant=held.tenant if held else None,
             credential=held.credential if held else None,
-            reset_fence=self.reset_fence,
+            served_fence=self.served_fence,
             endpoint=self.endpoint,
         )
         self._changed.set()

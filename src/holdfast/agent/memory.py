@@ -12,7 +12,7 @@ from .messages import Assignment, Hooks, Registration
 KEPT = "kept.json"
 
 
-class Settings(msgspec.Struct, frozen=True):
+class PodSettings(msgspec.Struct, frozen=True):
     """The settings of the first registration. They still apply after the pool was changed, because the pod was made from them."""
 
     mode: str
@@ -34,7 +34,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    settings: Settings
+    settings: PodSettings
     held: Held | None = None
     served: int | None = None  # the fence of the last claim that the worker served; None if it is new
     reset: bool = True  # whether the worker was reset since that claim
@@ -51,7 +51,7 @@ class Memory:
         """Returns the registration with the settings of the first start, and stores them at that start. Raises OSError."""
         if self.kept is None:
             r = registration
-            self._write(Kept(Settings(r.mode, r.worker, r.grace, r.output_limit)))
+            self._write(Kept(PodSettings(r.mode, r.worker, r.grace, r.output_limit)))
             return registration
         settings = self.kept.settings
         return msgspec.structs.replace(

@@ -56,7 +56,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     claim: str | None = None
     fence: int | None = None
     tenant: str | None = None
-    reset_fence: int | None = None
+    served_fence: int | None = msgspec.field(default=None, name="reset_fence")  # of the last claim that ended here
     endpoint: str | None = None
     credential: str | None = None  # of the claim that the agent holds; it proves the report
 

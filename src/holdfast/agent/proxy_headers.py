@@ -138,8 +138,8 @@ def _named(message: "h11.Request | h11.Response | h11.InformationalResponse") ->
 
 def _wants_websocket(request: h11.Request) -> bool:
     """Returns whether the request asks for a WebSocket. Other upgrades are forwarded as plain requests."""
-    asked = [value.strip().lower() for name, value in request.headers if name == b"upgrade"]
-    return asked == [b"websocket"] and b"upgrade" in _named(request)
+    upgrades = [value.strip().lower() for name, value in request.headers if name == b"upgrade"]
+    return upgrades == [b"websocket"] and b"upgrade" in _named(request)
 
 
 def _bearer(value: bytes) -> bytes:

@@ -73,8 +73,8 @@ async def _claims(agent: "Agent", registration: Registration, served: Served, pr
         served.output_to(sink)
         if assignment.credential:
             proxy.expect(assignment.credential)
-        outcome = await agent.hand_over(hold, {"PORT": str(served.address[1])}, sink)
-        if outcome == "accepted":
+        answer = await agent.activate_and_acknowledge(hold, {"PORT": str(served.address[1])}, sink)
+        if answer == "accepted":
             if assignment.credential:  # without a credential there is no access
                 proxy.open(assignment.credential)
             agent.report_state("running")
@@ -84,7 +84,7 @@ async def _claims(agent: "Agent", registration: Registration, served: Served, pr
         else:
             proxy.close()
         served.output_to(None)
-        if outcome == "stale":
+        if answer == "stale":
             agent.let_go()
             await agent.fail(NOT_OURS)
         await _reset_or_leave(agent, hold, served)
@@ -106,17 +106,17 @@ async def _read_memory(agent: "Agent", registration: Registration) -> tuple[Regi
     assert kept is not None
     if not kept.reset:
         await agent.fail("the agent was restarted before the worker was reset")
-    agent.reset_fence = kept.served
+    agent.served_fence = kept.served
     return registration, agent.resume(kept.held.assignment()) if kept.held is not None else None
 
 
 async def _resume(agent: "Agent", hold: Hold, served: Served, proxy: Proxy) -> None:
     """Continues the claim of before the restart. Requests of its holder wait until the server accepts the acknowledgement."""
     agent.report_state("running")  # report it again, because the endpoint is known now
-    while (outcome := await agent.acknowledge(hold)) == "stale":
+    while (answer := await agent.acknowledge(hold)) == "stale":
         # Either the claim ended, and a directive will follow; or it was in lost commits, and this agent's report restores it.
         await asyncio.wait({hold.ended}, timeout=ASK_AGAIN)
-    if outcome == "accepted" and hold.assignment.credential:
+    if answer == "accepted" and hold.assignment.credential:
         proxy.open(hold.assignment.credential)
     await hold.ended
     proxy.close()
@@ -129,7 +129,7 @@ async def _reset_or_leave(agent: "Agent", hold: Hold, served: Served) -> None:
     if end.do == GRACE:
         raise Leave(TERMINATED, end.reason)  # the claim is still held, so the exit code must not look like a success
     # Reported from now on, so that a restored database does not treat this worker as new.
-    agent.reset_fence = hold.assignment.fence
+    agent.served_fence = hold.assignment.fence
     agent.let_go()
     if not end.park:
         raise Leave(0, end.reason or "the claim ended")
@@ -139,4 +139,4 @@ async def _reset_or_leave(agent: "Agent", hold: Hold, served: Served) -> None:
     except HookFailed as error:
         await agent.fail(str(error))
     if agent.memory is not None:
-        agent.memory.let_go(agent.reset_fence)
+        agent.memory.let_go(agent.served_fence)

@@ -36,7 +36,7 @@ class Poll(msgspec.Struct, frozen=True, kw_only=True):
     claim: Annotated[str, msgspec.Meta(max_length=128)] | None = None
     fence: Fence | None = None
     tenant: Annotated[str, msgspec.Meta(max_length=128)] | None = None
-    reset_fence: Fence | None = None
+    served_fence: Fence | None = msgspec.field(default=None, name="reset_fence")  # of the last claim that the agent has served
     endpoint: Annotated[str, msgspec.Meta(max_length=512)] | None = None
     credential: Annotated[str, msgspec.Meta(max_length=128)] | None = None  # proves that it holds `claim`
     incarnation: Incarnation | None = None

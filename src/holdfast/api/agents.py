@@ -8,8 +8,9 @@ from starlette.responses import Response
 
 from ..crash_points import crash_point
 from ..model.duration import seconds
-from ..model.outcome import Done
+from ..model.effect import Done
 from ..model.pool import Pool
+from ..ports.cluster import AgentIdentity
 from ..ports.store import AgentReport, Directive
 from ..recovery.compare import may_be_forgotten
 from .agent_shapes import (
@@ -26,7 +27,7 @@ from .agent_shapes import (
     Registered,
     ResultReport,
 )
-from .auth import AGENT_TOKEN_SECONDS, CHALLENGE, AgentIdentity, bearer
+from .auth import AGENT_TOKEN_SECONDS, CHALLENGE, bearer
 from .context import Context
 from .problems import Problem, unavailable
 from .routes import AGENT, BOOTSTRAP, Call, Route, answer, empty
@@ -144,7 +145,7 @@ def _report(call: Call) -> AgentReport:
         claim=body.claim,
         fence=body.fence,
         tenant=body.tenant,
-        reset_fence=body.reset_fence,
+        served_fence=body.served_fence,
         endpoint=body.endpoint,
         incarnation=body.incarnation,
     )

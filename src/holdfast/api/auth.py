@@ -11,7 +11,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from ..ports.store import Access, StoreUnavailable
+from ..ports.cluster import AgentIdentity
+from ..ports.store import StoreUnavailable, Tokens
 from .problems import Problem
 
 Role = Literal["admin", "operator", "tenant"]
@@ -42,18 +43,13 @@ class Caller(msgspec.Struct, frozen=True):
         return self.trusted or tenant == self.tenant
 
 
-class AgentIdentity(msgspec.Struct, frozen=True):
-    worker: str
-    uid: str
-
-
 def hash_token(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 class Auth:
-    def __init__(self, access: Access, key: bytes, clock: Clock = time) -> None:
-        self._access = access
+    def __init__(self, tokens: Tokens, key: bytes, clock: Clock = time) -> None:
+        self._tokens = tokens
         self._key = key
         self._wall = clock.time
         self._clock = clock.monotonic
@@ -65,7 +61,7 @@ class Auth:
         now = self._clock()
         until, caller = self._known.get(hashed, (0.0, None))
         if until < now:
-            found = await self._access.token(hashed)
+            found = await self._tokens.by_hash(hashed)
             caller = Caller(found[0], found[1], found[2]) if found else None  # type: ignore[arg-type]
             if len(self._known) >= CACHE_SIZE:
                 # Keep only valid tokens, so that guessed tokens cannot push them out of the cache.

@@ -21,21 +21,21 @@ ENOUGH = ("active", "ended")  # the states in which a claim is answered
 
 
 async def ask(context: Context, call: Call) -> Response:
-    asked: ClaimRequest = call.body
-    wait = min(_duration("wait", asked.wait), LONGEST_WAIT)
-    if asked.tenant is not None and not call.caller.sees(asked.tenant):
+    request: ClaimRequest = call.body
+    wait = min(_duration("wait", request.wait), LONGEST_WAIT)
+    if request.tenant is not None and not call.caller.sees(request.tenant):
         raise Problem(403, "forbidden", "the tenant comes from your token; only admins and operators may name another")
-    tenant = asked.tenant or call.caller.tenant or "default"
+    tenant = request.tenant or call.caller.tenant or "default"
     try:
-        result, claim = await _submit(context, asked, tenant, wait)
+        result, claim = await _submit(context, request, tenant, wait)
     except Problem as refusal:
         # A key names its claim also after its pool was deleted or changed, so that a holder finds its worker again (P1).
-        known = await context.store.claims.by_key(tenant, asked.key, _hash(asked, tenant)) if asked.key else None
+        known = await context.store.claims.by_key(tenant, request.key, _hash(request, tenant)) if request.key else None
         if known is None:
             raise refusal from None
         result, claim = Submitted(known, "same"), await context.claim_path.wait(known, ENOUGH, wait)
     if result.what == "other":
-        detail = f"key {asked.key!r} already names claim {result.claim}, which is another request"
+        detail = f"key {request.key!r} already names claim {result.claim}, which is another request"
         raise Problem(409, "key-taken", detail)
     if claim is None:
         lost = "the database lost this claim with its last commits; send the request again"
@@ -44,56 +44,56 @@ async def ask(context: Context, call: Call) -> Response:
     return answer(view(context, claim), status)
 
 
-async def _submit(context: Context, asked: ClaimRequest, tenant: str, wait: float) -> tuple[Submitted, Claim | None]:
-    pool = await context.pool(asked.pool)
-    new = new_claim(context, asked, tenant, pool)
+async def _submit(context: Context, request: ClaimRequest, tenant: str, wait: float) -> tuple[Submitted, Claim | None]:
+    pool = await context.pool(request.pool)
+    new = new_claim(context, request, tenant, pool)
     result, claim = await context.claim_path.submit(pool, new, ENOUGH, wait)
     if result.what == "closed":
-        context.forget_pool(asked.pool)
-        raise not_found("pool", asked.pool, "; it is being deleted")
+        context.forget_pool(request.pool)
+        raise not_found("pool", request.pool, "; it is being deleted")
     return result, claim
 
 
-def new_claim(context: Context, asked: ClaimRequest, tenant: str, pool: Pool) -> NewClaim:
+def new_claim(context: Context, request: ClaimRequest, tenant: str, pool: Pool) -> NewClaim:
     """Returns the claim to store. Checks what the types cannot express; every refusal names its field."""
-    longest = _duration("maxDuration", asked.max_duration) if asked.max_duration else pool.spec.max_duration
+    longest = _duration("maxDuration", request.max_duration) if request.max_duration else pool.spec.max_duration
     if longest > pool.spec.max_duration or longest <= 0:
         raise refused("maxDuration", f"must be more than 0s and at most the pool's {pool.spec.max_duration:.0f}s")
-    lease = _duration("lease", asked.lease) if asked.lease else pool.spec.lease
+    lease = _duration("lease", request.lease) if request.lease else pool.spec.lease
     if lease is not None and not 1 <= lease <= longest:
         raise refused("lease", "must be at least 1s and at most maxDuration")
-    if pool.spec.mode == "job" and not asked.command and not pool.spec.worker.run and pool.spec.worker.agent:
+    if pool.spec.mode == "job" and not request.command and not pool.spec.worker.run and pool.spec.worker.agent:
         raise refused("command", f"pool {pool.name!r} runs the claim's own command, and none is given")
-    if asked.command and (pool.spec.mode == "session" or pool.spec.worker.run):
+    if request.command and (pool.spec.mode == "session" or pool.spec.worker.run):
         raise refused("command", f"pool {pool.name!r} defines what runs, so a claim cannot have a command")
-    if asked.secrets and not pool.spec.worker.agent:
+    if request.secrets and not pool.spec.worker.agent:
         raise refused("secrets", f"pool {pool.name!r} has no agent that could receive them")
-    if asked.secrets and asked.retry:
+    if request.secrets and request.retry:
         raise refused("secrets", "are erased at hand-over, so a retry could not have them; leave out retry or secrets")
-    if asked.retry and pool.spec.mode == "session":
+    if request.retry and pool.spec.mode == "session":
         raise refused("retry", "only jobs can be run again")
-    deadline = _duration("deadline", asked.deadline)
+    deadline = _duration("deadline", request.deadline)
     if deadline <= 0:
         raise refused("deadline", "must be longer than 0s")
     return NewClaim(
         id=context.ids.new("c", 16),
         tenant=tenant,
-        key=asked.key,
-        hash=_hash(asked, tenant),
-        request={"command": asked.command, "payload": asked.payload, "env": asked.env},
-        priority=asked.priority,
+        key=request.key,
+        hash=_hash(request, tenant),
+        request={"command": request.command, "payload": request.payload, "env": request.env},
+        priority=request.priority,
         lease=lease,
         max_duration=longest,
         deadline=deadline,
-        park_ttl=_duration("parkTTL", asked.park_ttl) if asked.park_ttl else None,
-        retry=asked.retry,
-        secrets=asked.secrets or None,
+        park_ttl=_duration("parkTTL", request.park_ttl) if request.park_ttl else None,
+        retry=request.retry,
+        secrets=request.secrets or None,
     )
 
 
-def _hash(asked: ClaimRequest, tenant: str) -> str:
+def _hash(request: ClaimRequest, tenant: str) -> str:
     """Shows whether two requests with one key are the same. `wait` is left out, because it may differ between tries."""
-    same = msgspec.structs.replace(asked, wait="0s", tenant=tenant)
+    same = msgspec.structs.replace(request, wait="0s", tenant=tenant)
     return hashlib.sha256(msgspec.json.encode(same, order="deterministic")).hexdigest()[:32]
 
 

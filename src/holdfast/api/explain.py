@@ -184,7 +184,7 @@ def pool_sentences(load: PoolLoad) -> list[str]:
         sentences.append(f"{failed} failed: {pool.trouble}.")
     if pool.backoff_until is not None and pool.backoff_until > load.now:
         sentences.append(f"The next start is tried {_ahead(pool.backoff_until, load.now)}.")
-    if load.stale_warm:
+    if load.outdated_warm:
         sentences.append(f"A rollout to revision {pool.revision} is under way; busy workers finish first.")
     return sentences
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from starlette.responses import Response
 
-from ..model.outcome import Done, Skipped
+from ..model.effect import Done, Skipped
 from ..model.worker import Worker
 from ..ports.recovery import Unconfirmed
 from ..ports.store import EndedClaim

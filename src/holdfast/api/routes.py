@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..model.pool import FieldProblem
-from ..ports.cluster import ClusterUnavailable
+from ..ports.cluster import AgentIdentity, ClusterUnavailable
 from ..ports.store import StoreUnavailable, Unstorable
-from .auth import AgentIdentity, Caller, bearer
+from .auth import Caller, bearer
 from .problems import Problem, encode, invalid, refused, unavailable
 
 if TYPE_CHECKING:

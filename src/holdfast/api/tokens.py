@@ -37,7 +37,7 @@ class TokenList(msgspec.Struct, frozen=True):
 
 
 async def tokens(context: Context, call: Call) -> Response:
-    views = [TokenView(**row) for row in await context.store.access.tokens()]
+    views = [TokenView(**row) for row in await context.store.tokens.all()]
     return answer(TokenList(*page(views, call.query, lambda view: view.id)))
 
 
@@ -52,14 +52,14 @@ async def make_token(context: Context, call: Call) -> Response:
     if expires == 0:
         raise refused("expiresIn", "must be longer than 0s")
     token, id_ = context.ids.token(), context.ids.new("t")
-    await context.store.access.make_token(id_, hash_token(token), body.name, body.role, body.tenant, expires)
+    await context.store.tokens.make(id_, hash_token(token), body.name, body.role, body.tenant, expires)
     return answer(TokenView(id=id_, name=body.name, role=body.role, tenant=body.tenant, token=token), 201)
 
 
 async def revoke(context: Context, call: Call) -> Response:
     if call.path("id") == call.caller.id:
         raise Problem(409, "own-token", "this is the token that you use; revoke it with another token")
-    if not await context.store.access.revoke(call.path("id")):
+    if not await context.store.tokens.revoke(call.path("id")):
         raise not_found("token", call.path("id"))
     return empty()
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from starlette.responses import Response
 
-from ..model.outcome import Done, Skipped
+from ..model.effect import Done, Skipped
 from ..model.worker import Worker
 from .claim_shapes import when
 from .context import Context

@@ -92,7 +92,7 @@ class ClaimPath:
     async def match(self, pool: Pool) -> None:
         """Pairs the pool's waiting claims now, for the duty `match`. Raises StoreUnavailable if that is not possible."""
         batch = await self._store.claims.match(pool.id, (), BATCH)
-        self._hand_over_all(pool, batch.pairs)
+        self._start_hand_overs(pool, batch.pairs)
 
     async def _send_requests(self, pool_id: str, new: Sequence[NewClaim]) -> Sequence[Submitted | Exception]:
         pool = self._pools[pool_id]
@@ -111,7 +111,7 @@ class ClaimPath:
         crash_point("claim.stored")
         self._metrics.match.observe(time.perf_counter() - started)
         self._metrics.batch.observe(len(new))
-        self._hand_over_all(pool, batch.pairs)
+        self._start_hand_overs(pool, batch.pairs)
         if len(batch.pairs) >= BATCH:
             self.match_soon(pool)
         answers = [batch.answers.get(each.id, ("closed", each.id)) for each in new]
@@ -132,18 +132,18 @@ class ClaimPath:
             return batch
         raise AssertionError("unreachable")
 
-    def _hand_over_all(self, pool: Pool, pairs: list[Pair]) -> None:
+    def _start_hand_overs(self, pool: Pool, pairs: list[Pair]) -> None:
         for pair in pairs:
-            self._in_background(self.hand_over(pool, pair))
+            self._in_background(self.start_hand_over(pool, pair))
 
     # Protect and offer: the claim has a worker, but neither its holder nor the worker's agent knows it yet.
 
-    async def hand_over(self, pool: Pool, pair: Pair) -> None:
+    async def start_hand_over(self, pool: Pool, pair: Pair) -> None:
         """Protects the worker's pod, then offers the claim to the worker's agent. In a pool without an agent this makes the claim
         active."""
         self._handing_over += 1
         try:
-            await self._hand_over(pool, pair)
+            await self._protect_and_offer(pool, pair)
         except StoreUnavailable:
             pass  # The claim stays assigned without progress, so the duty `deadlines` hands it over again after OFFER_STALL.
         finally:
@@ -151,7 +151,7 @@ class ClaimPath:
             if not self._handing_over:
                 self._none_in_progress.set()
 
-    async def _hand_over(self, pool: Pool, pair: Pair) -> None:
+    async def _protect_and_offer(self, pool: Pool, pair: Pair) -> None:
         protection = pool.spec.protection
         ready = await self._protection.ensure(pair, protection)
         if isinstance(ready, Unusable):

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from ..metrics import Metrics
-from ..model.outcome import Done, Outcome, Stale
+from ..model.effect import Done, Effect, Stale
 from ..model.pod import Pod, Stamp
 from ..model.pool import ProtectionSpec
 from ..ports.cluster import Cluster, ClusterUnavailable
@@ -109,12 +109,12 @@ class Protection:
                 await clear(store, self._cluster, row.id, row.version, pod.uid, pod.version)
 
 
-async def clear(store: Store, cluster: Cluster, worker: str, version: int, uid: str, pod_version: str) -> Outcome:
+async def clear(store: Store, cluster: Cluster, worker: str, version: int, uid: str, pod_version: str) -> Effect:
     """Removes stamp and protection from a free worker: first in its row, if the row is unchanged, then on its pod, if the pod is
     unchanged. In the other order, a clear that was planned from an old view could remove the protection of a new claim."""
-    outcome = await store.workers.unprotect(worker, version)
-    if not isinstance(outcome, Done):
-        return outcome
+    effect = await store.workers.unprotect(worker, version)
+    if not isinstance(effect, Done):
+        return effect
     return Done() if await cluster.clear(worker, uid, pod_version) else Stale()
 
 

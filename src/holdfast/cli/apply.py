@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .connection import Failed, Output, with_client
+from .connection import CommandFailed, Output, with_client
 from .show import print_json
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ def apply(
         text = sys.stdin.read() if file == "-" else Path(file).read_text()
         found = manifest.read(text, "stdin" if file == "-" else file)
     except manifest.WrongManifest as wrong:
-        raise Failed(str(wrong)) from None
+        raise CommandFailed(str(wrong)) from None
     except UnicodeDecodeError:
-        raise Failed(f"{file}: is not UTF-8 text") from None
+        raise CommandFailed(f"{file}: is not UTF-8 text") from None
 
     async def call(client: "Client") -> None:
         answers = []

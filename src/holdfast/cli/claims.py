@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import typer
 
-from .connection import Failed, Key, Output, PoolName, TenantName, TruncationNotice, print_message, with_client
+from .connection import CommandFailed, Key, Output, PoolName, TenantName, TruncationNotice, print_message, with_client
 from .show import print_json
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ async def _hold(client: "Client", pool: str, tenant: str | None, key: str | None
             print_message(f"holding {worker.id}; Ctrl-C releases it")
             await stop.wait()
     except asyncio.CancelledError:
-        raise Failed("gave up waiting; the claim is cancelled", 130) from None
+        raise CommandFailed("gave up waiting; the claim is cancelled", 130) from None
     _print_how_it_ended(worker)
 
 
@@ -75,9 +75,9 @@ def _print_how_it_ended(worker: "HeldWorker") -> None:
     if worker.unreleased is not None:
         ends = [("its lease", worker.lease_until), ("its longest duration", worker.max_until)]
         by = next((f"{what} ends it, not before {_utc(at)}" for what, at in ends if at), "nothing else is known to end it")
-        raise Failed(f"claim {worker.claim_id}: the release was not stored ({worker.unreleased}); {by}")
+        raise CommandFailed(f"claim {worker.claim_id}: the release was not stored ({worker.unreleased}); {by}")
     if worker.outcome == "failed":
-        raise Failed(f"claim {worker.claim_id} had already ended as failed")
+        raise CommandFailed(f"claim {worker.claim_id} had already ended as failed")
     print_message(
         f"claim {worker.claim_id} " + ("released" if worker.outcome == "released" else f"had already ended as {worker.outcome}")
     )
@@ -121,7 +121,7 @@ def release(
     Example: holdfast release c-1a2b3c --force --reason "its holder is gone"
     """
     if force and not reason:
-        raise Failed("--force takes a worker from its holder; give the reason with --reason", 2)
+        raise CommandFailed("--force takes a worker from its holder; give the reason with --reason", 2)
     _end(context, "release", claim, {"force": force, "reason": reason}, output, "released")
 
 

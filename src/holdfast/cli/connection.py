@@ -41,7 +41,7 @@ class ServerOptions:
         return resolve(self.url, self.token, context=self.context)
 
 
-class Failed(Exception):
+class CommandFailed(Exception):
     """A command failed; the message is one line, and `code` is the exit code."""
 
     def __init__(self, message: str, code: int = 1) -> None:
@@ -95,7 +95,7 @@ def print_error(error: Exception) -> int:
     """Prints the error as one line and returns the exit code. An unexpected error is printed as a bug."""
     from holdfast.client.errors import HoldfastError
 
-    if isinstance(error, Failed):
+    if isinstance(error, CommandFailed):
         print_message(f"holdfast: {error}")
         return error.code
     if isinstance(error, HoldfastError | OSError):

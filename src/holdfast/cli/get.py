@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from .connection import Failed, Output, print_message, with_client
+from .connection import CommandFailed, Output, print_message, with_client
 from .show import print_json, print_table
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _path_and_params(
     allowed = {"workers": {"pool", "state"}, "claims": {"pool", "tenant", "state"}, "events": {"pool"}}
     for field, value in (("pool", pool), ("tenant", tenant), ("state", state)):
         if value is not None and field not in allowed.get(noun, set()):
-            raise Failed(f"--{field} does not go with {noun}", 2)
+            raise CommandFailed(f"--{field} does not go with {noun}", 2)
         params[field] = value
     if name is None:
         return f"/v1/{noun}", params
@@ -73,7 +73,7 @@ def _path_and_params(
     if noun == "events":
         kind = {"c": "claim", "w": "worker"}.get(name.split("-")[0], "pool")
         return "/v1/events", {**params, kind: name}
-    raise Failed(f"{noun} have no name: `holdfast get {noun}` shows all", 2)
+    raise CommandFailed(f"{noun} have no name: `holdfast get {noun}` shows all", 2)
 
 
 def _rows(body: bytes) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from .connection import Failed, hide
+from .connection import CommandFailed, hide
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +38,7 @@ def login(
         typer.echo(f"using {use} ({known.named(use).url})")
         return
     if url is None:
-        raise Failed("give the server's URL, or --list, or --use NAME", 2)
+        raise CommandFailed("give the server's URL, or --list, or --use NAME", 2)
     token = token or context.obj.token or typer.prompt("Token", hide_input=True, err=True)
     assert token is not None
     hide(token)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from .connection import Failed
+from .connection import CommandFailed
 
 if TYPE_CHECKING:
     from holdfast.install import Values
@@ -71,7 +71,7 @@ def manifests(
     try:
         typer.echo(_text(values, objects(values)), nl=False)
     except WrongValues as wrong:
-        raise Failed(str(wrong)) from None
+        raise CommandFailed(str(wrong)) from None
 
 
 def _text(values: "Values", found: list[dict[str, Any]]) -> str:

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import typer
 
-from .connection import Failed, Output, with_client
+from .connection import CommandFailed, Output, with_client
 from .show import print_json, print_table
 
 Reason = Annotated[str, typer.Option(help="The reason, which is stored in the history.")]
@@ -129,4 +129,4 @@ def doctor(context: typer.Context, output: Output = "table") -> None:
         print_table("checks", found["checks"])
     failed = [check["name"] for check in found["checks"] if not check["ok"]]
     if failed or not found["ok"]:
-        raise Failed(f"{len(failed)} of {len(found['checks'])} checks failed: {', '.join(failed)}")
+        raise CommandFailed(f"{len(failed)} of {len(found['checks'])} checks failed: {', '.join(failed)}")

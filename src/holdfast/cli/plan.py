@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from .connection import Failed, Format, print_message, with_client
+from .connection import CommandFailed, Format, print_message, with_client
 from .show import print_json
 
 if TYPE_CHECKING:
@@ -71,10 +71,10 @@ def plan(
     wanted, starts = _parsed("--target", parse_target, target), _parsed("--start-time", parse_start, start_time)
     settings = _parsed("--warm", parse_warm, warm) if warm is not None else []
     if not settings and export is None:
-        raise Failed("name the settings to try with --warm, such as 2..40/2; or --export FILE to write a trace only", 2)
+        raise CommandFailed("name the settings to try with --warm, such as 2..40/2; or --export FILE to write a trace only", 2)
     sources = [trace is not None, synthetic is not None, fleet]
     if sum(sources) > 1 or (not any(sources) and export is None):
-        raise Failed("name the source of the trace: one of --trace FILE, --synthetic SHAPE or --fleet", 2)
+        raise CommandFailed("name the source of the trace: one of --trace FILE, --synthetic SHAPE or --fleet", 2)
     if trace is not None:
         found = _read(trace)
     elif synthetic is not None:
@@ -96,7 +96,7 @@ def _parsed(option: str, parse: Callable[[str], T], value: str) -> T:
     try:
         return parse(value)
     except ValueError as error:
-        raise Failed(f"{option}: {error}", 2) from None
+        raise CommandFailed(f"{option}: {error}", 2) from None
 
 
 # Where a trace comes from, and where it goes
@@ -111,7 +111,7 @@ def _read(name: str) -> Trace:
         with Path(name).open(newline="", encoding="utf-8") as file:
             return trace.read(file, name)
     except trace.WrongTrace as wrong:
-        raise Failed(str(wrong)) from None
+        raise CommandFailed(str(wrong)) from None
 
 
 def _synthetic(shape: Literal["day", "steady", "bursts"], rate: str, hold: str, length: str | None, tenants: int) -> Trace:
@@ -121,7 +121,7 @@ def _synthetic(shape: Literal["day", "steady", "bursts"], rate: str, hold: str, 
     per_second, mean = _parsed("--rate", parse_rate, rate), _parsed("--duration", seconds, hold)
     long = _parsed("--length", seconds, length) if length is not None else None
     if mean <= 0 or long == 0:
-        raise Failed("--duration and --length must be longer than 0s", 2)
+        raise CommandFailed("--duration and --length must be longer than 0s", 2)
     return _parsed("--synthetic", lambda _: synthesize(shape, per_second, mean, long, tenants), shape)
 
 
@@ -143,7 +143,7 @@ def _from_fleet(context: typer.Context, pool: str | None, since: str) -> Trace:
     if got.still_held:
         print_message(f"{got.still_held} claims are still held, and count as held until now")
     if got.trace is None:
-        raise Failed(f"no claim{f' of pool {pool!r}' if pool else ''} was held in the last {since}")
+        raise CommandFailed(f"no claim{f' of pool {pool!r}' if pool else ''} was held in the last {since}")
     return got.trace
 
 
@@ -178,17 +178,17 @@ def _pool(
         try:
             documents = manifest.read(file.read_text(), str(file))
         except manifest.WrongManifest as wrong:
-            raise Failed(str(wrong)) from None
+            raise CommandFailed(str(wrong)) from None
         limits |= {each.name: msgspec.convert(each.spec, TenantSpec) for each in documents if each.kind == "Tenant"}
         known = {each.name: each.spec for each in documents if each.kind == "WorkerPool"}
     names = [pool] if pool is not None else found.pools or list(known) or ["plan"]
     if len(names) > 1:
-        raise Failed(f"which pool? Choose one with --pool: {', '.join(names)}", 2)
+        raise CommandFailed(f"which pool? Choose one with --pool: {', '.join(names)}", 2)
     name = names[0]
     if found.pools and found.of_pool(name) is None:
-        raise Failed(f"the trace has no claims of pool {name!r}; it has: {', '.join(found.pools)}", 2)
+        raise CommandFailed(f"the trace has no claims of pool {name!r}; it has: {', '.join(found.pools)}", 2)
     if file is not None and name not in known:
-        raise Failed(f"{file}: no pool {name!r}; it has: {', '.join(known) or 'none'}", 2)
+        raise CommandFailed(f"{file}: no pool {name!r}; it has: {', '.join(known) or 'none'}", 2)
     if file is None and fleet:
         known[name] = with_client(context, lambda client: client.get_pool(name)).spec
     return name, msgspec.convert(known.get(name, {}), PoolSpec), limits
@@ -200,7 +200,7 @@ def _part(found: Trace, busiest: str | None, whole: bool) -> Trace:
     stretch = _parsed("--busiest", seconds, busiest) if busiest is not None else BUSIEST
     span = found.arrivals[-1].at
     if stretch <= 0 or (busiest is not None and whole):
-        raise Failed("--busiest must be longer than 0s, and does not go with --whole", 2)
+        raise CommandFailed("--busiest must be longer than 0s, and does not go with --whole", 2)
     if whole or span <= stretch:
         return found
     part = found.busiest(stretch)
@@ -222,9 +222,9 @@ def _run(
     from holdfast.plan.progress import Progress
 
     if settings[-1] > spec.max:
-        raise Failed(f"--warm: {settings[-1]} is more than the pool's max ({spec.max}); raise it with --max", 2)
+        raise CommandFailed(f"--warm: {settings[-1]} is more than the pool's max ({spec.max}); raise it with --max", 2)
     if starts[1] >= seconds(spec.start_timeout):
-        raise Failed(f"--start-time: a worker of this pool is given up after its startTimeout, {spec.start_timeout}", 2)
+        raise CommandFailed(f"--start-time: a worker of this pool is given up after its startTimeout, {spec.start_timeout}", 2)
     trace, cut = trace.cut(spec.max_duration)
     if cut:
         print_message(
@@ -234,8 +234,8 @@ def _run(
     tries = [Setting(name, replace(spec, warm=warm), starts, limits) for warm in settings]
     try:
         found = many.run_settings(tries, trace, min(jobs, len(tries)), Progress(len(tries)))
-    except many.Broken as broken:
-        raise Failed(str(broken)) from None
+    except many.RunFailed as broken:
+        raise CommandFailed(str(broken)) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     if output == "json":

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import typer
 
-from .connection import Failed, Output, print_message, with_client
+from .connection import CommandFailed, Output, print_message, with_client
 from .show import age, print_json, print_table
 
 
@@ -37,13 +37,13 @@ def recover(
     """
     if worker is None:
         if confirm or give_up or reason is not None:
-            raise Failed("--confirm, --give-up and --reason need the worker to decide about", 2)
+            raise CommandFailed("--confirm, --give-up and --reason need the worker to decide about", 2)
         _show(context, output)
         return
     if confirm == give_up:
-        raise Failed("decide with either --confirm or --give-up; `holdfast recover` shows what each would do", 2)
+        raise CommandFailed("decide with either --confirm or --give-up; `holdfast recover` shows what each would do", 2)
     if not (reason or "").strip():
-        raise Failed("--reason is required: it is kept in the history", 2)
+        raise CommandFailed("--reason is required: it is kept in the history", 2)
     body = {"decision": "confirm" if confirm else "give-up", "reason": reason}
     answer = with_client(context, lambda client: client.raw("POST", f"/v1/recovery/{quote(worker, safe='')}", body=body))
     if output == "json":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .connection import Failed, Key, Output, PoolName, TenantName, TruncationNotice, hide, print_message, with_client
+from .connection import CommandFailed, Key, Output, PoolName, TenantName, TruncationNotice, hide, print_message, with_client
 from .show import print_json
 
 if TYPE_CHECKING:
@@ -86,13 +86,13 @@ def _pairs(option: str, given: list[str] | None, *, files: bool = False) -> dict
     for number, each in enumerate(given or (), 1):
         name, equals, value = each.partition("=")
         if not equals or not NAME.fullmatch(name):
-            raise Failed(f"{option} (number {number}): expected NAME=VALUE with a variable's name", 2)
+            raise CommandFailed(f"{option} (number {number}): expected NAME=VALUE with a variable's name", 2)
         if files and value.startswith("@"):
             try:
                 value = Path(value[1:]).read_text().removesuffix("\n")
             except (OSError, UnicodeDecodeError) as error:
                 what = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
-                raise Failed(f"{option} {name}: {value[1:]}: {what}") from None
+                raise CommandFailed(f"{option} {name}: {value[1:]}: {what}") from None
         pairs[name] = value
     return pairs
 
@@ -145,7 +145,7 @@ class _Job:
                 sys.stdout.buffer.flush()
             except BrokenPipeError:
                 sys.stdout = None  # nothing to flush at exit
-                raise Failed(f"the reader of the output has closed the pipe; claim {claim.id} goes on", 141) from None
+                raise CommandFailed(f"the reader of the output has closed the pipe; claim {claim.id} goes on", 141) from None
         cut.print()
         claim = await self._client.until(claim, "ended")
         if self._cancelling is not None:

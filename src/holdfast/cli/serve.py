@@ -7,7 +7,7 @@ import typer
 
 from holdfast.ports.cluster import NoCluster
 
-from .connection import Failed
+from .connection import CommandFailed
 
 if TYPE_CHECKING:
     from holdfast.up import Plan
@@ -60,13 +60,13 @@ def up(
     from . import manifest
 
     if pooled and dsn is None:
-        raise Failed("--pooled works only with your own Postgres: it needs --dsn or HOLDFAST_DSN")
+        raise CommandFailed("--pooled works only with your own Postgres: it needs --dsn or HOLDFAST_DSN")
     found = []
     if file is not None:
         try:
             found = manifest.read(file.read_text(), str(file))  # before the start, so that a wrong file starts nothing
         except (manifest.WrongManifest, OSError) as wrong:
-            raise Failed(str(wrong)) from None
+            raise CommandFailed(str(wrong)) from None
 
     async def then(plan: "Plan", layout: "Layout") -> None:
         await _apply_and_print_next_steps(plan, layout, found)
@@ -74,7 +74,7 @@ def up(
     try:
         asyncio.run(run_up(Plan(data_dir, port, replicas, dsn, stop_workers, host, pooled), then))
     except (AlreadyUp, WrongInstallation, PostgresFailed) as wrong:
-        raise Failed(str(wrong)) from None
+        raise CommandFailed(str(wrong)) from None
 
 
 async def _apply_and_print_next_steps(plan: "Plan", layout: "Layout", found: "list[Manifest]") -> None:
@@ -171,7 +171,7 @@ def serve(
     from holdfast.wiring import InKubernetes, Settings
 
     if dsn is None:
-        raise Failed("serve needs a Postgres: set HOLDFAST_DSN or --dsn (or use `holdfast up`)")
+        raise CommandFailed("serve needs a Postgres: set HOLDFAST_DSN or --dsn (or use `holdfast up`)")
     pods = None
     if namespace is not None:
         pods = InKubernetes(namespace, install, agent_image, agent_url, kubeconfig, kube_context, priority_class)
@@ -191,9 +191,9 @@ def serve(
         run(settings)
     except WrongInstallation as wrong:
         option = "the data directory" if pods is None else "the --install"
-        raise Failed(f"{wrong}; use {option} that this database was made with") from None
+        raise CommandFailed(f"{wrong}; use {option} that this database was made with") from None
     except NoCluster as wrong:
-        raise Failed(str(wrong)) from None
+        raise CommandFailed(str(wrong)) from None
 
 
 def agent() -> None:
@@ -214,7 +214,7 @@ def migrate(dsn: Dsn = None, data_dir: DataDir = Path(".holdfast")) -> None:
     from holdfast.wiring import Layout
 
     if dsn is None:
-        raise Failed("migrate needs a Postgres: set HOLDFAST_DSN or --dsn")
+        raise CommandFailed("migrate needs a Postgres: set HOLDFAST_DSN or --dsn")
     layout = Layout(data_dir.absolute())
     install = layout.install.read_text().strip() if layout.install.exists() else None
     applied = asyncio.run(run(dsn, install))

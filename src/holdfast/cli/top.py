@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .connection import Failed, Format, with_client
+from .connection import CommandFailed, Format, with_client
 from .show import age, cell, console, lasting, pool_state, print_json, status, table
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def top(
     Example: holdfast top
     """
     if output == "json" and not once:
-        raise Failed("-o json is for one frame: add --once, or follow changes with `holdfast get pools -w -o json`", 2)
+        raise CommandFailed("-o json is for one frame: add --once, or follow changes with `holdfast get pools -w -o json`", 2)
     try:
         with_client(context, (_json if output == "json" else _once) if once else _live)
     except KeyboardInterrupt:

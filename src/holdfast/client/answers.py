@@ -103,7 +103,7 @@ class Unconfirmed(_Answer, frozen=True, kw_only=True):
 
 
 class Recovery(Page[Unconfirmed], frozen=True, kw_only=True):
-    """Whether a recovery is in progress. `items` are the workers that are still unconfirmed."""
+    """Returns whether a recovery is in progress. `items` are the workers that are still unconfirmed."""
 
     recovering: bool
     since: str | None = None

@@ -87,7 +87,7 @@ class Demo:
         took_over, back = await asyncio.gather(self._taken_over(victim, killed_at), self._back(victim, killed_at))
         self._print.figure("another replica has its duties after", seconds(took_over))
         self._print.figure("started again and ready after", seconds(back))
-        first = min((s.active_at for s in self._traffic.served if s.asked_at > killed_at), default=time.monotonic())
+        first = min((s.active_at for s in self._traffic.served if s.requested_at > killed_at), default=time.monotonic())
         self._print.figure("next new claim served after", seconds(first - killed_at))
         self.figures(killed_at)
 

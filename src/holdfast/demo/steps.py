@@ -127,7 +127,7 @@ class LocalDemo(Demo):
         after = [s for s in self._traffic.served if s.active_at > back_at]
         self._print.figure("next claim served after its return", seconds(min(s.active_at for s in after) - back_at))
         await self.until(self._caught_up(back_at), "the claims of the outage are served")
-        waited = [s for s in self._traffic.served if since < s.asked_at < back_at < s.active_at]
+        waited = [s for s in self._traffic.served if since < s.requested_at < back_at < s.active_at]
         if waited:
             last = seconds(max(s.active_at for s in waited) - back_at)
             self._print.figure("claims made in this time, last served", f"{len(waited)}, {last} after its return")

@@ -33,15 +33,15 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedRequest:
     """When a worker was requested, and when its claim became active."""
 
-    asked_at: float
+    requested_at: float
     active_at: float
 
     @property
     def latency(self) -> float:
-        return self.active_at - self.asked_at
+        return self.active_at - self.requested_at
 
 
 class Traffic:
@@ -56,7 +56,7 @@ class Traffic:
         self._held: dict[str, str] = {}
         self.jobs: list[Job] = []
         self.asking: set[float] = set()  # the start times of the requests that still wait
-        self.served: list[Served] = []
+        self.served: list[ServedRequest] = []
         self.pages: list[float] = []  # the times at which pages were fetched
         self.sessions = 0
         self.broken: list[str] = []  # sessions that ended before their holder released them
@@ -80,10 +80,10 @@ class Traffic:
 
     async def _session(self, tenant: str, until: asyncio.Event) -> None:
         """Holds one worker until the event is set, and fetches its page repeatedly with the claim's credential."""
-        which, asked_at = "its claim", self._ask()
+        which, requested_at = "its claim", self._ask()
         try:
             async with claim("notebook", client=next(self._turn), tenant=tenant) as worker, aiohttp.ClientSession() as http:
-                self._serve(asked_at)
+                self._serve(requested_at)
                 self.sessions += 1
                 which = f"{worker.claim_id} on {worker.id}"
                 if other := self._held.get(worker.id):
@@ -96,7 +96,7 @@ class Traffic:
                 finally:
                     self._held.pop(worker.id, None)  # before the release, because after it another holder may get the worker
         except (HoldfastError, aiohttp.ClientError, TimeoutError) as error:
-            self.asking.discard(asked_at)
+            self.asking.discard(requested_at)
             self.broken.append(f"a session of {tenant} broke ({which}): {error or type(error).__name__}")
 
     async def finish(self, within: float) -> None:
@@ -151,24 +151,24 @@ class Traffic:
             await _wait(self._stopping, self._job_every)
 
     async def _run(self, job: Job) -> None:
-        client, asked_at = next(self._turn), self._ask()
+        client, requested_at = next(self._turn), self._ask()
         try:
-            asked = await client.claim("linux", key=job.key, command=job.command, wait="10s")
-            job.claim = await client.until(asked, "active")
-            self._serve(asked_at)
+            submitted = await client.claim("linux", key=job.key, command=job.command, wait="10s")
+            job.claim = await client.until(submitted, "active")
+            self._serve(requested_at)
             job.claim = await client.until(job.claim, "ended")
         except HoldfastError as error:
-            self.asking.discard(asked_at)
+            self.asking.discard(requested_at)
             job.failure = str(error)
 
     def _ask(self) -> float:
-        asked_at = time.monotonic()
-        self.asking.add(asked_at)
-        return asked_at
+        requested_at = time.monotonic()
+        self.asking.add(requested_at)
+        return requested_at
 
-    def _serve(self, asked_at: float) -> None:
-        self.asking.discard(asked_at)
-        self.served.append(Served(asked_at, time.monotonic()))
+    def _serve(self, requested_at: float) -> None:
+        self.asking.discard(requested_at)
+        self.served.append(ServedRequest(requested_at, time.monotonic()))
 
     async def _visits(self, tenant: str) -> None:
         while not self._stopping.is_set():

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from ..model.pool import Pool
-from ..ports.declared import Declared, PoolStatus
 from ..ports.store import Facts
 from ..recovery.actions import RecoveryAction
+from .pool_actions import PoolAction
 
 
 @dataclass(frozen=True)
@@ -197,55 +196,8 @@ class Seal:
 
 
 @dataclass(frozen=True)
-class Ensure:
-    """Brings the objects beside the pods (accounts, policies, budgets) to what these pools need."""
-
-    pools: tuple[Pool, ...]
-
-
-@dataclass(frozen=True)
 class ShowFacts:
     facts: tuple[Facts, ...]
-
-
-@dataclass(frozen=True)
-class FinishPool:
-    pool_id: str
-
-
-@dataclass(frozen=True)
-class PutPool:
-    """Creates or changes the pool of an object. If its specification is refused, the reason is written to the object's status."""
-
-    declared: Declared
-
-
-@dataclass(frozen=True)
-class DrainPool:
-    """Starts to drain a pool. `gone` is the UID of its object: the drain then starts only after a direct read showed that this
-    object is gone."""
-
-    name: str
-    pool_id: str
-    gone: str | None = None
-
-
-@dataclass(frozen=True)
-class Guard:
-    """Keeps the cluster from removing the object before its pool's drain is stored."""
-
-    declared: Declared
-
-
-@dataclass(frozen=True)
-class Release:
-    declared: Declared
-
-
-@dataclass(frozen=True)
-class UpdateStatus:
-    declared: Declared
-    status: PoolStatus
 
 
 @dataclass(frozen=True)
@@ -286,14 +238,8 @@ Action = (
     | Clear
     | StartBlocked
     | Seal
-    | Ensure
     | ShowFacts
-    | FinishPool
-    | PutPool
-    | DrainPool
-    | Guard
-    | Release
-    | UpdateStatus
+    | PoolAction
     | RecoveryAction
     | Quarantine
     | PruneHistory

@@ -278,7 +278,7 @@ def stranger(pod: Pod, observed: Observed) -> Verdict:
         return Verdict(Case.ORPHAN_BUSY, _quarantine(pod, observed, "a pod without a row that is stamped or busy"))
     from_before = compare.from_before(pod, observed.state)
     if from_before and heartbeat is not None and _says_idle(heartbeat):
-        return Verdict(Case.ORPHAN_IDLE, [compare.adopt_free(pod, spent=heartbeat.reset_fence is not None)])
+        return Verdict(Case.ORPHAN_IDLE, [compare.adopt_free(pod, spent=heartbeat.served_fence is not None)])
     # A pod that has not started and whose agent has never reported was never given out: only its row is lost, so it may be ended.
     began = pod.phase != "pending" or heartbeat is not None or pod.protected
     if from_before and began:

@@ -5,15 +5,16 @@ from dataclasses import dataclass
 import msgspec
 
 from ..model.pool import PoolSpec
-from ..ports.declared import Condition, Declared, PoolStatus
+from ..ports.declared import Condition, Declared, DeclaredStatus
 from ..ports.store import PoolLoad
-from .actions import Action, DrainPool, Ensure, FinishPool, Guard, PutPool, Release, UpdateStatus
+from .actions import Action
 from .duty import Ports
+from .pool_actions import DrainPool, Ensure, FinishPool, Guard, PutPool, Release, UpdateStatus
 from .scale import free_target
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedPools:
     """Objects are read before rows. Otherwise a pool that is created in between would look like a pool without an object."""
 
     declared: list[Declared] | None  # None when pools cannot be declared as objects here
@@ -24,12 +25,12 @@ class Pools:
     name = "pools"
     period = 5.0
 
-    async def observe(self, ports: Ports) -> Observed:
+    async def observe(self, ports: Ports) -> ObservedPools:
         objects = ports.cluster.declarations
         declared = await objects.list() if objects is not None else None
-        return Observed(declared, await ports.store.pools.loads())
+        return ObservedPools(declared, await ports.store.pools.loads())
 
-    def plan(self, observed: Observed) -> list[Action]:
+    def plan(self, observed: ObservedPools) -> list[Action]:
         finished: list[Action] = [FinishPool(load.pool.id) for load in observed.loads if drained(load)]
         ensured = Ensure(tuple(load.pool for load in observed.loads))
         if observed.declared is None:
@@ -58,7 +59,7 @@ def of_object(declared: Declared, loads: list[PoolLoad]) -> list[Action]:
         if live.pool.source == "cr":  # the pool belongs to an object that is gone and had the same name
             return [*guard, DrainPool(live.pool.name, live.pool.id)]
         taken = Condition("Ready", False, "NameTaken", f"the API has a pool {declared.name!r}: delete it, or rename this one")
-        return [*guard, UpdateStatus(declared, PoolStatus(generation=declared.generation, conditions=(taken,)))]
+        return [*guard, UpdateStatus(declared, DeclaredStatus(generation=declared.generation, conditions=(taken,)))]
     if wanted(declared) != live.pool.spec:
         return [*guard, PutPool(declared)]
     return [*guard, UpdateStatus(declared, status(declared, live))]
@@ -83,8 +84,8 @@ def vanished(declared: list[Declared], loads: list[PoolLoad]) -> list[Action]:
     ]
 
 
-def status(declared: Declared, load: PoolLoad) -> PoolStatus:
-    return PoolStatus(
+def status(declared: Declared, load: PoolLoad) -> DeclaredStatus:
+    return DeclaredStatus(
         generation=declared.generation,
         revision=load.pool.revision,
         desired=free_target(load),
@@ -100,13 +101,13 @@ def status(declared: Declared, load: PoolLoad) -> PoolStatus:
     )
 
 
-def not_taken(declared: Declared, load: PoolLoad | None, reason: str, message: str) -> PoolStatus:
+def not_taken(declared: Declared, load: PoolLoad | None, reason: str, message: str) -> DeclaredStatus:
     """Returns the status of an object whose specification is refused or could not be checked. If the object has a pool, that pool
     continues unchanged, so its counts stay true for readers such as an autoscaler. The generation is that of the refused
     specification."""
     if load is None:
         ready, degraded = Condition("Ready", False, reason, message), Condition("Degraded", True, reason, message)
-        return PoolStatus(generation=declared.generation, conditions=(ready, degraded))
+        return DeclaredStatus(generation=declared.generation, conditions=(ready, degraded))
     degraded = Condition("Degraded", True, reason, f"the pool goes on as it was: {message}")
     updated = tuple(degraded if each.type == "Degraded" else each for each in conditions(load))
     return msgspec.structs.replace(status(declared, load), conditions=updated)

@@ -36,7 +36,7 @@ def plan_pool(load: PoolLoad) -> list[Action]:
         return []
     if pool.state == "draining" or load.stopping:
         reason = "its pool was deleted" if pool.state == "draining" else "the installation is being stopped"
-        free = load.stale_starting + load.stale_warm + load.starting + load.fresh_warm + load.parked_free
+        free = load.outdated_starting + load.outdated_warm + load.starting + load.current_warm + load.parked_free
         return [Condemn(worker, version, reason, counted=False) for worker, version in free]
     rolled = rollout(load)
     return [*parked_ends(load), *rolled, *shrink(load, len(rolled)), *grow(load)]
@@ -79,7 +79,7 @@ def shrink(load: PoolLoad, going: int = 0) -> list[Action]:
     floor = wanted if over <= 0 else None  # claims may take free workers between this read and the condemn
     return [
         Condemn(worker, version, f"the pool wants {wanted} free workers", pool_id=pool_id, floor=floor)
-        for worker, version in (load.starting + load.fresh_warm)[: max(0, step)]
+        for worker, version in (load.starting + load.current_warm)[: max(0, step)]
     ]
 
 
@@ -91,7 +91,9 @@ def rollout(load: PoolLoad) -> list[Action]:
     possible = max(0, min(spec.warm, spec.max - load.held - load.parked - load.unusable))
     unavailable = max(0, possible - load.free_ready)
     step = max(0, spec.unavailable(spec.warm) - unavailable)
-    return [Condemn(worker, version, reason, counted=False) for worker, version in load.stale_starting + load.stale_warm[:step]]
+    return [
+        Condemn(worker, version, reason, counted=False) for worker, version in load.outdated_starting + load.outdated_warm[:step]
+    ]
 
 
 def parked_ends(load: PoolLoad) -> list[Action]:

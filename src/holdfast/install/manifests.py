@@ -2,17 +2,15 @@
 
 from base64 import b64encode
 from importlib.resources import files
-from typing import Any
 
 import yaml
 
 from ..kubernetes import rights
 from . import monitoring, postgres, replicas
-from .values import Secrets, Values, check
+from .values import Json, Secrets, Values, check
 
 SHARED = {"app.kubernetes.io/name": "holdfast"}  # labels of objects that all installations of a cluster share
 WORKERS, HEADROOM = "holdfast-worker", "holdfast-headroom"
-Json = dict[str, Any]
 
 
 def objects(values: Values) -> list[Json]:
@@ -58,7 +56,7 @@ def service_account(values: Values) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": _meta(values),
+        "metadata": values.meta,
         "automountServiceAccountToken": False,  # the replicas' pods set this to true themselves
     }
 
@@ -66,11 +64,11 @@ def service_account(values: Values) -> Json:
 def role(values: Values) -> list[Json]:
     rules = rights.rules(rights.NAMESPACED, values.install)
     return [
-        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": _meta(values), "rules": rules},
+        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": values.meta, "rules": rules},
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "RoleBinding",
-            "metadata": _meta(values),
+            "metadata": values.meta,
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": values.install},
             "subjects": [_subject(values)],
         },
@@ -97,7 +95,7 @@ def keys(values: Values, made: Secrets) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": _meta(values) | {"name": values.keys_secret},
+        "metadata": values.meta | {"name": values.keys_secret},
         "immutable": True,  # so that applying newly printed keys fails; with other keys, every agent would be locked out
         "type": "Opaque",
         "data": {"key": b64encode(made.key).decode(), "token": b64encode(made.token.encode()).decode()},
@@ -106,7 +104,3 @@ def keys(values: Values, made: Secrets) -> Json:
 
 def _subject(values: Values) -> Json:
     return {"kind": "ServiceAccount", "name": values.install, "namespace": values.namespace}
-
-
-def _meta(values: Values) -> Json:
-    return {"name": values.install, "namespace": values.namespace, "labels": values.labels}

@@ -1,13 +1,11 @@
 """Build the objects for the Prometheus operator: what to scrape, and when to alert a person."""
 
 from importlib.resources import files
-from typing import Any
 
 import yaml
 
-from .values import Values
+from .values import Json, Values
 
-Json = dict[str, Any]
 SELECTOR = "SELECTOR"  # placeholder in alerts.yaml for the label selector of this installation
 
 
@@ -23,7 +21,7 @@ def service_monitor(values: Values) -> Json:
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "ServiceMonitor",
-        "metadata": _meta(values),
+        "metadata": values.meta,
         "spec": {"selector": {"matchLabels": values.labels}, "endpoints": [endpoint]},
     }
 
@@ -34,10 +32,6 @@ def rule(values: Values) -> Json:
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
-        "metadata": _meta(values),
+        "metadata": values.meta,
         "spec": {"groups": [{"name": "holdfast", "rules": alerts}]},
     }
-
-
-def _meta(values: Values) -> Json:
-    return {"name": values.install, "namespace": values.namespace, "labels": values.labels}

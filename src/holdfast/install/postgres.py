@@ -1,14 +1,13 @@
 """Build a Postgres for trying things out. When its pod ends, all data is lost: every claim, pool and token."""
 
 from base64 import b64encode
-from typing import Any
 
-from .values import Values
+from .security import CONTAINER_SECURITY, pod_security
+from .values import Json, Values
 
 MARK = {"holdfast.dev/throw-away": "for trying out only; everything in it ends with its pod"}
 USER = 999  # the UID in the official image
 HOME = "/var/lib/postgresql/data"
-Json = dict[str, Any]
 
 
 def throw_away(values: Values) -> list[Json]:
@@ -68,11 +67,7 @@ def _pod(values: Values) -> Json:
         "ports": [{"name": "postgres", "containerPort": 5432}],
         "readinessProbe": {"exec": {"command": ["pg_isready", "-q", "-h", "127.0.0.1", "-U", "holdfast"]}, "periodSeconds": 2},
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [
             {"name": "data", "mountPath": HOME},
             {"name": "socket", "mountPath": "/var/run/postgresql"},
@@ -82,13 +77,7 @@ def _pod(values: Values) -> Json:
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security(USER),
         "containers": [container],
         "volumes": [{"name": name, "emptyDir": {}} for name in ("data", "socket", "tmp")],
     }

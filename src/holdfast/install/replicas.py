@@ -1,8 +1,7 @@
 """Build the replicas' Deployment, its disruption budget, and the Service through which agents and people reach them."""
 
-from typing import Any
-
-from .values import Values
+from .security import CONTAINER_SECURITY, pod_security
+from .values import Json, Values
 
 PORT, PROBES = 7070, 7072
 USER = 65532
@@ -12,7 +11,6 @@ GRACE = 30
 LINGER = 3
 DATA, KEYS = "/var/lib/holdfast", "/etc/holdfast"
 RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
-Json = dict[str, Any]
 
 
 def service(values: Values) -> Json:
@@ -20,7 +18,7 @@ def service(values: Values) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _meta(values),
+        "metadata": values.meta,
         "spec": {"selector": values.labels, "ports": ports},
     }
 
@@ -31,7 +29,7 @@ def budget(values: Values) -> Json:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": _meta(values),
+        "metadata": values.meta,
         "spec": {"minAvailable": 1, "selector": {"matchLabels": values.labels}},
     }
 
@@ -40,7 +38,7 @@ def deployment(values: Values) -> Json:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _meta(values),
+        "metadata": values.meta,
         "spec": {
             "replicas": values.replicas,
             "selector": {"matchLabels": values.labels},
@@ -57,13 +55,7 @@ def _pod(values: Values) -> Json:
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,  # its variables start with the Service's name, so they would look like our settings
         "terminationGracePeriodSeconds": GRACE,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security(USER),
         "topologySpreadConstraints": [_spread(values, "kubernetes.io/hostname"), _spread(values, "topology.kubernetes.io/zone")],
         "containers": [_container(values)],
         "volumes": [
@@ -98,11 +90,7 @@ def _container(values: Values) -> Json:
         "readinessProbe": _probe("/readyz", period=2, failures=3),
         "lifecycle": {"preStop": {"sleep": {"seconds": LINGER}}},
         "resources": RESOURCES,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the container's own
             {"name": "data", "mountPath": DATA},
@@ -131,7 +119,3 @@ def _env(values: Values) -> list[Json]:
         {"name": "HOLDFAST_ADVERTISE", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         *({"name": name, "value": value} for name, value in plain.items()),
     ]
-
-
-def _meta(values: Values) -> Json:
-    return {"name": values.install, "namespace": values.namespace, "labels": values.labels}

@@ -2,7 +2,7 @@
 
 import re
 import secrets
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -13,6 +13,7 @@ INSTALL = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", re.ASCII)
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?", re.ASCII)
 IMAGE = re.compile(r"\S+", re.ASCII)
+Json = dict[str, Any]
 TAKEN = ("default", "kubernetes")  # names of a namespace's own ServiceAccount and of the API server's Service
 
 
@@ -59,6 +60,11 @@ class Values(msgspec.Struct, frozen=True, kw_only=True):
     def labels(self) -> dict[str, str]:
         """Returns the labels of the replicas' pods. The workers' network policies select them (kubernetes/policies.py)."""
         return {"app.kubernetes.io/name": "holdfast", "app.kubernetes.io/instance": self.install}
+
+    @property
+    def meta(self) -> Json:
+        """Returns the metadata of each object that belongs to this installation alone."""
+        return {"name": self.install, "namespace": self.namespace, "labels": self.labels}
 
 
 class WrongValues(Exception):

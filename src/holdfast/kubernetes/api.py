@@ -183,6 +183,6 @@ def _judged(code: int, content: bytes, writes: bool, creates: bool = False) -> b
 
 
 def _webhook_failed(status: Status) -> bool:
-    """Whether a required admission webhook could not be called. Then nothing was stored, because admission runs before storage.
-    No other 5xx proves this."""
+    """Returns whether a required admission webhook could not be called. Then nothing was stored, because admission runs before
+    storage. No other 5xx proves this."""
     return status.reason == "InternalError" and status.message.startswith(FAILED_WEBHOOK)

@@ -8,7 +8,7 @@ import msgspec
 
 from ..model.pod import Pod, Stamp
 from ..model.pool import FieldProblem, Pool
-from ..ports.cluster import ClusterUnavailable, Finding, Identity, Order, OutcomeUnknown, Output, Refused
+from ..ports.cluster import AgentIdentity, ClusterUnavailable, Finding, Order, OutcomeUnknown, Output, Refused
 from ..ports.declared import Declarations
 from ..ports.recovery import Remembered
 from . import names, refusals, template
@@ -19,7 +19,7 @@ from .informer import Informer
 from .logs import Logs
 from .nodes import Nodes
 from .objects import Objects
-from .shapes import PodObject, ended_at, facts, has_ended, is_ours, is_over, never_ran
+from .shapes import PodObject, ended_at, facts, has_ended, is_ours, is_over, is_recorded_later, never_ran
 from .tokens import Reviews
 
 PROTECT_SECONDS = 1.0
@@ -139,14 +139,14 @@ class KubernetesCluster:
         before = facts(known, frozenset()).stamp if known is not None and known.metadata.uid == uid else None
         again = before is not None and (before.claim, before.fence) == (stamp.claim, stamp.fence)
         at = before.at if again and before is not None else time.time()
-        labels = {names.BUSY: "true", names.OWNER: stamp.owner, names.CLAIM: stamp.claim, names.FENCE: str(stamp.fence)}
+        labels = {names.BUSY: "true", names.OWNER: stamp.tenant, names.CLAIM: stamp.claim, names.FENCE: str(stamp.fence)}
         annotations = template.protection(True) | {names.STAMPED_AT: f"{at:.3f}"}
         # Remove managedFields, a third of the pod's size and of the patch's time, because no other client applies to these pods.
         meta = {"uid": uid, "managedFields": [{}], "labels": labels, "annotations": annotations}
         try:
             pod = _pod(await self._api.patch(f"{self._pods}/{name}", {"metadata": meta}, timeout=PROTECT_SECONDS))
         except ApiRefused as refused:
-            if refused.code == 404 or _other_uid(refused):
+            if refused.code == 404 or refusals.other_uid(refused):
                 return None
             raise ClusterUnavailable(f"the API server refused a protection: {refused.status.reason}") from refused
         self._informer.wrote(pod)
@@ -161,7 +161,7 @@ class KubernetesCluster:
         try:
             self._informer.wrote(_pod(await self._api.patch(f"{self._pods}/{name}", {"metadata": meta})))
         except ApiRefused as refused:
-            if refused.code in (404, 409) or _other_uid(refused):
+            if refused.code in (404, 409) or refusals.other_uid(refused):
                 return False
             raise ClusterUnavailable(f"the API server refused a change: {refused.status.reason}") from refused
         return True
@@ -171,7 +171,7 @@ class KubernetesCluster:
             meta = {"uid": uid, "labels": {names.SEALED: "true"}}
             self._informer.wrote(_pod(await self._api.patch(f"{self._pods}/{name}", {"metadata": meta})))
         except ApiRefused as refused:
-            if refused.code != 404 and not _other_uid(refused):
+            if refused.code != 404 and not refusals.other_uid(refused):
                 raise ClusterUnavailable(f"the API server refused a seal: {refused.status.reason}") from refused
 
     # Ending
@@ -189,7 +189,7 @@ class KubernetesCluster:
 
     async def forget(self, name: str, uid: str) -> None:
         known = self._informer.known().get(name) if self._informer.fresh else None
-        if known is not None and known.metadata.uid == uid and self._kept_for_output(known) and not _recorded_later(known):
+        if known is not None and known.metadata.uid == uid and self._kept_for_output(known) and not is_recorded_later(known):
             return  # every pass calls this until the pod's time is over, so do not read the pod each time
         pod = await self._read(name)
         if pod is None or pod.metadata.uid != uid or not has_ended(pod):
@@ -199,7 +199,7 @@ class KubernetesCluster:
                 await self.delete(name, uid, BESIDE_GRACE)  # shortens the grace if the pod was already deleted with a longer one
             elif pod.metadata.deletion_timestamp is None:
                 await self.delete(name, uid, 1.0)
-        if _recorded_later(pod):
+        if is_recorded_later(pod):
             await self._remove_finalizer(pod)
 
     async def _remove_finalizer(self, pod: PodObject) -> None:
@@ -210,7 +210,7 @@ class KubernetesCluster:
         try:
             left = _pod(await self._api.patch(f"{self._pods}/{pod.metadata.name}", body))
         except ApiRefused as refused:
-            if refused.code not in (404, 409) and not _other_uid(refused):
+            if refused.code not in (404, 409) and not refusals.other_uid(refused):
                 raise ClusterUnavailable(f"the API server refused to remove a finalizer: {refused.status.reason}") from refused
             self._informer.note_absent(pod.metadata.name)
             return
@@ -220,7 +220,8 @@ class KubernetesCluster:
             self._informer.note_absent(pod.metadata.name)
 
     def _kept_for_output(self, pod: PodObject) -> bool:
-        """Whether the pod is kept because a client may still read its output. A container that never ran has no output."""
+        """Returns whether the pod is kept because a client may still read its output. A container that never ran has no
+        output."""
         if never_ran(pod):
             return False
         keep = self._keep_output if is_over(pod) else min(self._keep_output, KEEP_BESIDE)
@@ -239,7 +240,7 @@ class KubernetesCluster:
 
     # The rest
 
-    async def verify(self, token: str) -> Identity | None:
+    async def verify(self, token: str) -> AgentIdentity | None:
         identity = await self._reviews.review(token)
         if identity is None:
             return None
@@ -276,8 +277,8 @@ class KubernetesCluster:
         await self._api.close()
 
     async def _mine(self, name: str) -> bool:
-        """Whether the pod of this name belongs to this installation. Every write checks this first, because our rights cover all
-        pods of the namespace."""
+        """Returns whether the pod of this name belongs to this installation. Every write checks this first, because our rights
+        cover all pods of the namespace."""
         known = self._informer.known().get(name)
         return known is not None or await self._read(name) is not None
 
@@ -295,12 +296,3 @@ def _pod(content: bytes) -> PodObject:
         return msgspec.json.decode(content, type=PodObject)
     except msgspec.MsgspecError as error:
         raise ClusterUnavailable(f"the API server's answer cannot be read: {error}") from error
-
-
-def _recorded_later(pod: PodObject) -> bool:
-    """Whether our finalizer keeps the pod until its end is recorded."""
-    return names.FINALIZER in pod.metadata.finalizers
-
-
-def _other_uid(refused: ApiRefused) -> bool:
-    return refused.code == 422 and any(cause.field == "metadata.uid" for cause in refused.status.causes)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ..ports.cluster import ClusterUnavailable
-from ..ports.declared import Condition, Declared, PoolStatus
+from ..ports.declared import Condition, Declared, DeclaredStatus
 from . import names
 from .api import Api, ApiRefused
 from .shapes import Metadata
@@ -31,7 +31,7 @@ class StoredCondition(msgspec.Struct, frozen=True, rename="camel"):
     last_transition_time: str = ""
 
     def differs(self, now: Condition) -> bool:
-        """Whether the change deserves an event. A message that differs only in its counts or worker names does not."""
+        """Returns whether the change deserves an event. A message that differs only in its counts or worker names does not."""
         if (self.status, self.reason) != (str(now.status), now.reason):
             return True
         return now.type == "Degraded" and _without_counts(self.message) != _without_counts(now.message)
@@ -89,7 +89,7 @@ class WorkerPools:
             meta["resourceVersion"] = known.metadata.resource_version  # so that a change of other finalizers is not overwritten
         await self._patch(declared.name, {"metadata": meta})
 
-    async def update_status(self, declared: Declared, status: PoolStatus) -> None:
+    async def update_status(self, declared: Declared, status: DeclaredStatus) -> None:
         known = self._known.get(declared.uid)
         before = known.status if known else {}
         stored = {each.type: each for each in msgspec.convert(before.get("conditions", []), list[StoredCondition])}
@@ -180,7 +180,7 @@ def _without_counts(message: str) -> str:
     return PASSING.sub("", message)
 
 
-def _counts(status: PoolStatus) -> dict[str, Any]:
+def _counts(status: DeclaredStatus) -> dict[str, Any]:
     return {
         "observedGeneration": status.generation,
         "revision": status.revision,

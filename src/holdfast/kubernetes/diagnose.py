@@ -72,13 +72,13 @@ async def _rights(api: Api, namespace: str, install: str) -> Finding:
 
 async def _allowed(api: Api, right: Right, verb: str, namespace: str, install: str) -> bool:
     resource, _, sub = right.resource.partition("/")
-    asked = {"group": right.group, "resource": resource, "subresource": sub, "verb": verb, "namespace": namespace}
+    attributes = {"group": right.group, "resource": resource, "subresource": sub, "verb": verb, "namespace": namespace}
     if right.only:
-        asked["name"] = right.only.format(install=install)
+        attributes["name"] = right.only.format(install=install)
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": {key: value for key, value in asked.items() if value}},
+        "spec": {"resourceAttributes": {key: value for key, value in attributes.items() if value}},
     }
     try:
         content = await api.ask("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)

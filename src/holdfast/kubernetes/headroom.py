@@ -34,7 +34,7 @@ class Placeholder(msgspec.Struct, frozen=True):
 
     @property
     def useless(self) -> bool:
-        """Whether it reserves no room, because it was preempted or evicted or is being deleted."""
+        """Returns whether it reserves no room, because it was preempted or evicted or is being deleted."""
         return self.leaving or self.status.phase in ("Succeeded", "Failed")
 
 

@@ -38,7 +38,7 @@ class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
     continue_: str = msgspec.field(default="", name="continue")
 
 
-class Event(msgspec.Struct, frozen=True):
+class WatchEvent(msgspec.Struct, frozen=True):
     type: str
     object: msgspec.Raw
 
@@ -55,7 +55,7 @@ class Expired(Exception):
 
 class Informer(Generic[T]):
     def __init__(self, api: Api, path: str, selector: str | None, kind: type[T], changed: Callable[[set[str]], None]) -> None:
-        self._api, self._path, self._kind = api, path, kind
+        self._api, self._path = api, path
         self._select = {"labelSelector": selector} if selector else {}
         self._changed = changed
         self._known: dict[str, T] = {}
@@ -64,11 +64,11 @@ class Informer(Generic[T]):
         self._watching = False
         self._lists = msgspec.json.Decoder(_page_of(kind))
         self._items = msgspec.json.Decoder(kind)
-        self._events = msgspec.json.Decoder(Event)
+        self._events = msgspec.json.Decoder(WatchEvent)
 
     @property
     def fresh(self) -> bool:
-        """Whether a live watch keeps the cache up to date."""
+        """Returns whether a live watch keeps the cache up to date."""
         return self._watching and time.monotonic() - self._heard < SILENT
 
     def known(self) -> dict[str, T]:
@@ -177,7 +177,7 @@ class Informer(Generic[T]):
         finally:
             self._watching = False
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: WatchEvent) -> None:
         if event.type == "ERROR":
             status = msgspec.json.decode(event.object, type=Status)
             if status.code == GONE:

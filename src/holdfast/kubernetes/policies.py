@@ -77,8 +77,8 @@ def place(policy: Json, field: str) -> str:
 
 
 def outlived(meta: Metadata, pools: Sequence[Pool]) -> bool:
-    """Whether we know the policy's pool in the generation for which the policy was made, or a later one. Then an unwanted policy
-    was removed from the pool, and is not a policy of a newer spec that we have not read yet."""
+    """Returns whether we know the policy's pool in the generation for which the policy was made, or a later one. Then an unwanted
+    policy was removed from the pool, and is not a policy of a newer spec that we have not read yet."""
     text = meta.annotations.get(GENERATION, "0")
     generation = int(text) if text.isdecimal() else 0
     return any(pool.id == meta.labels.get(names.POOL_ID) and generation <= pool.generation for pool in pools)

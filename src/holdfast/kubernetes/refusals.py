@@ -18,6 +18,11 @@ UNKNOWN = re.compile(r'unknown field "((?:[^"\\]|\\.)*)"')
 LONGEST = 500
 
 
+def other_uid(refused: ApiRefused) -> bool:
+    """Returns whether the write was refused because the object now has another UID."""
+    return refused.code == 422 and any(cause.field == "metadata.uid" for cause in refused.status.causes)
+
+
 def of_create(refused: ApiRefused) -> Refused:
     status = refused.status
     text = status.message[:LONGEST]

@@ -1,6 +1,6 @@
 """List every right that a replica has, and what it needs it for. The API server refuses everything that is missing here.
 
-The list follows from the calls in `kubernetes/`. tests/install/test_install_on_cluster.py compares both with the chart's copy.
+The list follows from the calls in `kubernetes/`. tests/install/test_rights_on_cluster.py compares both with the chart's copy.
 """
 
 from collections.abc import Iterator, Sequence

@@ -122,6 +122,11 @@ def is_ours(pod: PodObject, install: str) -> bool:
     return pod.metadata.labels.get(names.INSTALL) == install
 
 
+def is_recorded_later(pod: PodObject) -> bool:
+    """Returns whether our finalizer keeps the pod until its end is recorded."""
+    return names.FINALIZER in pod.metadata.finalizers
+
+
 def facts(pod: PodObject, cordoned: frozenset[str]) -> Pod:
     """Returns the pod in the form that the rest of the system uses."""
     labels, meta, status = pod.metadata.labels, pod.metadata, pod.status
@@ -160,7 +165,8 @@ def facts(pod: PodObject, cordoned: frozenset[str]) -> Pod:
 
 
 def _protections(meta: Metadata) -> tuple[bool, bool, bool]:
-    """Whether the pod is protected from the Eviction API, Karpenter and cluster-autoscaler. Each reads only its own mark."""
+    """Returns whether the pod is protected from the Eviction API, Karpenter and cluster-autoscaler. Each reads only its own
+    mark."""
     annotations = meta.annotations
     return (
         meta.labels.get(names.BUSY) == "true",
@@ -170,9 +176,9 @@ def _protections(meta: Metadata) -> tuple[bool, bool, bool]:
 
 
 def has_ended(pod: PodObject) -> bool:
-    """Whether the worker has ended, or can never start. The worker's container decides, even while sidecars still run, because no
-    template may restart it. (Without sidecars, the pod's phase follows immediately.) `ContainerStatusUnknown` is no proof while
-    the pod lives."""
+    """Returns whether the worker has ended, or can never start. The worker's container decides, even while sidecars still run,
+    because no template may restart it. (Without sidecars, the pod's phase follows immediately.) `ContainerStatusUnknown` is no
+    proof while the pod lives."""
     if is_over(pod):
         return True
     worker = _status(pod.status.container_statuses, pod.worker_container)
@@ -182,8 +188,8 @@ def has_ended(pod: PodObject) -> bool:
 
 
 def is_over(pod: PodObject) -> bool:
-    """Whether no container of the pod runs. A force deletion (grace 0) counts, because it removes a pod whose node is dead:
-    without our finalizer, the UID would be gone now, and that is proof of death. A deleted pod without a node never ran."""
+    """Returns whether no container of the pod runs. A force deletion (grace 0) counts, because it removes a pod whose node is
+    dead: without our finalizer, the UID would be gone now, and that is proof of death. A deleted pod without a node never ran."""
     if pod.status.phase in ("Succeeded", "Failed"):
         return True
     if pod.metadata.deletion_timestamp is None:
@@ -232,10 +238,10 @@ def _exit(pod: PodObject, kind: str, left: Left | None, stamp: Stamp | None) -> 
 
 
 def never_ran(pod: PodObject) -> bool:
-    """Whether it is proven that the worker's container never started. The proof is the kubelet's final status, if the runtime
-    still has its record of the agent. An older status proves nothing, because the container may have started after it. So there
-    is no proof for a pod that was deleted by force, or that the garbage collector failed because its node is gone. There is also
-    none if the runtime lost its record of the agent, because it may have lost the worker's too: `ContainerStatusUnknown` is
+    """Returns whether it is proven that the worker's container never started. The proof is the kubelet's final status, if the
+    runtime still has its record of the agent. An older status proves nothing, because the container may have started after it. So
+    there is no proof for a pod that was deleted by force, or that the garbage collector failed because its node is gone. There is
+    also none if the runtime lost its record of the agent, because it may have lost the worker's too: `ContainerStatusUnknown` is
     reported both for containers that never started and for containers without a record."""
     if not pod.spec.node_name:
         return True

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from ..ports.cluster import ClusterUnavailable, Identity
+from ..ports.cluster import AgentIdentity, ClusterUnavailable
 from . import names
 from .api import Api, ApiRefused
 
@@ -32,7 +32,7 @@ class Reviews:
     def __init__(self, api: Api, namespace: str) -> None:
         self._api, self._namespace = api, namespace
 
-    async def review(self, token: str) -> Identity | None:
+    async def review(self, token: str) -> AgentIdentity | None:
         """Returns the pod to which the token belongs, or None. The caller must still check that the pod exists, because a token
         stays valid for some seconds after its pod is deleted."""
         if not token or len(token) > LONGEST or not token.isascii() or not token.isprintable():
@@ -52,4 +52,4 @@ class Reviews:
         ours = status.user.username.startswith(f"system:serviceaccount:{self._namespace}:")
         if not status.authenticated or names.AUDIENCE not in status.audiences or not ours or len(name) != 1 or len(uid) != 1:
             return None
-        return Identity(name[0], uid[0])
+        return AgentIdentity(name[0], uid[0])

@@ -13,7 +13,7 @@ import msgspec
 
 from ..model.pod import Pod, Stamp
 from ..model.pool import FieldProblem, Pool
-from ..ports.cluster import ClusterUnavailable, Finding, Identity, Order, OutcomeUnknown, Output, Refused
+from ..ports.cluster import AgentIdentity, ClusterUnavailable, Finding, Order, OutcomeUnknown, Output, Refused
 from ..ports.declared import Declarations
 from ..ports.recovery import Remembered
 from . import launch
@@ -206,7 +206,7 @@ class LocalCluster:
 
         return await self._do(prune)
 
-    async def verify(self, token: str) -> Identity | None:
+    async def verify(self, token: str) -> AgentIdentity | None:
         identity = self._tokens.read(token)
         if identity is None:
             return None
@@ -226,7 +226,7 @@ class LocalCluster:
             "network.egress": bool(spec.network.egress),
             "network.ingress": bool(spec.network.ingress),
         }
-        found += [FieldProblem(field, elsewhere) for field, asked in kubernetes_only.items() if asked]
+        found += [FieldProblem(field, elsewhere) for field, is_set in kubernetes_only.items() if is_set]
         argv = command(spec, self._agent_argv)
         if isinstance(argv, Refused):
             found.append(FieldProblem("worker.run", argv.reason))

@@ -3,14 +3,14 @@
 import signal
 import time
 
-from .folder import Exit, Facts, Folder, Termination
+from .folder import Exit, Folder, PodFiles, Termination
 from .process import BOOT, NO_SHIM, Table, alive, send
 
 HUNG = 5.0  # seconds after the deadline; a shim that still lives then is assumed to be stopped by a signal
 KILL_ROUNDS = 100  # 10 ms apart; several are needed, because a killed process may have forked just before
 
 
-def end(folder: Folder, facts: Facts, grace: float) -> float | None:
+def end(folder: Folder, facts: PodFiles, grace: float) -> float | None:
     """Makes the pod end. The lock must be held.
 
     Returns the seconds after which the caller has to call again, or None if the shim does the rest or nothing is left to do.
@@ -40,7 +40,7 @@ def end(folder: Folder, facts: Facts, grace: float) -> float | None:
     return -overdue if orphans else None
 
 
-def _store_termination(folder: Folder, facts: Facts, grace: float) -> Termination:
+def _store_termination(folder: Folder, facts: PodFiles, grace: float) -> Termination:
     """Stores the deadline. The earlier deadline wins, so that a repeated call does not extend it."""
     termination = Termination(time.time(), grace)
     if facts.termination is not None and facts.termination.until <= termination.until:
@@ -49,7 +49,7 @@ def _store_termination(folder: Folder, facts: Facts, grace: float) -> Terminatio
     return termination
 
 
-def _kill_all(folder: Folder, facts: Facts) -> None:
+def _kill_all(folder: Folder, facts: PodFiles) -> None:
     for _ in range(KILL_ROUNDS):
         left = folder.kin(facts, Table())
         if not left.sure:

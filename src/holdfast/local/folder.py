@@ -85,7 +85,7 @@ class Launch(msgspec.Struct, frozen=True):
     env: dict[str, str]
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class PodFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The content of all files in a pod's folder."""
 
     order: OrderFile
@@ -116,7 +116,7 @@ class Folder:
         seen = os.stat(self.path)
         return seen.st_ino, seen.st_mtime_ns
 
-    def facts(self) -> tuple[Facts, Stat | None]:
+    def facts(self) -> tuple[PodFiles, Stat | None]:
         """Returns the files' content, and the stat for which it may be cached, or None if a change could be missed."""
         for _ in range(TRIES):
             before, now = self.stat(), time.time_ns()
@@ -128,7 +128,7 @@ class Folder:
             raise FileNotFoundError(self.path)
         return facts, None  # the folder changes constantly, but it is still the same pod
 
-    def _facts(self) -> tuple[Facts, bool]:
+    def _facts(self) -> tuple[PodFiles, bool]:
         names = set(os.listdir(self.path))
         order = self._load("order.json", OrderFile)
         assert order is not None
@@ -139,7 +139,7 @@ class Folder:
             return self._load(name, kind, trusted and sound) if name in names else None
 
         result = load("result.json", ExitRecord, trusted=False)
-        facts = Facts(
+        facts = PodFiles(
             order=order,
             stamp=load("stamp.json", StampFile) or StampFile(),
             shim=load("pod.json", Process),
@@ -163,7 +163,7 @@ class Folder:
         except OSError as error:
             raise ClusterUnavailable(f"cannot read {path}: {error}") from error
 
-    def kin(self, facts: Facts, table: Table) -> Kin:
+    def kin(self, facts: PodFiles, table: Table) -> Kin:
         """Returns the living processes of the pod. Reads the list of groups each time, because the agent appends to it."""
         assert facts.shim is not None
         groups: list[tuple[int, float]] = []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..ports.cluster import ClusterUnavailable, Identity, Output
+from ..ports.cluster import AgentIdentity, ClusterUnavailable, Output
 from ..ports.recovery import Remembered
 
 CLAIM = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -129,13 +129,13 @@ class Tokens:
     def issue(self, worker: str, uid: str) -> str:
         return f"{worker}.{uid}.{self._sign(worker, uid)}"
 
-    def read(self, token: str) -> Identity | None:
+    def read(self, token: str) -> AgentIdentity | None:
         """Returns the identity in the token, or None if the signature is wrong."""
         parts = token.rsplit(".", 2)
         if len(parts) != 3 or not token.isascii():
             return None
         worker, uid, signature = parts
-        return Identity(worker, uid) if hmac.compare_digest(signature, self._sign(worker, uid)) else None
+        return AgentIdentity(worker, uid) if hmac.compare_digest(signature, self._sign(worker, uid)) else None
 
     def _sign(self, worker: str, uid: str) -> str:
         text = "\n".join((self._install, worker, uid)).encode()

@@ -14,7 +14,7 @@ import msgspec
 
 from ..model.pool import PoolSpec
 from ..ports.cluster import ClusterUnavailable, Order, Refused
-from .folder import Facts, Folder, Launch, OrderFile, StampFile, remove_tree
+from .folder import Folder, Launch, OrderFile, PodFiles, StampFile, remove_tree
 from .process import BOOT
 
 SHIM = Path(__file__).with_name("shim.py")
@@ -81,7 +81,7 @@ def reserve(order: Order, argv: list[str], install: str, places: Places, token: 
     return lock
 
 
-def abandoned(facts: Facts) -> bool:
+def abandoned(facts: PodFiles) -> bool:
     """Returns whether the creator died before it started a shim. A wrong guess is harmless: only one shim takes the pod."""
     waiting = facts.shim is None and facts.exit is None and facts.termination is None and facts.order.boot == BOOT
     return waiting and abs(time.time() - facts.order.created_at) > ABANDONED

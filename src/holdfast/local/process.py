@@ -30,7 +30,7 @@ Groups = Sequence[tuple[int, float]]  # process groups that an agent started: pi
 NO_SHIM = Process(0, "0")  # written to pod.json instead of a shim, so that no shim can start any more
 
 
-class Observed(msgspec.Struct, frozen=True):
+class ProcessEntry(msgspec.Struct, frozen=True):
     """One line of the process table."""
 
     process: Process
@@ -66,7 +66,7 @@ def alive(process: Process) -> bool:
     return not seen.zombie
 
 
-def look(pid: int) -> Observed | None:
+def look(pid: int) -> ProcessEntry | None:
     """Returns the process that has this pid now, if any."""
     return _look_linux(pid) if ON_LINUX else _look_elsewhere(pid)
 
@@ -163,7 +163,7 @@ def kin(uid: str, shim: Process, agent: Process | None, table: Table, folder: st
     return Kin(tuple(ours.values()), tuple(p for p in perhaps if p.pid not in ours))
 
 
-def _descendants(roots: set[int], seen: Mapping[int, Observed]) -> Iterator[int]:
+def _descendants(roots: set[int], seen: Mapping[int, ProcessEntry]) -> Iterator[int]:
     by_parent: dict[int, list[int]] = {}
     for pid, entry in seen.items():
         by_parent.setdefault(entry.parent, []).append(pid)
@@ -222,7 +222,7 @@ def _number(process: Process) -> float:
     return float(process.started.lstrip("~"))
 
 
-def _look_linux(pid: int) -> Observed | None:
+def _look_linux(pid: int) -> ProcessEntry | None:
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     except OSError:
@@ -236,14 +236,14 @@ def _look_linux(pid: int) -> Observed | None:
     # The fields after the name, which may contain any character: state ppid pgrp session … num_threads(17) … starttime(19).
     fields = line[line.rfind(b")") + 2 :].split(b" ", 20)
     zombie = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1  # with more threads only the first has ended
-    return Observed(Process(pid, fields[19].decode()), int(fields[1]), int(fields[3]), zombie)
+    return ProcessEntry(Process(pid, fields[19].decode()), int(fields[1]), int(fields[3]), zombie)
 
 
-def _look_elsewhere(pid: int) -> Observed | None:
+def _look_elsewhere(pid: int) -> ProcessEntry | None:
     try:
         process = psutil.Process(pid)
         with process.oneshot():
             started, zombie = f"~{process.create_time()}", process.status() == psutil.STATUS_ZOMBIE
-            return Observed(Process(pid, started), process.ppid(), 0 if zombie else os.getsid(pid), zombie)
+            return ProcessEntry(Process(pid, started), process.ppid(), 0 if zombie else os.getsid(pid), zombie)
     except (psutil.Error, OSError):
         return None

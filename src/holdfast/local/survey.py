@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..model.pod import Phase, Pod
 from ..ports.cluster import ClusterUnavailable
-from .folder import TRIES, Exit, Facts, Folder, Stat
+from .folder import TRIES, Exit, Folder, PodFiles, Stat
 from .process import BOOT, NO_SHIM, Table, alive
 
 MARKER = ".holdfast"  # in the root of every installation; without it the root is another folder, and its emptiness proves nothing
@@ -28,7 +28,8 @@ class Pass:
 
     @cached_property
     def second_table(self) -> Table:
-        """Read after the first table. A process that is just being forked may be missing in one table, but not in both."""
+        """Returns a table that was read after the first one. A process that is just being forked may be missing in one table, but
+        not in both."""
         _ = self.table
         return Table()
 
@@ -38,7 +39,7 @@ class Survey:
         self.root = root
         self.install = install
         self._node = socket.gethostname()
-        self._known: dict[str, tuple[Stat, Facts]] = {}
+        self._known: dict[str, tuple[Stat, PodFiles]] = {}
         self._inode = os.stat(root).st_ino
 
     def folder(self, name: str) -> Folder:
@@ -59,7 +60,7 @@ class Survey:
         self.check_root()
         return self._pod(name, Pass(), fresh=True) if PLAIN.fullmatch(name) else None
 
-    def facts(self, name: str, fresh: bool = True) -> Facts | None:
+    def facts(self, name: str, fresh: bool = True) -> PodFiles | None:
         """Returns the content of this folder. None proves that the folder does not exist."""
         folder = self.folder(name)
         for _ in range(TRIES):
@@ -125,7 +126,7 @@ class Survey:
             facts, phase = self._without_shim(name, facts, shared)
         return self._as_pod(facts, phase)
 
-    def _phase(self, facts: Facts) -> Phase | None:
+    def _phase(self, facts: PodFiles) -> Phase | None:
         """Returns the phase, or None if the shim died, so that the other processes of the pod have to be checked."""
         if facts.exit is not None or facts.order.boot != BOOT or facts.shim == NO_SHIM:
             return "ended"
@@ -135,7 +136,7 @@ class Survey:
             return "running" if facts.agent is not None else "pending"
         return None
 
-    def _without_shim(self, name: str, facts: Facts, shared: Pass) -> tuple[Facts, Phase]:
+    def _without_shim(self, name: str, facts: PodFiles, shared: Pass) -> tuple[PodFiles, Phase]:
         """Returns the phase of a pod whose shim died. The pod runs as long as any of its processes may be alive (P2)."""
         if facts.exit is not None or facts.shim is None:
             return facts, self._phase(facts) or "running"
@@ -150,7 +151,7 @@ class Survey:
             folder.write_once("exit.json", end)
         return self.facts(name) or facts, "ended"
 
-    def _as_pod(self, facts: Facts, phase: Phase) -> Pod:
+    def _as_pod(self, facts: PodFiles, phase: Phase) -> Pod:
         order, stamp, end = facts.order, facts.stamp, facts.exit
         code, fence, trouble = None, None, None
         if facts.result is not None:

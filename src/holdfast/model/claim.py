@@ -27,7 +27,7 @@ CLAIM = Machine(
             "activate", ("assigned",), "active", "claim.active", "its worker acknowledged it or, without an agent, was protected"
         ),
         Transition("requeue", ("assigned",), "waiting", "claim.requeued", "the worker proved unusable"),
-        Transition("retry", ("active",), "waiting", "claim.retried", "its worker died and it asked for retry: lost"),
+        Transition("retry", ("active",), "waiting", "claim.retried", "its worker died, and its request has retry: lost"),
         Transition("end", ("waiting", "assigned", "active"), "ended", "claim.ended", "one of the ways in P2's closed list"),
         Transition("adopt", (), "active", "claim.adopted", "found on a worker, and has no row, after lost commits"),
         Transition("readopt", ("waiting", "assigned"), "active", "claim.adopted", "found active on a worker, after lost commits"),
@@ -94,9 +94,3 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     deadline_at: float | None = None
     lease_until: float | None = None
     max_until: float | None = None
-    retry: str | None = None
-    agent: bool = True
-
-    @property
-    def live(self) -> bool:
-        return self.state in LIVE

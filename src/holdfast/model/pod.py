@@ -10,7 +10,7 @@ Phase = Literal["pending", "running", "ended"]
 class Stamp(msgspec.Struct, frozen=True):
     """The labels on a pod that show its holder. They are a copy of the claim, from which recovery adopts."""
 
-    owner: str
+    tenant: str = msgspec.field(name="owner")  # `stamp.json` and the label keep the name of the first release
     claim: str
     fence: int
     at: float = 0.0  # when it was stamped, by the cluster's clock
@@ -61,7 +61,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     claim: str | None = None
     fence: int | None = None
     tenant: str | None = None
-    reset_fence: int | None = None
+    served_fence: int | None = None  # of the last claim that the agent has served, from the end of that claim on
     claim_ended: bool = False  # the claim in the report has a row, and has ended
     ahead: bool = False  # the worker's row and the claim's row are older than the assignment in the report
     reported_since_recovery: bool = False

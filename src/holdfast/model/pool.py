@@ -88,7 +88,7 @@ class PoolSpec(_Spec, frozen=True):
 
     @property
     def lease(self) -> float | None:
-        """The lease in seconds, or None for jobs. A job ends by its result, so a silent caller must not end it."""
+        """Returns the lease in seconds, or None for jobs. A job ends by its result, so a silent caller must not end it."""
         return seconds(self.claim.lease) if self.mode == "session" else None
 
     def unavailable(self, workers: int) -> int:

@@ -72,13 +72,11 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     park_ttl: float | None = None
     pod_uid: str | None = None
     node: str | None = None
-    endpoint: str | None = None
     ready: bool = False
     terminating: bool = False
     schedulable: bool = True
     suspect_since: float | None = None
     unconfirmed_since: float | None = None  # its agent has not reported since the database lost commits
-    delivered: bool = False
 
     @property
     def confirmed(self) -> bool:

@@ -27,7 +27,7 @@ class PlannedAgent:
         self._network = network
         self._agenda = agenda
         self._token = pod.token
-        self._reset_fence: int | None = None
+        self._served_fence: int | None = None
 
     async def run(self) -> int:
         """Runs the agent and returns the container's exit code."""
@@ -39,7 +39,7 @@ class PlannedAgent:
             if directive["do"] == "hold":
                 if not await self._serve(directive["assignment"]):
                     return 0
-            elif directive["do"] == "exit" or self.pod.asked.is_set():
+            elif directive["do"] == "exit" or self.pod.sigterm.is_set():
                 return 0
             else:
                 await self._wait_for_notice()
@@ -56,7 +56,7 @@ class PlannedAgent:
         while (directive := await self._poll("running", assignment))["do"] != "end":
             await self._wait_for_notice()
             self.noticed.clear()
-        self._reset_fence = fence
+        self._served_fence = fence
         return bool(directive.get("park"))
 
     async def _work(self, assignment: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ class PlannedAgent:
 
     async def _poll(self, doing: str, held: dict[str, Any] | None = None) -> dict[str, Any]:
         claim = {name: (held or {}).get(name) for name in ("claim", "fence", "tenant", "credential")}
-        report = {"doing": doing, **claim, "reset_fence": self._reset_fence, "endpoint": None, "wait": 0}
+        report = {"doing": doing, **claim, "reset_fence": self._served_fence, "endpoint": None, "wait": 0}
         answer: dict[str, Any] = await self._call("poll", report)
         return answer
 

@@ -28,7 +28,7 @@ from ..sim.loop import Owner, VirtualLoop, start
 from ..sim.network import Network
 from ..sim.operator import ADMIN, HAND_OUT
 from ..sim.pods import Weather, WorldPod
-from ..sim.process import KEY, Clock, Process
+from ..sim.process import KEY, ReplicaClock, ReplicaProcess
 from ..sim.run import BEGIN, EPOCH, WorldClock
 from ..sim.server import INSTALL, Postgres
 from ..sim.world import World
@@ -80,7 +80,7 @@ class Quiet(SimCluster):
             yield {await ended.get()}
 
 
-class Fleet:
+class PlannedFleet:
     """Runs one setting. With `exact` it skips no time and runs everything as often as production does; the tests compare both."""
 
     def __init__(
@@ -118,7 +118,7 @@ class Fleet:
         self._world = World(clock, self._stream("world"), lambda _kind, _text: None, self._program, spawn_task=self._start_pod,
                             weather=weather)  # fmt: skip
         self._world.watchers.append(self._meter.saw)
-        self._process = Process("plan", self._gate, Clock(self._loop, EPOCH), self._stream("plan"), self._cluster)
+        self._process = ReplicaProcess("plan", self._gate, ReplicaClock(self._loop, EPOCH), self._stream("plan"), self._cluster)
         self._network = Network([self._process], self._stream("network"))
         self._gate.postgres.ask(self._gate.clock(), HAND_OUT, "t-0", hash_token(ADMIN), "plan", "admin", None)
         self._process.boot()
@@ -194,7 +194,7 @@ class Fleet:
 
     # Parts
 
-    def _cluster(self, process: Process) -> Cluster:
+    def _cluster(self, process: ReplicaProcess) -> Cluster:
         line, kind = process.line, SimCluster if self._exact else Quiet
         return kind(self._world, INSTALL, KEY, self._stream("cluster"), lambda: False, lambda: line.cut)
 
@@ -205,7 +205,7 @@ class Fleet:
         return agent.run()
 
     async def _bare(self, pod: WorldPod) -> int:
-        await pod.asked.wait()
+        await pod.sigterm.wait()
         return 0
 
     def _start_pod(self, pod: WorldPod, program: Coroutine[Any, Any, int]) -> asyncio.Task[int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..sim.many import server
 from .figures import Figures
-from .fleet import Fleet, Setting, Unfit
+from .fleet import PlannedFleet, Setting, Unfit
 from .trace import Trace
 
 LOOK = 0.5  # seconds between two updates of the progress
@@ -17,7 +17,7 @@ Progress = Callable[[dict[int, float]], None]  # called with the finished share 
 _shares: Any = None  # in a child process: the queue for its progress
 
 
-class Broken(Exception):
+class RunFailed(Exception):
     """A run failed. The message says why."""
 
 
@@ -48,11 +48,11 @@ def _collect(running: dict[Future[Figures], int], done: dict[int, float], shares
             try:
                 found.append(one.result())
             except Unfit as unfit:
-                raise Broken(f"warm {warm}: {unfit}") from None
+                raise RunFailed(f"warm {warm}: {unfit}") from None
             except BrokenProcessPool:
-                raise Broken(f"warm {warm}: its process was killed, perhaps for lack of memory; try fewer --jobs") from None
+                raise RunFailed(f"warm {warm}: its process was killed, perhaps for lack of memory; try fewer --jobs") from None
             except Exception as error:
-                raise Broken(f"warm {warm}: the simulation failed because of a bug: {type(error).__name__}: {error}") from error
+                raise RunFailed(f"warm {warm}: the simulation has a bug: {type(error).__name__}: {error}") from error
             done[warm] = 1.0
         progress(done)
     return found
@@ -64,4 +64,4 @@ def _listen(shares: Any) -> None:
 
 
 def _run_one(setting: Setting, trace: Trace, dsn: str) -> Figures:
-    return Fleet(setting, trace, dsn, lambda share: _shares.put((setting.spec.warm, min(share, 0.99)))).run()
+    return PlannedFleet(setting, trace, dsn, lambda share: _shares.put((setting.spec.warm, min(share, 0.99)))).run()

@@ -39,7 +39,7 @@ class Trace(msgspec.Struct, frozen=True):
 
     @property
     def horizon(self) -> float:
-        """When the last claim would end if no claim ever waited."""
+        """Returns when the last claim would end if no claim ever waited."""
         return max(each.at + each.seconds for each in self.arrivals)
 
     @property
@@ -48,7 +48,7 @@ class Trace(msgspec.Struct, frozen=True):
 
     @property
     def tenants(self) -> dict[str, int]:
-        """Every tenant, with the highest priority of its claims."""
+        """Returns every tenant, with the highest priority of its claims."""
         found: dict[str, int] = {}
         for each in self.arrivals:
             found[each.tenant] = max(each.priority, found.get(each.tenant, 0))
@@ -60,7 +60,7 @@ class Trace(msgspec.Struct, frozen=True):
 
     @property
     def peak(self) -> int:
-        """How many workers would be held at the same time if no claim ever waited."""
+        """Returns how many workers would be held at the same time if no claim ever waited."""
         steps = sorted([(each.at, 1) for each in self.arrivals] + [(each.at + each.seconds, -1) for each in self.arrivals])
         held, highest = 0, 0
         for _, step in steps:

@@ -43,7 +43,7 @@ class Refused(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Identity(msgspec.Struct, frozen=True):
+class AgentIdentity(msgspec.Struct, frozen=True):
     """The worker that a token belongs to, and the UID of its pod."""
 
     worker: str
@@ -118,7 +118,7 @@ class Cluster(Protocol):
     async def prune_output(self, keep: set[str]) -> int:
         """Removes the outputs of claims that are not in `keep`, and returns how many it removed."""
 
-    async def verify(self, token: str) -> Identity | None:
+    async def verify(self, token: str) -> AgentIdentity | None:
         """Returns the worker and pod that this bootstrap token belongs to, or None when the token is forged, expired, or of
         another installation."""
 

@@ -28,7 +28,7 @@ class Condition(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class PoolStatus(msgspec.Struct, frozen=True, kw_only=True):
+class DeclaredStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The object's status. Counts are 0 when there is no pool yet."""
 
     generation: int
@@ -60,5 +60,5 @@ class Declarations(Protocol):
     async def release(self, declared: Declared) -> None:
         """Lets the cluster remove the object. It is a success when the object is absent."""
 
-    async def update_status(self, declared: Declared, status: PoolStatus) -> None:
+    async def update_status(self, declared: Declared, status: DeclaredStatus) -> None:
         """Writes the status if it differs, and an event about what changed. It is a success when the object is absent."""

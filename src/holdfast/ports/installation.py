@@ -42,8 +42,6 @@ class Fleet(Protocol):
         """Stops the workers of the installation: free ones end, busy ones finish, and nothing is spawned or given out. False ends
         this."""
 
-    async def set_brake(self, limit: int, share: float) -> None: ...
-
 
 class History(Protocol):
     async def events(
@@ -68,12 +66,12 @@ class History(Protocol):
         """Returns the claims whose output has to be kept."""
 
 
-class Access(Protocol):
-    async def token(self, hash_: str) -> tuple[str, str, str | None] | None:
+class Tokens(Protocol):
+    async def by_hash(self, hash_: str) -> tuple[str, str, str | None] | None:
         """Returns a token's id, role and tenant, or None when the token is unknown or expired."""
 
-    async def tokens(self) -> list[dict[str, Any]]: ...
+    async def all(self) -> list[dict[str, Any]]: ...
 
-    async def make_token(self, id_: str, hash_: str, name: str, role: str, tenant: str | None, expires: float | None) -> None: ...
+    async def make(self, id_: str, hash_: str, name: str, role: str, tenant: str | None, expires: float | None) -> None: ...
 
     async def revoke(self, id_: str) -> bool: ...

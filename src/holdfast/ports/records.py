@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..model.claim import Claim
-from ..model.outcome import Outcome
+from ..model.effect import Effect
 from ..model.pod import Heartbeat
 from ..model.pool import Pool
 from ..model.worker import Worker
@@ -61,9 +61,9 @@ class AcknowledgedClaim(msgspec.Struct, frozen=True):
 
 
 class EndedClaim(msgspec.Struct, frozen=True):
-    """The result of an attempt to end a claim. `claim` is the ended claim, or None unless the outcome is Done."""
+    """The result of an attempt to end a claim. `claim` is the ended claim, or None unless the effect is Done."""
 
-    outcome: Outcome
+    effect: Effect
     claim: Claim | None = None
 
 
@@ -84,7 +84,6 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
 
     claim: str
     fence: int | None
-    worker: str | None
     state: Literal["waiting", "assigned", "active"]
     pool_live: bool
     past_deadline: bool = False
@@ -93,7 +92,6 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
     idle: float = 0.0  # seconds since the hand-over last progressed
     offered: bool = False
     delivered: bool = False
-    agent: bool = True
 
 
 class Directive(msgspec.Struct, frozen=True):
@@ -116,7 +114,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     claim: str | None = None
     fence: int | None = None
     tenant: str | None = None
-    reset_fence: int | None = None
+    served_fence: int | None = None  # of the last claim that the agent has served, from the end of that claim on
     endpoint: str | None = None
     incarnation: int | None = None  # of the database, as the agent saw it last; None for an agent that does not send it
 
@@ -128,18 +126,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     age: float  # seconds of heard time in its current state
     epoch: int
     pool_frozen: bool
-    pool_live: bool
     agent: bool
     protection: Literal["claim", "always", "off"]
     silence: Literal["alert", "retire"]
     seal: bool
     start_timeout: float
     grace: float
-    park_left: float | None = None
     scheduled_age: float | None = None
     claim_state: str | None = None
-    claim_fence: int | None = None
-    claim_protected: bool | None = None
     claim_retry: str | None = None
     claim_secret: bool = False  # it came with secrets, which are erased when it is acknowledged
     claim_losses: int = 0
@@ -177,9 +171,9 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     oldest_wait: float = 0.0
     free_ready: int = 0  # can be given out now
     brake_room: int = 1_000_000  # how many more endings the brake allows now
-    stale_starting: list[tuple[str, int]] = []  # starting workers of an old revision: id, version
-    stale_warm: list[tuple[str, int]] = []  # free workers of an old revision: id, version
-    fresh_warm: list[tuple[str, int]] = []  # free workers of the current revision, oldest first
+    outdated_starting: list[tuple[str, int]] = []  # starting workers of an old revision: id, version
+    outdated_warm: list[tuple[str, int]] = []  # free workers of an old revision: id, version
+    current_warm: list[tuple[str, int]] = []  # free workers of the current revision, oldest first
     starting: list[tuple[str, int]] = []  # spawning, of the current revision
     parked_free: list[tuple[str, int]] = []
     parked_expired: list[tuple[str, int]] = []  # past their TTL, oldest first

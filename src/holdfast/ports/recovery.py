@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from ..model.outcome import Outcome
+from ..model.effect import Effect
 from ..model.pod import Pod
 
 UNCOMPARED = 2**62  # above every real mark, so that nothing is done before the database was compared with the mark kept outside
@@ -129,21 +129,21 @@ class RecoveryStore(Protocol):
         """Begins recovery, and returns True, if a pod's stamp has a fence that this database did not give to that worker. The
         pods must have been listed before the call. Damaged stamps are ignored."""
 
-    async def adopt(self, adoption: Adoption) -> Outcome: ...
+    async def adopt(self, adoption: Adoption) -> Effect: ...
 
-    async def adopt_free(self, worker: str, uid: str, pool_id: str, pool: str, revision: str, *, spent: bool) -> Outcome: ...
+    async def adopt_free(self, worker: str, uid: str, pool_id: str, pool: str, revision: str, *, spent: bool) -> Effect: ...
 
-    async def end(self) -> Outcome:
+    async def end(self) -> Effect:
         """Ends recovery. Workers whose agents have not reported since it began become unconfirmed."""
 
     async def unconfirmed(self) -> list[Unconfirmed]:
         """Returns the unconfirmed workers, about which an operator may have to decide."""
 
-    async def confirm(self, worker: str, reason: str) -> Outcome:
+    async def confirm(self, worker: str, reason: str) -> Effect:
         """Stores an operator's decision that the row of an unconfirmed worker is right. Returns Skipped("busy") if its agent has
         reported another claim since the recovery began."""
 
-    async def give_up(self, worker: str, reason: str) -> Outcome:
+    async def give_up(self, worker: str, reason: str) -> Effect:
         """Retires an unconfirmed worker by an operator's decision. Its claim goes back to the queue if the database knows that it
         was never delivered to the worker; otherwise it ends as lost, by force. Returns Skipped("busy") if its agent has
         reported a claim since the recovery began."""

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 from ..model.claim import Claim
-from ..model.outcome import Outcome
+from ..model.effect import Effect
 from ..model.pod import Heartbeat
 from ..model.pool import Pool, PoolSpec
 from ..model.tenant import Tenant, TenantSpec
 from ..model.worker import Worker
 from .errors import StoreUnavailable, Unstorable, WrongInstallation
-from .installation import Access, Fleet, History
+from .installation import Fleet, History, Tokens
 from .records import (
     AcknowledgedClaim,
     AgentReport,
@@ -87,9 +87,9 @@ class Claims(Protocol):
         dead: bool = False,
         untouched: bool = False,
         idle: float | None = None,
-    ) -> Outcome:
+    ) -> Effect:
         """Puts a claim back to its place in the queue. Its worker returns to where it came from (`keep_worker`, and nothing was
-        delivered) or retires. An active claim is put back only if its worker is `dead`, and only if it asked for retry: lost or
+        delivered) or retires. An active claim is put back only if its worker is `dead`, and only if it has retry: lost or
         is `untouched`, which means that it provably never began. With `idle`, only if its hand-over has made no progress for so
         many seconds."""
 
@@ -118,32 +118,32 @@ class Workers(Protocol):
         """Stores rows for new workers, as many as the target and the limits allow, and returns their ids and epochs. Two calls at
         the same time cannot spawn too many, because the counts are checked inside the statement."""
 
-    async def unspawn(self, workers: Sequence[str], kind: str, reason: str, backoff: float) -> Outcome:
+    async def unspawn(self, workers: Sequence[str], kind: str, reason: str, backoff: float) -> Effect:
         """Removes workers whose pods the cluster refused. Their slots are free again; the pool stores the reason and spawns
         nothing for `backoff` seconds, doubled with each failure in a row. All of them count as one failure."""
 
-    async def spawned(self, worker: str, uid: str) -> Outcome:
+    async def spawned(self, worker: str, uid: str) -> Effect:
         """Stores the UID of the worker's pod, which is the worker's identity from now on."""
 
-    async def warm(self, worker: str, version: int, endpoint: str | None) -> Outcome:
+    async def warm(self, worker: str, version: int, endpoint: str | None) -> Effect:
         """Makes a worker without an agent warm, because its pod is ready."""
 
     async def condemn(
         self, worker: str, version: int | None, reason: str, *, counted: bool, dead: bool = False, floor: int | None = None
-    ) -> Outcome:
+    ) -> Effect:
         """Retires a free worker; a worker with a live claim is refused. `counted` means that the brake counts it, `dead` that its
         pod is provably gone. With `floor`, only while its pool has more free workers than that."""
 
-    async def bury(self, worker: str, reason: str) -> Outcome:
+    async def bury(self, worker: str, reason: str) -> Effect:
         """Closes the row of a retiring worker, because its pod's absence is proven."""
 
-    async def suspect(self, worker: str, version: int, reason: str) -> Outcome:
+    async def suspect(self, worker: str, version: int, reason: str) -> Effect:
         """Marks the worker as suspect, so that it gets no new claim."""
 
-    async def heard_again(self, worker: str, version: int) -> Outcome:
+    async def heard_again(self, worker: str, version: int) -> Effect:
         """Removes `suspect` and `unconfirmed` from a worker whose agent has reported."""
 
-    async def unprotect(self, worker: str, version: int) -> Outcome:
+    async def unprotect(self, worker: str, version: int) -> Effect:
         """Notes that the pod of a free worker is no longer protected, if the row still has this version. This must happen before
         the protection is removed from the pod."""
 
@@ -162,7 +162,7 @@ class Workers(Protocol):
         """Returns workers for which something may have become due by time alone: so many seconds without a pod, retiring, or
         silent."""
 
-    async def may_end_orphan(self, name: str) -> Outcome:
+    async def may_end_orphan(self, name: str) -> Effect:
         """Returns Done if a pod without a row may be ended now. The brake counts it."""
 
     async def beat(self, reports: Sequence[AgentReport], epoch: int | None = None) -> None:
@@ -209,7 +209,7 @@ class Pools(Protocol):
     async def demand(self) -> list[str]:
         """Returns the ids of pools that have both waiting claims and free workers."""
 
-    async def finish(self, pool_id: str) -> Outcome:
+    async def finish(self, pool_id: str) -> Effect:
         """Closes a draining pool that has nothing left."""
 
     async def shrunk(self, pool_id: str) -> None:
@@ -238,7 +238,7 @@ class Store(Protocol):
     @property
     def history(self) -> History: ...
     @property
-    def access(self) -> Access: ...
+    def tokens(self) -> Tokens: ...
     @property
     def recovery(self) -> RecoveryStore: ...
 
@@ -265,7 +265,6 @@ class Notices(Protocol):
 
 
 __all__ = [
-    "Access",
     "AcknowledgedClaim",
     "AgentReport",
     "Assignment",
@@ -290,6 +289,7 @@ __all__ = [
     "StoreUnavailable",
     "SubmittedAs",
     "TermState",
+    "Tokens",
     "Unstorable",
     "Workers",
     "WrongInstallation",

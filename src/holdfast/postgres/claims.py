@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..model.claim import Claim
-from ..model.outcome import Done, Outcome, outcome_of
+from ..model.effect import Done, Effect, effect_of
 from ..ports.store import AcknowledgedClaim, Assignment, Batch, Due, EndedClaim, NewClaim, Pair
 from .database import Database
 
@@ -61,12 +61,11 @@ due AS (
     (SELECT c.* FROM holdfast.claim c, clock, holdfast.pool p WHERE p.state <> 'live' AND c.pool_id = p.id
        AND c.state = 'waiting' AND c.deadline_heard > clock.h LIMIT $1)
 )
-SELECT d.id AS claim, d.fence, d.worker_id AS worker, d.state, p.state = 'live' AS pool_live,
+SELECT d.id AS claim, d.fence, d.state, p.state = 'live' AS pool_live,
        d.state = 'waiting' AND d.deadline_heard <= clock.h AS past_deadline,
        d.state = 'active' AND coalesce(d.lease_heard <= clock.h, false) AS past_lease,
        d.state = 'active' AND d.max_heard <= clock.h AS past_max,
-       coalesce(extract(epoch FROM clock.h - d.progress_heard), 0)::float8 AS idle, d.offered, d.delivered,
-       (p.spec #>> '{worker,agent}')::boolean AS agent
+       coalesce(extract(epoch FROM clock.h - d.progress_heard), 0)::float8 AS idle, d.offered, d.delivered
 FROM due d JOIN holdfast.pool p ON p.id = d.pool_id, clock
 """
 
@@ -94,7 +93,7 @@ pool_sentence AS MATERIALIZED (
 """
 SHOWN = """
 SELECT c.id, c.pool_id, p.name AS pool, c.tenant, c.state, c.priority, c.attempts, c.key, c.worker_id AS worker, c.fence, c.protected,
-       c.outcome, c.exit_code, c.retry, (p.spec #>> '{worker,agent}')::boolean AS agent,
+       c.outcome, c.exit_code,
        CASE WHEN c.state = 'active' THEN w.endpoint END AS endpoint,
        CASE WHEN c.state = 'assigned' AND NOT @confirmed(w)
                 THEN 'its worker has not reported since the database lost commits and may have begun; `holdfast recover` shows what'
@@ -255,7 +254,7 @@ class PostgresClaims:
     ) -> EndedClaim:
         (row,) = await self._db.act(END, claim, fence, tenant, list(states), outcome, how, reason, exit_code)
         fields = dict(row)
-        what = outcome_of(fields.pop("o_what"))
+        what = effect_of(fields.pop("o_what"))
         return EndedClaim(what, Claim(**fields) if isinstance(what, Done) else None)
 
     async def requeue(
@@ -269,9 +268,9 @@ class PostgresClaims:
         dead: bool = False,
         untouched: bool = False,
         idle: float | None = None,
-    ) -> Outcome:
+    ) -> Effect:
         args = (claim, fence, keep_worker, suspect, dead, untouched, idle, reason)
-        return outcome_of(await self._db.act_value(REQUEUE, *args))
+        return effect_of(await self._db.act_value(REQUEUE, *args))
 
     async def due(self, limit: int, stalled: float) -> list[Due]:
         return [Due(**dict(row)) for row in await self._db.rows(DUE, limit, stalled)]

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .binaries import Account, PostgresFailed, PostgresMissing, can, find_binaries, run, shared, usable
+from .server_files import discard, give, write_file
 
 ON_LINUX = sys.platform == "linux"
 ROLE = DATABASE = "holdfast"
@@ -74,7 +75,7 @@ class EmbeddedPostgres:
 
     @property
     def dsn(self) -> str:
-        """The DSN with the password. Do not print it."""
+        """Returns the DSN with the password. Do not print it."""
         return f"postgresql://{ROLE}:{self._password()}@/{DATABASE}?host={self.socket_dir}&port=5432"
 
     @property
@@ -127,7 +128,7 @@ class EmbeddedPostgres:
         def copy(cluster: Path, account: Account | None) -> None:
             shutil.copytree(source, cluster, symlinks=True)
             cluster.chmod(0o700)
-            _give(cluster, account)
+            give(cluster, account)
             os.sync()  # the copy must be on disk before the old cluster is removed
 
         with self._locked():
@@ -140,32 +141,32 @@ class EmbeddedPostgres:
 
     def _replace(self, fill: Fill) -> None:
         new, old = self.cluster.with_name("cluster.new"), self.cluster.with_name("cluster.old")
-        _discard(new)
+        discard(new)
         fill(new, self._account())
         if self.cluster.exists():  # it does not exist if an earlier restore was interrupted between these renames
-            _discard(old)
+            discard(old)
             self.cluster.rename(old)
         new.rename(self.cluster)
-        _discard(old)
+        discard(old)
 
     def _launch(self) -> None:
         account = self._account()
         with contextlib.suppress(FileExistsError):
             self.socket_dir.mkdir(mode=0o700)
-            _give(self.socket_dir, account)
+            give(self.socket_dir, account)
         owner, found = account.uid if account else os.geteuid(), self.socket_dir.lstat()
         if (found.st_uid, found.st_mode) != (owner, 0o40700):
             raise PostgresFailed(f"{self.socket_dir} is not a folder of uid {owner} with mode 0700: remove it")
         settings = SETTINGS | {"unix_socket_directories": str(self.socket_dir)}
         lines = [f"{name} = '{value}'\n" for name, value in settings.items()]
-        _write(self.cluster / CONF, "".join(lines), account)
+        write_file(self.cluster / CONF, "".join(lines), account)
         for lock in (self.cluster / "postmaster.pid", self.socket_dir / f"{SOCKET_NAME}.lock"):
             # Postgres respects a lock file if any process of its account has the pid in it. After a container's restart that is
             # often another program, or without an init process the old server's zombie. Postgres takes a lock with the pid of the
             # process that started it for stale, so we write ours. The other lines stay, because Postgres finds old backends by
             # them.
             if lock.exists() and not self.pid:
-                _write(lock, re.sub(r"^-?\d+", str(os.getpid()), lock.read_text()), account)
+                write_file(lock, re.sub(r"^-?\d+", str(os.getpid()), lock.read_text()), account)
         before = self.log.stat().st_size if self.log.exists() else 0
         try:
             self._pg_ctl("start", "--log", self.log)
@@ -196,17 +197,17 @@ class EmbeddedPostgres:
             raise PostgresFailed(f"{self.data_dir} has no cluster and is not empty: restore it or move it") from error
         account = self._account()
         home = new = self.data_dir.absolute().with_name(self.data_dir.name + ".new")
-        _discard(new)
+        discard(new)
         try:
             if account and not can(account, "/bin/sh", "-c", 'cd "$1"', "sh", new.parent):
                 home = shared() / f"postgres-{secrets.token_hex(8)}"
                 new.symlink_to(home)  # link before folder: a crash between them leaves a link that we can find
             home.mkdir(mode=0o700)
-            _give(home, account)
+            give(home, account)
             fill(home / "cluster", account)
             new.rename(self.data_dir)
         except BaseException:
-            _discard(new)
+            discard(new)
             raise
 
     def _initdb(self, cluster: Path, account: Account | None) -> None:
@@ -215,7 +216,7 @@ class EmbeddedPostgres:
             cluster.parent / PASSWORD,
             cluster / "postgresql.conf",
         )
-        _write(password, secrets.token_urlsafe(32), account)
+        write_file(password, secrets.token_urlsafe(32), account)
         kind = (
             "--encoding=UTF8",
             "--no-locale",
@@ -230,7 +231,7 @@ class EmbeddedPostgres:
         # Creates the database in single-user mode, so that it exists before a client can connect to the cluster.
         alone = ("--single", "-c", "exit_on_error=on", "-D", cluster, "postgres")
         run(account, bin_dir / "postgres", *alone, stdin=f"CREATE DATABASE {DATABASE}\n")
-        _write(conf, conf.read_text() + f"include '{CONF}'\n", account)
+        write_file(conf, conf.read_text() + f"include '{CONF}'\n", account)
         password.rename(cluster / PASSWORD)
 
     def _account(self) -> Account | None:
@@ -268,34 +269,6 @@ class EmbeddedPostgres:
         with self.data_dir.with_name(self.data_dir.name + ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-
-
-def _write(path: Path, text: str, account: Account | None) -> None:
-    """Writes the file completely or not at all, readable only for the server's account."""
-    new = path.with_name(path.name + ".new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    _give(new, account)
-    new.rename(path)
-
-
-def _give(path: Path, account: Account | None) -> None:
-    if account is None:
-        return
-    for item in (path, *path.rglob("*")):
-        os.chown(item, account.uid, account.gid, follow_symlinks=False)
-
-
-def _discard(path: Path) -> None:
-    """Removes a folder that was never completed, or that was replaced, and also the folder behind our link."""
-    if path.is_symlink():
-        shutil.rmtree(path.resolve(), ignore_errors=True)
-        path.unlink()
-    elif path.exists():
-        shutil.rmtree(path)
 
 
 __all__ = ["EmbeddedPostgres", "PostgresFailed", "PostgresMissing", "find_binaries"]

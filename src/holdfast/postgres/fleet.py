@@ -32,7 +32,6 @@ e AS (INSERT INTO holdfast.event (at, kind, reason) SELECT clock.t, 'brake.relea
 SELECT 1 FROM i
 """
 STOP_WORKERS = "UPDATE holdfast.installation SET stopping = $1 WHERE stopping <> $1"
-SET_BRAKE = "UPDATE holdfast.installation SET brake_limit = $1, brake_share = $2 WHERE (brake_limit, brake_share) <> ($1, $2)"
 BRAKE = """
 SELECT i.brake_tripped_at IS NOT NULL AS tripped, i.brake_tripped_at AS tripped_at, i.brake_reason AS reason,
        i.brake_limit AS limit, i.brake_share AS share,
@@ -88,9 +87,6 @@ class PostgresFleet:
 
     async def stop_workers(self, stopping: bool) -> None:
         await self._db.rows(STOP_WORKERS, stopping)
-
-    async def set_brake(self, limit: int, share: float) -> None:
-        await self._db.rows(SET_BRAKE, limit, share)
 
     async def brake(self) -> dict[str, Any]:
         row = await self._db.row(BRAKE)

@@ -6,7 +6,7 @@ import asyncpg
 import msgspec
 
 from ..model.duration import exact, seconds
-from ..model.outcome import Outcome, Stale, outcome_of
+from ..model.effect import Effect, Stale, effect_of
 from ..model.pool import Pool, PoolSpec, revision_of
 from ..model.tenant import Tenant, TenantSpec
 from ..ports.store import PoolLoad
@@ -69,11 +69,11 @@ SELECT {POOL_COLUMNS}, i.stopping, extract(epoch FROM clock.t)::float8 AS now, b
        coalesce(w.all_waiting, 0) AS waiting, coalesce(w.servable, 0) AS servable,
        coalesce(extract(epoch FROM clock.t - w.oldest), 0)::float8 AS oldest_wait,
        ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'spawning'
-             AND @coming(k) AND k.revision <> p.revision ORDER BY k.state_since LIMIT 50) AS stale_starting,
+             AND @coming(k) AND k.revision <> p.revision ORDER BY k.state_since LIMIT 50) AS outdated_starting,
        ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'warm' AND @confirmed(k)
-             AND k.revision <> p.revision ORDER BY k.state_since LIMIT 50) AS stale_warm,
+             AND k.revision <> p.revision ORDER BY k.state_since LIMIT 50) AS outdated_warm,
        ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'warm' AND @confirmed(k)
-             AND k.revision = p.revision ORDER BY k.state_since LIMIT 50) AS fresh_warm,
+             AND k.revision = p.revision ORDER BY k.state_since LIMIT 50) AS current_warm,
        ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'spawning'
              AND @coming(k) AND k.revision = p.revision ORDER BY k.state_since LIMIT 50) AS starting,
        ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'parked' AND @confirmed(k)
@@ -224,10 +224,10 @@ class PostgresPools:
                 now=row["now"],
                 stopping=row["stopping"],
                 brake_room=row["room"] or 0,
-                stale_starting=_versions(row["stale_starting"]),
+                outdated_starting=_versions(row["outdated_starting"]),
                 shrunk_ago=row["shrunk_ago"],
-                stale_warm=_versions(row["stale_warm"]),
-                fresh_warm=_versions(row["fresh_warm"]),
+                outdated_warm=_versions(row["outdated_warm"]),
+                current_warm=_versions(row["current_warm"]),
                 starting=_versions(row["starting"]),
                 parked_free=_versions(row["parked_free"]),
                 parked_expired=_versions(row["parked_expired"]),
@@ -239,9 +239,9 @@ class PostgresPools:
     async def demand(self) -> list[str]:
         return [row["id"] for row in await self._db.rows(DEMAND)]
 
-    async def finish(self, pool_id: str) -> Outcome:
+    async def finish(self, pool_id: str) -> Effect:
         result = await self._db.value(FINISH, pool_id)
-        return Stale() if result is None else outcome_of(result)
+        return Stale() if result is None else effect_of(result)
 
     async def shrunk(self, pool_id: str) -> None:
         await self._db.rows(SHRUNK, pool_id)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 
 from ..model.claim import FENCE_LIMIT
-from ..model.outcome import Outcome, outcome_of
+from ..model.effect import Effect, effect_of
 from ..model.pod import Pod
 from ..ports.recovery import Adoption, Recovery, Unconfirmed
 from .database import Database
@@ -67,22 +67,22 @@ class PostgresRecovery:
         ]
         return bool(stamps and await self._db.value(COMPARE_STAMPS, msgspec.json.encode(stamps).decode()))
 
-    async def adopt(self, adoption: Adoption) -> Outcome:
+    async def adopt(self, adoption: Adoption) -> Effect:
         a = adoption
         args = (a.worker, a.uid, a.pool_id, a.pool, a.revision, a.claim, a.tenant, a.fence, a.endpoint)
-        return outcome_of(await self._db.value(ADOPT, *args))
+        return effect_of(await self._db.value(ADOPT, *args))
 
-    async def adopt_free(self, worker: str, uid: str, pool_id: str, pool: str, revision: str, *, spent: bool) -> Outcome:
-        return outcome_of(await self._db.value(ADOPT_FREE, worker, uid, pool_id, pool, revision, spent))
+    async def adopt_free(self, worker: str, uid: str, pool_id: str, pool: str, revision: str, *, spent: bool) -> Effect:
+        return effect_of(await self._db.value(ADOPT_FREE, worker, uid, pool_id, pool, revision, spent))
 
-    async def end(self) -> Outcome:
-        return outcome_of(await self._db.value(END))
+    async def end(self) -> Effect:
+        return effect_of(await self._db.value(END))
 
     async def unconfirmed(self) -> list[Unconfirmed]:
         return [Unconfirmed(**dict(row)) for row in await self._db.rows(UNCONFIRMED)]
 
-    async def confirm(self, worker: str, reason: str) -> Outcome:
-        return outcome_of(await self._db.act_value(CONFIRM, worker, reason))
+    async def confirm(self, worker: str, reason: str) -> Effect:
+        return effect_of(await self._db.act_value(CONFIRM, worker, reason))
 
-    async def give_up(self, worker: str, reason: str) -> Outcome:
-        return outcome_of(await self._db.act_value(GIVE_UP, worker, reason))
+    async def give_up(self, worker: str, reason: str) -> Effect:
+        return effect_of(await self._db.act_value(GIVE_UP, worker, reason))

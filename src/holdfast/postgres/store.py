@@ -3,7 +3,6 @@
 from typing import Any
 
 from . import report
-from .access import PostgresAccess
 from .claims import PostgresClaims
 from .database import Database
 from .fleet import PostgresFleet
@@ -11,6 +10,7 @@ from .history import PostgresHistory
 from .notices import PolledNotices, PostgresNotices
 from .pools import PostgresPools
 from .recovery import PostgresRecovery
+from .tokens import PostgresTokens
 from .workers import PostgresWorkers
 
 
@@ -22,7 +22,7 @@ class PostgresStore:
         self.pools = PostgresPools(db)
         self.fleet = PostgresFleet(db)
         self.history = PostgresHistory(db)
-        self.access = PostgresAccess(db)
+        self.tokens = PostgresTokens(db)
         self.recovery = PostgresRecovery(db)
 
     async def now(self) -> float:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from ..model.outcome import Outcome, Stale, outcome_of
+from ..model.effect import Effect, Stale, effect_of
 from ..model.pod import Heartbeat
 from ..model.pool import Pool
 from ..model.worker import Worker
@@ -109,7 +109,7 @@ WHERE w.id = f.id AND w.pod_uid = f.uid AND w.state <> 'gone' RETURNING w.id
 # check of `@acting`, but then a recovery has just begun, and the check returns false.
 REPORT = """
 SELECT r.*, i.epoch FROM holdfast.installation i CROSS JOIN LATERAL @fn.report(
-    p_worker => $1, p_uid => $2, p_doing => $3, p_claim => $4, p_fence => $5, p_reset_fence => $6, p_endpoint => $7, p_fresh => $8,
+    p_worker => $1, p_uid => $2, p_doing => $3, p_claim => $4, p_fence => $5, p_served_fence => $6, p_endpoint => $7, p_fresh => $8,
     p_acting => coalesce($9 = i.epoch, true) AND @acting) r
 """
 DUE = "SELECT * FROM @fn.due_workers(p_no_pod => $1, p_retiring => $2, p_silent => $3)"
@@ -118,16 +118,17 @@ ORPHAN = "SELECT CASE WHEN @acting THEN coalesce(@fn.braked('worker', $1), 'done
 # Stores nothing if the database is in another epoch than the replica knew when it received the reports.
 BEAT = """
 INSERT INTO holdfast.heartbeat AS heartbeat (worker_id, beat_heard, doing, claim_id, fence, tenant, reset_fence)
-SELECT w.id, (SELECT holdfast.heard()), w.doing, w.claim, w.fence, w.tenant, w.reset_fence
+SELECT w.id, (SELECT holdfast.heard()), w.doing, w.claim, w.fence, w.tenant, w.served_fence
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bigint[])
-     AS w(id, doing, claim, fence, tenant, reset_fence)
+     AS w(id, doing, claim, fence, tenant, served_fence)
 WHERE $7::integer IS NULL OR (SELECT @fn.in_epoch($7))
 ON CONFLICT (worker_id) DO UPDATE SET beat_heard = greatest(heartbeat.beat_heard, excluded.beat_heard), doing = excluded.doing,
     claim_id = excluded.claim_id, fence = excluded.fence, tenant = excluded.tenant, reset_fence = excluded.reset_fence
 """
 
 HEARTBEATS = """
-SELECT u.worker_id AS worker, extract(epoch FROM c.h - u.beat_heard)::float8 AS age, u.doing, u.claim_id AS claim, u.fence, u.tenant, u.reset_fence,
+SELECT u.worker_id AS worker, extract(epoch FROM c.h - u.beat_heard)::float8 AS age, u.doing, u.claim_id AS claim, u.fence, u.tenant,
+       u.reset_fence AS served_fence,
        coalesce(u.beat_heard > i.recovery_heard, false) AS reported_since_recovery
 FROM holdfast.heartbeat u, (SELECT holdfast.heard() AS h) c, holdfast.installation i WHERE u.worker_id = ANY ($1::text[])
 """
@@ -140,7 +141,7 @@ WHERE id = $1 AND version = $2 AND state IN @worker.free AND (SELECT @acting) RE
 
 WORKER_COLUMNS = """
 w.id, w.pool_id, p.name AS pool, w.state, w.version, w.revision, w.claim_id AS claim, w.tenant, w.fence, w.reason, w.pod_uid, w.node,
-w.endpoint, w.ready, w.terminating, w.schedulable, w.delivered, extract(epoch FROM w.created_at)::float8 AS created_at,
+w.ready, w.terminating, w.schedulable, extract(epoch FROM w.created_at)::float8 AS created_at,
 extract(epoch FROM w.state_since)::float8 AS state_since, extract(epoch FROM w.parked_since)::float8 AS parked_since,
 extract(epoch FROM w.park_ttl)::float8 AS park_ttl, extract(epoch FROM w.suspect_since)::float8 AS suspect_since,
 extract(epoch FROM w.unconfirmed_since)::float8 AS unconfirmed_since
@@ -157,11 +158,9 @@ ROWS = f"""
 WITH clock AS MATERIALIZED (SELECT holdfast.heard() AS h)
 SELECT {WORKER_COLUMNS}, w.epoch AS row_epoch, w.protected AS pod_protected,
        extract(epoch FROM clock.h - w.state_heard)::float8 AS age,
-       extract(epoch FROM w.parked_heard + w.park_ttl - clock.h)::float8 AS park_left,
        extract(epoch FROM clock.h - w.scheduled_heard)::float8 AS scheduled_age,
-       c.state AS claim_state, c.fence AS claim_fence, c.protected AS claim_protected, c.retry AS claim_retry,
-       c.secret AS claim_secret, c.losses AS claim_losses, c.delivered AS claim_delivered,
-       u.doing, u.claim_id AS u_claim, u.fence AS u_fence, u.tenant AS u_tenant, u.reset_fence AS u_reset_fence,
+       c.state AS claim_state, c.retry AS claim_retry, c.secret AS claim_secret, c.losses AS claim_losses, c.delivered AS claim_delivered,
+       u.doing, u.claim_id AS u_claim, u.fence AS u_fence, u.tenant AS u_tenant, u.reset_fence AS u_served_fence,
        EXISTS (SELECT FROM holdfast.claim k WHERE k.id = u.claim_id AND k.state = 'ended') AS u_ended,
        coalesce(u.fence > coalesce(w.fence, 0), false) AND u.tenant IS NOT NULL AND NOT EXISTS (
            SELECT FROM holdfast.claim k WHERE k.id = u.claim_id AND (k.state = 'ended' OR k.fence >= u.fence)) AS u_ahead,
@@ -172,7 +171,7 @@ LEFT JOIN holdfast.heartbeat u ON u.worker_id = w.id, clock
 WHERE w.state <> 'gone' AND ($1::text[] IS NULL OR w.id = ANY ($1))
 """
 POOL_TRAITS = """
-SELECT id, frozen IS NOT NULL AS frozen, state = 'live' AS live, (spec #>> '{worker,agent}')::boolean AS agent,
+SELECT id, frozen IS NOT NULL AS frozen, (spec #>> '{worker,agent}')::boolean AS agent,
        spec #>> '{protection,mode}' AS protection, spec ->> 'silence' AS silence, coalesce((spec #>> '{network,seal}')::boolean, false) AS seal,
        extract(epoch FROM @fn.duration(spec ->> 'startTimeout'))::float8 AS start_timeout,
        extract(epoch FROM @fn.duration(spec #>> '{drain,grace}'))::float8 AS grace
@@ -192,30 +191,30 @@ class PostgresWorkers:
     async def spawn(self, pool_id: str, ids: Sequence[str], free_target: int, starting_limit: int) -> list[tuple[str, int]]:
         return [(row[0], row[1]) for row in await self._db.act(SPAWN, pool_id, list(ids), free_target, starting_limit)]
 
-    async def unspawn(self, workers: Sequence[str], kind: str, reason: str, backoff: float) -> Outcome:
+    async def unspawn(self, workers: Sequence[str], kind: str, reason: str, backoff: float) -> Effect:
         return _guarded(await self._db.value(UNSPAWN, list(workers), kind, reason[:500], backoff))
 
-    async def spawned(self, worker: str, uid: str) -> Outcome:
+    async def spawned(self, worker: str, uid: str) -> Effect:
         return _guarded(await self._db.value(SPAWNED, worker, uid))
 
-    async def warm(self, worker: str, version: int, endpoint: str | None) -> Outcome:
+    async def warm(self, worker: str, version: int, endpoint: str | None) -> Effect:
         return _guarded(await self._db.value(WARM, worker, version, endpoint))
 
     async def condemn(
         self, worker: str, version: int | None, reason: str, *, counted: bool, dead: bool = False, floor: int | None = None
-    ) -> Outcome:
-        return outcome_of(await self._db.act_value(CONDEMN, worker, version, reason, counted, dead, floor))
+    ) -> Effect:
+        return effect_of(await self._db.act_value(CONDEMN, worker, version, reason, counted, dead, floor))
 
-    async def bury(self, worker: str, reason: str) -> Outcome:
+    async def bury(self, worker: str, reason: str) -> Effect:
         return _guarded(await self._db.value(BURY, worker, reason))
 
-    async def suspect(self, worker: str, version: int, reason: str) -> Outcome:
+    async def suspect(self, worker: str, version: int, reason: str) -> Effect:
         return _guarded(await self._db.value(SUSPECT, worker, version, reason))
 
-    async def heard_again(self, worker: str, version: int) -> Outcome:
+    async def heard_again(self, worker: str, version: int) -> Effect:
         return _guarded(await self._db.value(HEARD_AGAIN, worker, version))
 
-    async def unprotect(self, worker: str, version: int) -> Outcome:
+    async def unprotect(self, worker: str, version: int) -> Effect:
         return _guarded(await self._db.act_value(UNPROTECT, worker, version))
 
     async def heartbeats(self, workers: Sequence[str]) -> list[Heartbeat]:
@@ -229,20 +228,20 @@ class PostgresWorkers:
         return len(await self._db.rows(FACTS, *columns))
 
     async def report(self, report: AgentReport, *, fresh: bool = True) -> Directive:
-        about = (report.worker, report.uid, report.doing, report.claim, report.fence, report.reset_fence, report.endpoint)
+        about = (report.worker, report.uid, report.doing, report.claim, report.fence, report.served_fence, report.endpoint)
         [row] = await self._db.act(REPORT, *about, fresh, report.incarnation)
         return Directive(*row)
 
     async def due(self, *, no_pod: float, retiring: float, silent: float) -> list[str]:
         return [row[0] for row in await self._db.rows(DUE, no_pod, retiring, silent)]
 
-    async def may_end_orphan(self, name: str) -> Outcome:
-        return outcome_of(await self._db.act_value(ORPHAN, name))
+    async def may_end_orphan(self, name: str) -> Effect:
+        return effect_of(await self._db.act_value(ORPHAN, name))
 
     async def beat(self, reports: Sequence[AgentReport], epoch: int | None = None) -> None:
         last = {report.worker: report for report in reports}  # a statement may upsert a row only once
         columns = [
-            [getattr(w, name) for w in last.values()] for name in ("worker", "doing", "claim", "fence", "tenant", "reset_fence")
+            [getattr(w, name) for w in last.values()] for name in ("worker", "doing", "claim", "fence", "tenant", "served_fence")
         ]
         await self._db.rows(BEAT, *columns, epoch)
 
@@ -273,6 +272,6 @@ class PostgresWorkers:
         return workers, workers[-1].id if len(rows) > limit else None
 
 
-def _guarded(result: str | None) -> Outcome:
-    """Returns the outcome of a guarded UPDATE: Stale if it matched no row."""
-    return Stale() if result is None else outcome_of(result)
+def _guarded(result: str | None) -> Effect:
+    """Returns the effect of a guarded UPDATE: Stale if it matched no row."""
+    return Stale() if result is None else effect_of(result)

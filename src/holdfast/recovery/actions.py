@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..model.outcome import Done, Outcome, Stale
+from ..model.effect import Done, Effect, Stale
 from ..ports.recovery import Adoption, RecoveryStore
 
 
@@ -39,10 +39,10 @@ class EndRecovery:
 RecoveryAction = BeginRecovery | Adopt | AdoptFree | EndRecovery
 
 
-def handlers(store: RecoveryStore) -> dict[type, Callable[[Any], Awaitable[Outcome]]]:
+def handlers(store: RecoveryStore) -> dict[type, Callable[[Any], Awaitable[Effect]]]:
     """Returns the handler of each action above, for the table in `apply`."""
 
-    async def begin(a: BeginRecovery) -> Outcome:
+    async def begin(a: BeginRecovery) -> Effect:
         return Done() if await store.begin_by_fence(a.reason, a.fence) else Stale()
 
     return {

@@ -42,7 +42,7 @@ def compare(row: Row | None, pod: Pod, heartbeat: Heartbeat | None) -> list[Adop
     if row is None:
         if report is None or pod.terminating or not pod.agent_running:
             return []
-        return [adopt_free(pod, spent=report.reset_fence is not None or pod.stamp is not None)]
+        return [adopt_free(pod, spent=report.served_fence is not None or pod.stamp is not None)]
     return []
 
 
@@ -65,13 +65,13 @@ def _held(pod: Pod, report: Heartbeat | None) -> tuple[str, str, int] | None:
     """Returns claim, tenant and fence that the worker holds. What the agent left behind when it exited counts most; then the
     agent's report; then the stamp, which may be left over from an earlier claim."""
     if pod.stamp is not None and pod.stamp.fence == pod.left_to:
-        return pod.stamp.claim, pod.stamp.owner, pod.stamp.fence
+        return pod.stamp.claim, pod.stamp.tenant, pod.stamp.fence
     if report is not None and pod.phase != "ended":
         if report.claim is not None and report.fence is not None and report.tenant is not None:
             return report.claim, report.tenant, report.fence
         if report.doing in ("idle", "resetting"):
             return None  # otherwise the agent is busy with a claim that it could not prove, and the stamp shows which one
-    return (pod.stamp.claim, pod.stamp.owner, pod.stamp.fence) if pod.stamp is not None else None
+    return (pod.stamp.claim, pod.stamp.tenant, pod.stamp.fence) if pod.stamp is not None else None
 
 
 def left_to(row: Row | None, pod: Pod) -> tuple[str, str, int] | None:

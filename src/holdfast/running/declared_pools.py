@@ -2,9 +2,9 @@
 
 import msgspec
 
-from ..duties import actions as do
+from ..duties import pool_actions as do
 from ..duties.pools import not_taken
-from ..model.outcome import Done, Failed, Outcome, Skipped, Stale
+from ..model.effect import Done, Effect, Failed, Skipped, Stale
 from ..model.pool import FieldProblem, Pool, PoolSpec, problems, revision_of
 from ..ports.cluster import Cluster, ClusterUnavailable
 from ..ports.declared import Declarations, Declared
@@ -22,7 +22,7 @@ class DeclaredPools:
         assert self._cluster.declarations is not None, "no action about objects can be planned where none can be listed"
         return self._cluster.declarations
 
-    async def put(self, a: do.PutPool) -> Outcome:
+    async def put(self, a: do.PutPool) -> Effect:
         try:
             found = await self._refused(a.declared)
         except ClusterUnavailable as error:  # for example, a webhook that must check the pool is down
@@ -64,16 +64,16 @@ class DeclaredPools:
         )
         return await self._cluster.check(draft) or spec
 
-    async def drain(self, a: do.DrainPool) -> Outcome:
+    async def drain(self, a: do.DrainPool) -> Effect:
         if a.gone is not None and not await self._objects.absent(a.name, a.gone):
             return Skipped("unsure")
         return Done() if await self._store.pools.delete(a.name, a.pool_id) is not None else Stale()
 
-    async def guard(self, a: do.Guard) -> Outcome:
+    async def guard(self, a: do.Guard) -> Effect:
         await self._objects.guard(a.declared)
         return Done()
 
-    async def release(self, a: do.Release) -> Outcome:
+    async def release(self, a: do.Release) -> Effect:
         """Releases the object, but only if its pool's drain is stored. This is checked again here, because the plan may be
         old."""
         live = await self._store.pools.get(a.declared.name)
@@ -82,6 +82,6 @@ class DeclaredPools:
         await self._objects.release(a.declared)
         return Done()
 
-    async def update_status(self, a: do.UpdateStatus) -> Outcome:
+    async def update_status(self, a: do.UpdateStatus) -> Effect:
         await self._objects.update_status(a.declared, a.status)
         return Done()

@@ -9,7 +9,7 @@ from ..claimpath.signals import Signals
 from ..duties.actions import Action
 from ..duties.duty import Duty, Parted, Ports
 from ..metrics import Metrics
-from ..model.outcome import Done, Failed, Skipped
+from ..model.effect import Done, Failed, Skipped
 from ..ports.cluster import ClusterUnavailable
 from ..ports.store import StoreUnavailable
 from .apply import Apply
@@ -68,7 +68,7 @@ class Passes:
         """Applies a plan. Two replicas that apply the same plan waste work but do no harm, because every action is guarded."""
         applied = Applied()
         for n, action in enumerate(actions):
-            outcome = await self._apply(action)
+            effect = await self._apply(action)
             if patience is not None:
                 if patience.expired():
                     # The action swallowed the cancellation that the timeout sent, so the pass has to be ended here.
@@ -76,16 +76,16 @@ class Passes:
                 patience.reschedule(_now() + stale_after(duty.period))
             tally = self._terms.tally(duty.name)
             tally.progressed = True
-            tally.skips += isinstance(outcome, Skipped)
-            if isinstance(outcome, Done):
+            tally.skips += isinstance(effect, Skipped)
+            if isinstance(effect, Done):
                 tally.actions += 1
                 applied.done.append(action)
                 name = getattr(action, "worker", None) or getattr(action, "name", None)
                 if duty.name != "converge" and isinstance(name, str):
                     self._signals.workers.changed(name)  # so that `converge` looks at it now, not in its next full pass
-            if isinstance(outcome, Failed):
-                applied.failures, applied.why = applied.failures + 1, outcome.reason
-                log.warning("action failed", duty=duty.name, action=type(action).__name__, reason=outcome.reason)
+            if isinstance(effect, Failed):
+                applied.failures, applied.why = applied.failures + 1, effect.reason
+                log.warning("action failed", duty=duty.name, action=type(action).__name__, reason=effect.reason)
             if n % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
         return applied

@@ -12,7 +12,7 @@ from .faults import seed_of
 from .many import run_many, run_one, server, shrunk
 from .named import NAMED, SEEDS
 from .report import describe
-from .run import Outcome
+from .run import RunResult
 
 FIXED = range(1, 17)  # run by default, besides the seeds of past bugs
 
@@ -53,48 +53,48 @@ def main() -> int:
 
 def replay(seed: str, dsn: str, trace: Path, *, look_further: bool) -> int:
     print(f"seed {seed}: running", flush=True)
-    outcome = run_one(seed, dsn)
-    trace.write_text("\n".join(outcome.lines) + "\n")
-    print(f"{outcome.statements} statements, {outcome.seconds:.0f} simulated seconds, trace {outcome.digest} in {trace}")
-    return told(outcome, dsn, look_further=look_further)
+    result = run_one(seed, dsn)
+    trace.write_text("\n".join(result.lines) + "\n")
+    print(f"{result.statements} statements, {result.seconds:.0f} simulated seconds, trace {result.digest} in {trace}")
+    return print_result(result, dsn, look_further=look_further)
 
 
 def several(seeds: list[str], dsn: str, jobs: int, *, look_further: bool) -> int:
     print(f"{len(seeds)} seeds, {jobs} at the same time", flush=True)
     began, simulated, statements, failed = time.monotonic(), 0.0, 0, []
-    for done, outcome in enumerate(run_many(seeds, dsn, jobs), 1):
-        simulated += outcome.seconds
-        statements += outcome.statements
-        if outcome.failure is not None:
-            failed.append(outcome)
-            print(f"seed {outcome.seed}: {outcome.failure.promise}: {outcome.failure.what}", flush=True)
+    for done, result in enumerate(run_many(seeds, dsn, jobs), 1):
+        simulated += result.seconds
+        statements += result.statements
+        if result.failure is not None:
+            failed.append(result)
+            print(f"seed {result.seed}: {result.failure.promise}: {result.failure.what}", flush=True)
         if done % 10 == 0 or done == len(seeds):
             passed = time.monotonic() - began
             print(
                 f"{done} of {len(seeds)} seeds, {passed:.0f} s, {simulated / 3600:.1f} simulated hours, {len(failed)} broken",
                 flush=True,
             )
-    for outcome in failed[:3]:
-        told(outcome, dsn, look_further=look_further)
+    for result in failed[:3]:
+        print_result(result, dsn, look_further=look_further)
     return 1 if failed else 0
 
 
 def first_broken(seeds: list[str], dsn: str, jobs: int) -> int:
     """Print one line with the first seed that breaks a promise, and the promise."""
     # With one process the seeds run in order, and none is started without need.
-    for outcome in run_many(seeds, dsn, jobs) if jobs > 1 else (run_one(seed, dsn) for seed in seeds):
-        if outcome.failure is not None:
-            print(f"seed {outcome.seed}: {outcome.failure.promise}: {outcome.failure.what}", flush=True)
+    for result in run_many(seeds, dsn, jobs) if jobs > 1 else (run_one(seed, dsn) for seed in seeds):
+        if result.failure is not None:
+            print(f"seed {result.seed}: {result.failure.promise}: {result.failure.what}", flush=True)
             return 1
     print(f"{len(seeds)} seeds, nothing broken")
     return 0
 
 
-def told(outcome: Outcome, dsn: str, *, look_further: bool) -> int:
-    if outcome.failure is None:
-        print(f"seed {outcome.seed}: all promises kept")
+def print_result(result: RunResult, dsn: str, *, look_further: bool) -> int:
+    if result.failure is None:
+        print(f"seed {result.seed}: all promises kept")
         return 0
-    print(describe(outcome, shrunk(outcome, dsn) if look_further else None), flush=True)
+    print(describe(result, shrunk(result, dsn) if look_further else None), flush=True)
     return 1
 
 

@@ -11,7 +11,7 @@ from .pods import SimResult, WorldPod
 from .process import SimResponse, Unreachable
 
 GIVE_UP = 600.0  # seconds without an answer of any replica after which a free agent exits
-STEPS = ("registered", "told", "activated", "acknowledged", "done", "stored", "reported")
+STEPS = ("registered", "delivered", "activated", "acknowledged", "done", "stored", "reported")
 
 
 class Crash(Exception):
@@ -44,7 +44,7 @@ class SimAgent:
         self._doing = "idle"
         self._assignment: dict[str, Any] | None = None
         self._highest = 0
-        self._reset_fence: int | None = None
+        self._served_fence: int | None = None
         self._incarnation = 0
         self._changed = asyncio.Event()
         self._ended = asyncio.Event()  # set when the server ended the claim that it holds
@@ -72,7 +72,7 @@ class SimAgent:
         while self._exit is None:
             if self._work is not None and self._work.done():
                 self._work.result()  # raises its Crash here
-            if self.pod.asked.is_set() and self._assignment is None and not self.pod.stubborn:
+            if self.pod.sigterm.is_set() and self._assignment is None and not self.pod.stubborn:
                 return 0
             try:
                 answer = await self._poll()
@@ -98,8 +98,8 @@ class SimAgent:
         self._changed.clear()
         asking = asyncio.ensure_future(self._call("poll", self._word()))
         changed = asyncio.ensure_future(self._changed.wait())
-        asked = asyncio.ensure_future(self.pod.asked.wait()) if not self.pod.asked.is_set() else None
-        waits: list[asyncio.Future[Any]] = [asking, changed, *([asked] if asked else [])]
+        terminated = asyncio.ensure_future(self.pod.sigterm.wait()) if not self.pod.sigterm.is_set() else None
+        waits: list[asyncio.Future[Any]] = [asking, changed, *([terminated] if terminated else [])]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             return asking.result() if asking.done() else SimResponse(204, None)
@@ -110,14 +110,14 @@ class SimAgent:
 
     def _word(self) -> dict[str, Any]:
         held = self._assignment or {}
-        doing = "draining" if self.pod.asked.is_set() and not self.pod.stubborn else self._doing
+        doing = "draining" if self.pod.sigterm.is_set() and not self.pod.stubborn else self._doing
         fields = {name: held.get(name) for name in ("claim", "fence", "tenant", "credential")}
-        return {"doing": doing, **fields, "reset_fence": self._reset_fence, "incarnation": self._incarnation, "wait": 20}
+        return {"doing": doing, **fields, "reset_fence": self._served_fence, "incarnation": self._incarnation, "wait": 20}
 
     def _obey(self, directive: dict[str, Any]) -> None:
         if directive["do"] == "exit":
             if self._assignment is not None and self.pod.uid in self._book.doing:
-                raise Broken("P2", f"{self.pod.name} is told to exit while it works for {self._assignment['claim']}")
+                raise Broken("P2", f"{self.pod.name} gets the directive `exit` while it works for {self._assignment['claim']}")
             self._exit = 0
         elif directive["do"] == "end" and self._assignment is not None and directive.get("fence") == self._assignment["fence"]:
             self._park = bool(directive.get("park"))
@@ -126,10 +126,10 @@ class SimAgent:
             self._take(directive["assignment"])
 
     def _take(self, assignment: dict[str, Any]) -> None:
-        if assignment["fence"] <= self._highest or self.pod.asked.is_set():
+        if assignment["fence"] <= self._highest or self.pod.sigterm.is_set():
             return
-        self._book.told(self.pod, assignment["tenant"], assignment["claim"])
-        self._step("told")
+        self._book.delivered(self.pod, assignment["tenant"], assignment["claim"])
+        self._step("delivered")
         self._assignment, self._highest, self._doing = assignment, assignment["fence"], "activating"
         self._ended.clear()
         self._work = asyncio.ensure_future(self._serve(assignment))
@@ -194,7 +194,7 @@ class SimAgent:
             self._exit = 0
             self._changed.set()
             return
-        self._assignment, self._doing, self._reset_fence = None, "resetting", fence
+        self._assignment, self._doing, self._served_fence = None, "resetting", fence
         self._changed.set()
         await asyncio.sleep(self._habits.reset)
         if self._habits.reset_fails:
@@ -225,7 +225,7 @@ class SimAgent:
                 if answer.status == 200:
                     self._token = answer.body["token"]
                     return
-            if self._assignment is None and (_now() - began > GIVE_UP or self.pod.asked.is_set()):
+            if self._assignment is None and (_now() - began > GIVE_UP or self.pod.sigterm.is_set()):
                 raise Crash
             await asyncio.sleep(pause * self._source.uniform(0.5, 1.5))
             pause = min(pause * 2, 10.0)

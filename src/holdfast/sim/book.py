@@ -31,17 +31,17 @@ class Book:
     served: dict[str, str] = field(default_factory=dict)  # pod UID → the tenant of its first assignment
     doing: dict[str, tuple[str, int]] = field(default_factory=dict)  # pod UID → claim and fence for which it works
     results: dict[tuple[str, int], int] = field(default_factory=dict)  # claim and fence → exit code that an agent stored
-    asked: dict[str, str] = field(default_factory=dict)  # claims whose id a holder received → tenant
+    accepted: dict[str, str] = field(default_factory=dict)  # claims whose id a holder received → tenant
     keys: dict[tuple[str, str], str] = field(default_factory=dict)  # tenant and key → claim
     renewed: dict[str, float] = field(default_factory=dict)  # claim → when its lease last started
     released: dict[str, int] = field(default_factory=dict)  # claim → the fence with which its holder released it
     forgotten: set[str] = field(default_factory=set)  # claims that a failover lost; membership only
 
-    def told(self, pod: WorldPod, tenant: str, claim: str) -> None:
+    def delivered(self, pod: WorldPod, tenant: str, claim: str) -> None:
         """Record that an agent received an assignment."""
         before = self.served.setdefault(pod.uid, tenant)
         if before != tenant:
-            raise Broken("P1", f"{pod.name} was told about a claim of {before}, and now serves {claim} of {tenant}")
+            raise Broken("P1", f"{pod.name} received a claim of {before}, and now serves {claim} of {tenant}")
 
     def started(self, pod: WorldPod, claim: str, fence: int, at: float, *, again: bool) -> None:
         """Record that a command starts. No other step performs a claim's work."""
@@ -63,7 +63,7 @@ class Book:
 
     def answered(self, claim: str, tenant: str, key: str | None) -> None:
         """Record that a holder received the id of its claim."""
-        self.asked.setdefault(claim, tenant)
+        self.accepted.setdefault(claim, tenant)
         if key is not None:
             before = self.keys.setdefault((tenant, key), claim)
             if before != claim and before not in self.forgotten:

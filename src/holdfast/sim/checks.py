@@ -1,17 +1,17 @@
 """Check the promises after every change: compare the tables with the tables before, and with the simulated world."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import get_args
 
 import msgspec
 
 from ..model.claim import CLAIM, How, epoch_of
-from ..model.machine import Machine
 from ..model.worker import WORKER
 from .book import Book, Broken
 from .gate import Gate
 from .pods import WorldPod
 from .tables import ClaimRow, EventRow, Tables, WorkerRow, look
+from .transitions import check_transition
 from .world import World
 
 ENDINGS = get_args(How)
@@ -84,7 +84,7 @@ class Checks:
             same = now.claims.get(claim.id)
             if (same is None or same[2:9] != claim[2:9]) and claim.id not in kept:
                 self._book.forgotten.add(claim.id)
-        for id_ in list(self._book.asked) + list(self._book.starts):
+        for id_ in list(self._book.accepted) + list(self._book.starts):
             if id_ not in now.claims and id_ not in kept:
                 self._book.forgotten.add(id_)
         self._book.forgotten |= over - self.ended - kept  # no pod has a record of their end either
@@ -130,7 +130,7 @@ class Checks:
             if before.version > now.version:
                 raise Broken("state", f"{now.id} went from version {before.version} to {now.version}")
             return
-        _allowed(WORKER, now.id, before.state if before else None, now.state, tables.events, "worker")
+        check_transition(WORKER, now.id, before.state if before else None, now.state, tables.events, "worker")
         if now.state == "held":
             claim = tables.claims.get(now.claim or "")
             if claim is None or claim.worker != now.id or claim.fence != now.fence or claim.state not in LIVE:
@@ -162,7 +162,7 @@ class Checks:
         if before is not None and (before.state, before.fence) == (now.state, now.fence):
             return
         if before is None or before.state != now.state:
-            _allowed(CLAIM, now.id, before.state if before else None, now.state, tables.events, "claim")
+            check_transition(CLAIM, now.id, before.state if before else None, now.state, tables.events, "claim")
         if now.fence is not None and (before is None or before.fence != now.fence):
             self._fenced(now, tables)
         if now.state == "active" and before is None:
@@ -170,7 +170,7 @@ class Checks:
         if now.state == "active" and (before is None or before.state != "active"):
             self.active_since[now.id] = self._now()
             self._book.renewed[now.id] = self._now()
-            self._told(now)
+            self._protected(now)
         if now.state == "waiting" and before is not None and before.state == "active":
             self._proven_dead(before, "is served again")
         if now.state == "ended":
@@ -190,7 +190,7 @@ class Checks:
         if epoch_of(claim.fence) > tables.epoch:
             raise Broken("fence", f"{claim.id} has a fence of epoch {epoch_of(claim.fence)}, and it is {tables.epoch}")
 
-    def _told(self, claim: ClaimRow) -> None:
+    def _protected(self, claim: ClaimRow) -> None:
         """Check P3 when a claim becomes active, because from now on its holder may use the worker."""
         pod = self._world.pods.get(claim.worker or "")
         if claim.protected and pod is not None and pod.install == self._install and pod.alive and not pod.protected:
@@ -298,14 +298,3 @@ def _essence(tables: Tables) -> object:
     """Returns the live rows, without the columns that change with time alone."""
     workers = [row[:8] for row in tables.workers.values() if row.state != "gone"]
     return workers, [row[:8] for row in tables.claims.values() if row.state != "ended"]
-
-
-def _allowed(machine: Machine, id_: str, before: str | None, now: str, events: Iterable[EventRow], what: str) -> None:
-    """Check that the machine allows a change of state and that events record it. One statement may make several changes."""
-    kinds = {name for e in events if (e.worker if what == "worker" else e.claim) == id_ for name in (e.kind, e.also) if name}
-    ways = [t for t in machine.transitions if t.event in kinds]
-    reached = {before}
-    for _ in ways:
-        reached |= {t.target for t in ways if (reached & set(t.sources)) or (None in reached and not t.sources)}
-    if now not in reached or (now == before and not ways):
-        raise Broken("state", f"{id_} went from {before} to {now}, and its events are {sorted(kinds)}")

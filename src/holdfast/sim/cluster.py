@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 from ..local.keeping import CLAIM, Tokens
 from ..model.pod import Pod, Stamp
 from ..model.pool import FieldProblem, Pool
-from ..ports.cluster import ClusterUnavailable, Finding, Identity, Order, OutcomeUnknown, Output, Refused
+from ..ports.cluster import AgentIdentity, ClusterUnavailable, Finding, Order, OutcomeUnknown, Output, Refused
 from ..ports.declared import Declarations
 from ..ports.recovery import Remembered
 from .loop import later
@@ -153,8 +153,8 @@ class SimCluster:
             raise ValueError(f"not the id of a claim: {claim!r}")
         return await self._ask("output", lambda: self._world.output(claim, offset, limit))
 
-    async def verify(self, token: str) -> Identity | None:
-        def look() -> Identity | None:
+    async def verify(self, token: str) -> AgentIdentity | None:
+        def look() -> AgentIdentity | None:
             identity = self._tokens.read(token)
             pod = self._world.find(self.install, identity.worker, identity.uid) if identity is not None else None
             return identity if pod is not None and pod.view().phase != "ended" else None

@@ -138,7 +138,7 @@ class Connection:
         return await self._gate.fetch(self._line, sql, args)
 
 
-class Pool:
+class ConnectionPool:
     """Has as many connections as the real pool. A caller waits if all are in use, and may time out."""
 
     def __init__(self, gate: Gate, line: Line, size: int) -> None:
@@ -161,14 +161,14 @@ class Pool:
         pass
 
 
-class Notices:
+class SimNotices:
     def __init__(self, line: Line) -> None:
         self._line = line
         self._queue: asyncio.Queue[tuple[Kind, list[str]]] = asyncio.Queue()
         line.hears = self._queue
         self._queue.put_nowait(("reset", []))
 
-    def __aiter__(self) -> "Notices":
+    def __aiter__(self) -> "SimNotices":
         return self
 
     async def __anext__(self) -> tuple[Kind, list[str]]:
@@ -182,8 +182,8 @@ class SimStore(PostgresStore):
     """The real store. Only its connections are simulated."""
 
     def __init__(self, gate: Gate, line: Line, mark: Mark, size: int) -> None:
-        super().__init__(Database(Pool(gate, line, size), "", mark))
+        super().__init__(Database(ConnectionPool(gate, line, size), "", mark))
         self._line = line
 
     async def listen(self) -> Any:
-        return Notices(self._line)
+        return SimNotices(self._line)

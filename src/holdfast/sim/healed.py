@@ -78,7 +78,7 @@ class Healed:
                 wrong.append(("P5", CALM, f"worker {name} is still {row.state} ({row.reason})"))
         for claim in tables.claims.values():
             wrong.append(("P8", CALM, f"claim {claim.id} is still {claim.state} ({claim.reason or 'no reason'})"))
-        for id_ in self._run.book.asked:
+        for id_ in self._run.book.accepted:
             if id_ not in self._run.checks.ended and id_ not in tables.claims and id_ not in self._run.book.forgotten:
                 wrong.append(("P8", CALM, f"claim {id_} was accepted, and has neither an outcome nor a row"))
         if tables.recovering:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..model.pool import PoolSpec
 from .loop import later
-from .pods import Clock, Node, Past, Weather, WorldPod
+from .pods import Node, Past, Weather, WorldClock, WorldPod
 
 Program = Coroutine[Any, Any, int]
 DRAIN_AGAIN = 5.0  # seconds between two tries of a drain, as in kubectl
@@ -23,7 +23,7 @@ class Kubelets:
 
     def __init__(
         self,
-        clock: Clock,
+        clock: WorldClock,
         source: random.Random,
         note: Callable[[str, str], None],
         run: Callable[[WorldPod], Program],
@@ -121,7 +121,7 @@ class Kubelets:
             self._over(pod, None)
             return
         if not pod.stubborn:
-            pod.asked.set()
+            pod.sigterm.set()
         if pod.grace <= 0:
             self._die(pod, 137)
         else:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..postgres.embedded import EmbeddedPostgres
 from .faults import Fault
-from .run import Outcome, Run
+from .run import Run, RunResult
 from .server import launch
 from .shrink import shrink
 
@@ -25,16 +25,16 @@ def server() -> Iterator[EmbeddedPostgres]:
             postgres.stop()
 
 
-def run_one(seed: str, dsn: str, faults: list[Fault] | None = None) -> Outcome:
+def run_one(seed: str, dsn: str, faults: list[Fault] | None = None) -> RunResult:
     return Run(seed, dsn, faults).run()
 
 
-def shrunk(failed: Outcome, dsn: str) -> Outcome:
+def shrunk(failed: RunResult, dsn: str) -> RunResult:
     return shrink(failed, lambda faults: run_one(failed.seed, dsn, faults))
 
 
-def run_many(seeds: Iterable[str], dsn: str, jobs: int) -> Iterator[Outcome]:
-    """Yield the outcomes as the runs finish. A run without failure sends no trace, because it has thousands of lines."""
+def run_many(seeds: Iterable[str], dsn: str, jobs: int) -> Iterator[RunResult]:
+    """Yield the results as the runs finish. A run without failure sends no trace, because it has thousands of lines."""
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting = [pool.submit(_brief, seed, dsn) for seed in seeds]
         try:
@@ -45,8 +45,8 @@ def run_many(seeds: Iterable[str], dsn: str, jobs: int) -> Iterator[Outcome]:
                 one.cancel()
 
 
-def _brief(seed: str, dsn: str) -> Outcome:
-    outcome = run_one(seed, dsn)
-    if outcome.failure is not None:
-        return outcome
-    return Outcome(seed, None, outcome.faults, [], outcome.digest, outcome.statements, outcome.seconds)
+def _brief(seed: str, dsn: str) -> RunResult:
+    result = run_one(seed, dsn)
+    if result.failure is not None:
+        return result
+    return RunResult(seed, None, result.faults, [], result.digest, result.statements, result.seconds)

@@ -5,11 +5,11 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from .process import Process, SimResponse, Unreachable
+from .process import ReplicaProcess, SimResponse, Unreachable
 
 
 class Network:
-    def __init__(self, processes: list[Process], source: random.Random) -> None:
+    def __init__(self, processes: list[ReplicaProcess], source: random.Random) -> None:
         self._processes = processes
         self._source = source
         self.lossy = 0.0  # share of requests that are lost or whose answers are lost

@@ -14,7 +14,7 @@ FORGED = ".forged"  # the suffix of an impostor's token
 HORIZON = 600.0  # seconds of the past that a stale list can show
 
 
-class Clock(Protocol):
+class WorldClock(Protocol):
     def now(self) -> float:
         """Returns the monotonic time of the running loop."""
 
@@ -65,7 +65,7 @@ class SimResult(NamedTuple):
     exit_code: int
 
 
-class Status(NamedTuple):
+class PodStatus(NamedTuple):
     """A kubelet's report about a pod."""
 
     phase: Phase
@@ -104,9 +104,9 @@ class WorldPod:
     result: SimResult | None = None  # set by its agent
     trouble: str | None = None
     stubborn: bool = False
-    asked: asyncio.Event = field(default_factory=asyncio.Event)  # SIGTERM has arrived
+    sigterm: asyncio.Event = field(default_factory=asyncio.Event)  # set when SIGTERM has arrived
     task: asyncio.Task[Any] | None = None
-    held: Status | None = None  # the last report before the node was cut off; None while it can report
+    held: PodStatus | None = None  # the last report before the node was cut off; None while it can report
 
     @property
     def worker(self) -> str:
@@ -118,18 +118,18 @@ class WorldPod:
 
     @property
     def alive(self) -> bool:
-        """Whether the process really runs. The API may show something else."""
+        """Returns whether the process really runs. The API may show something else."""
         return self.phase == "running"
 
     @property
     def cut(self) -> bool:
-        """Whether its network calls fail, because its node is partitioned or because only the `finally` of a dead pod still
-        runs."""
+        """Returns whether its network calls fail, because its node is partitioned or because only the `finally` of a dead pod
+        still runs."""
         return not self.alive or (self.node is not None and self.node.partitioned)
 
     @property
-    def status(self) -> Status:
-        return Status(self.phase, self.ready, self.exit_code, self.ended_at, self.result, self.trouble)
+    def status(self) -> PodStatus:
+        return PodStatus(self.phase, self.ready, self.exit_code, self.ended_at, self.result, self.trouble)
 
     @property
     def exit_fence(self) -> int | None:

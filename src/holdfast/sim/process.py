@@ -27,7 +27,7 @@ class SimResponse(msgspec.Struct, frozen=True):
     body: Any
 
 
-class Clock:
+class ReplicaClock:
     """The clocks of one replica."""
 
     def __init__(self, loop: VirtualLoop, epoch: float) -> None:
@@ -42,11 +42,11 @@ class Clock:
         return self._epoch + self._loop.time() + self.jump
 
 
-class Process:
+class ReplicaProcess:
     """A replica. The production wiring builds everything in it."""
 
     def __init__(
-        self, name: str, gate: Gate, clock: Clock, source: random.Random, cluster: Callable[["Process"], Cluster]
+        self, name: str, gate: Gate, clock: ReplicaClock, source: random.Random, cluster: Callable[["ReplicaProcess"], Cluster]
     ) -> None:
         self.name = name
         self.clock = clock
@@ -96,7 +96,7 @@ class Process:
             task.cancel()
 
     def did_something(self) -> None:
-        """Called after an effect on the cluster, before its caller gets the answer."""
+        """Runs after an effect on the cluster, before its caller gets the answer."""
         if self.line.after_effect is not None:
             self.line.after_effect()
 

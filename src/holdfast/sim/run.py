@@ -31,7 +31,7 @@ from .moments import OF_PODS, Moments, Target
 from .network import Network
 from .operator import TENANTS, Operator, token_of
 from .pods import FORGED, WorldPod
-from .process import KEY, Clock, Process
+from .process import KEY, ReplicaClock, ReplicaProcess
 from .server import INSTALL, Postgres
 from .tables import last_event
 from .trace import Trace
@@ -42,7 +42,7 @@ BEGIN = 1000.0  # virtual time at which a run begins, in seconds
 WARM_UP, CHAOS = 30.0, 240.0
 
 
-class Failure(msgspec.Struct, frozen=True):
+class BrokenPromise(msgspec.Struct, frozen=True):
     """The broken promise that a run found."""
 
     promise: str
@@ -50,9 +50,9 @@ class Failure(msgspec.Struct, frozen=True):
     at: float
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class RunResult(msgspec.Struct, frozen=True):
     seed: str
-    failure: Failure | None
+    failure: BrokenPromise | None
     faults: list[Fault]
     lines: list[str]
     digest: str
@@ -75,7 +75,7 @@ class Watched(SimCluster):
     """A replica's cluster that reports refusals to the checks, and effects to the replica's process."""
 
     def __init__(
-        self, run: "Run", process: Process, source: random.Random, away: Callable[[], bool], cut: Callable[[], bool]
+        self, run: "Run", process: ReplicaProcess, source: random.Random, away: Callable[[], bool], cut: Callable[[], bool]
     ) -> None:
         super().__init__(run.world, INSTALL, KEY, source, away, cut)
         self._run = run
@@ -121,7 +121,7 @@ class Run:
         self.moments = Moments()
         self.book = Book()
         self.agents: dict[str, Owner] = {}
-        self.processes: list[Process] = []
+        self.processes: list[ReplicaProcess] = []
         self.quarantined: dict[str, None] = {}  # names of quarantined pods, in order
         self._bad = self.stream("habits").choice((0.0, 0.05, 0.25))
         self._event = 0
@@ -131,7 +131,7 @@ class Run:
         """Returns the random source of one part of the run. It does not depend on what other parts draw."""
         return random.Random(f"{self.seed}/{name}")
 
-    def run(self) -> Outcome:
+    def run(self) -> RunResult:
         structlog.configure(processors=[self._logged], wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
         gc.collect()
         gc.disable()  # a collection at a random moment could change the run
@@ -139,14 +139,14 @@ class Run:
         try:
             self.loop.run_until_complete(self._story())
         except Broken as broken:
-            failure = Failure(broken.promise, broken.what, self.loop.time() - BEGIN)
+            failure = BrokenPromise(broken.promise, broken.what, self.loop.time() - BEGIN)
             self.trace.line("BROKEN", broken.promise, broken.what)
         finally:
             self._dispose()
             gc.enable()
             self.gate.postgres.close()
-        lines = self.trace.lines
-        return Outcome(self.seed, failure, self.faults, lines, self.trace.digest, self.gate.statements, self.loop.time() - BEGIN)
+        lines, seconds = self.trace.lines, self.loop.time() - BEGIN
+        return RunResult(self.seed, failure, self.faults, lines, self.trace.digest, self.gate.statements, seconds)
 
     async def _story(self) -> None:
         self.world = World(WorldClock(self.loop), self.stream("world"), self._note, self._program, spawn_task=self._start_pod)
@@ -178,13 +178,13 @@ class Run:
         await self.operator.settle()
         await Healed(self).converge()
 
-    def _process(self, name: str) -> Process:
-        def cluster(process: Process) -> Cluster:
+    def _process(self, name: str) -> ReplicaProcess:
+        def cluster(process: ReplicaProcess) -> Cluster:
             line = process.line  # the line of this boot; each boot has a new one
             source = self.stream(f"{name}/cluster/{process.boots}")
             return Watched(self, process, source, lambda: process.cluster_away, lambda: line.cut)
 
-        return Process(name, self.gate, Clock(self.loop, EPOCH), self.stream(name), cluster)
+        return ReplicaProcess(name, self.gate, ReplicaClock(self.loop, EPOCH), self.stream(name), cluster)
 
     def _holder(self, number: int, tenant: str) -> Holder:
         source = self.stream(f"holder/{number}")
@@ -200,7 +200,7 @@ class Run:
 
     async def _bare(self, pod: WorldPod) -> int:
         """Run a program without an agent, until SIGTERM."""
-        await pod.asked.wait()
+        await pod.sigterm.wait()
         return 0
 
     def _start_pod(self, pod: WorldPod, program: Coroutine[Any, Any, int]) -> asyncio.Task[int]:
@@ -226,8 +226,8 @@ class Run:
         name = name_of(sql)
         if name == "compared_beat" and not isinstance(result, BaseException):
             self.checks.heard()
-        outcome = type(result).__name__ if isinstance(result, BaseException) else str(len(result))
-        self.trace.line("sql", line.name, f"{name} {outcome}")
+        answer = type(result).__name__ if isinstance(result, BaseException) else str(len(result))
+        self.trace.line("sql", line.name, f"{name} {answer}")
         self._unlooked += 1
         if name.startswith(("from ", "select")) and self._unlooked < 25:
             return  # a read

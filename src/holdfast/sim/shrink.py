@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from .faults import Fault
-from .run import Outcome
+from .run import RunResult
 
 
-def shrink(failed: Outcome, run: Callable[[list[Fault]], Outcome], tries: int = 40) -> Outcome:
+def shrink(failed: RunResult, run: Callable[[list[Fault]], RunResult], tries: int = 40) -> RunResult:
     """Returns the shortest failing run found. First large parts of the plan are left out, then single faults."""
     assert failed.failure is not None
     best, part = failed, max(1, len(failed.faults) // 2)

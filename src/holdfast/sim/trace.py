@@ -10,8 +10,8 @@ class Trace:
         self._begin = begin
         self.lines: list[str] = []
 
-    def line(self, what: str, who: str, text: str) -> None:
-        self.lines.append(f"{self._clock() - self._begin:9.3f}  {what:<12} {who:<14} {text}".rstrip())
+    def line(self, what: str, subject: str, text: str) -> None:
+        self.lines.append(f"{self._clock() - self._begin:9.3f}  {what:<12} {subject:<14} {text}".rstrip())
 
     def tail(self, count: int) -> list[str]:
         return self.lines[-count:]

@@ -12,9 +12,9 @@ from ..ports.cluster import Order, Output, Refused
 from ..ports.recovery import Remembered
 from .kubelets import Kubelets, Program
 from .loop import later
-from .pods import Clock, Node, Range, SimResult, Status, Weather, WorldPod
+from .pods import Node, PodStatus, Range, SimResult, Weather, WorldClock, WorldPod
 
-__all__ = ["FOREIGN", "Clock", "Node", "Program", "Range", "SimResult", "Status", "Weather", "World", "WorldPod"]
+__all__ = ["FOREIGN", "Node", "PodStatus", "Program", "Range", "SimResult", "Weather", "World", "WorldClock", "WorldPod"]
 
 YOUNG = 60.0  # seconds; a younger output may belong to a claim that was made after `keep` was read
 FOREIGN = "somebody-else"
@@ -26,7 +26,7 @@ class World(Kubelets):
 
     def __init__(
         self,
-        clock: Clock,
+        clock: WorldClock,
         source: random.Random,
         note: Callable[[str, str], None],
         run: Callable[[WorldPod], Program],
@@ -75,7 +75,7 @@ class World(Kubelets):
         if pod is None:
             return None
         kept = pod.stamp
-        again = kept is not None and (kept.owner, kept.claim, kept.fence) == (stamp.owner, stamp.claim, stamp.fence)
+        again = kept is not None and (kept.tenant, kept.claim, kept.fence) == (stamp.tenant, stamp.claim, stamp.fence)
         if not (again and pod.protected):  # otherwise nothing changes, and the version stays the same
             self._effect("protect", pod, f"{stamp.claim}/{stamp.fence}")
             pod.stamp, pod.protected = msgspec.structs.replace(stamp, at=self.clock.wall()), True

@@ -50,7 +50,7 @@ $$;
 -- Stores new requests as waiting claims with their place in the fair order. It skips a request whose id or key is already stored.
 CREATE FUNCTION @fn.take_in(p_pool text, p_new jsonb) RETURNS void LANGUAGE sql AS $$
     WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
-    asked AS (
+    requested AS (
         SELECT r.*, least(r.priority, coalesce(t.max_priority, 0))::smallint AS granted,
                1000000 / coalesce(t.weight, 1) AS cost
         FROM jsonb_to_recordset(p_new) AS r(ord integer, id text, tenant text, key text, hash text, request jsonb,
@@ -63,7 +63,7 @@ CREATE FUNCTION @fn.take_in(p_pool text, p_new jsonb) RETURNS void LANGUAGE sql 
                         SELECT c.tag + a.cost FROM holdfast.claim c WHERE c.pool_id = p_pool AND c.tenant = a.tenant
                         AND c.priority = a.granted AND c.state = 'waiting' ORDER BY c.tag DESC LIMIT 1))
                     + (row_number() OVER (PARTITION BY a.tenant, a.granted ORDER BY a.ord) - 1) * a.cost AS tag
-        FROM asked a
+        FROM requested a
         LEFT JOIN holdfast.fair f ON f.pool_id = p_pool AND f.priority = a.granted AND f.tenant = a.tenant
         LEFT JOIN holdfast.fair v ON v.pool_id = p_pool AND v.priority = a.granted AND v.tenant = ''
     ), made AS (

@@ -16,10 +16,10 @@ $$;
 
 -- Stores one heartbeat now, because the batch of heartbeats is stored later, and until then the worker would become suspect
 -- again.
-CREATE FUNCTION @fn.store_heartbeat(p_worker text, p_doing text, p_claim text, p_fence bigint, p_tenant text, p_reset_fence bigint)
+CREATE FUNCTION @fn.store_heartbeat(p_worker text, p_doing text, p_claim text, p_fence bigint, p_tenant text, p_served_fence bigint)
 RETURNS void LANGUAGE sql AS $$
     INSERT INTO holdfast.heartbeat AS heartbeat (worker_id, beat_heard, doing, claim_id, fence, tenant, reset_fence)
-    VALUES (p_worker, holdfast.heard(), p_doing, p_claim, p_fence, p_tenant, p_reset_fence)
+    VALUES (p_worker, holdfast.heard(), p_doing, p_claim, p_fence, p_tenant, p_served_fence)
     ON CONFLICT (worker_id) DO UPDATE SET beat_heard = greatest(heartbeat.beat_heard, excluded.beat_heard), doing = excluded.doing,
         claim_id = excluded.claim_id, fence = excluded.fence, tenant = excluded.tenant, reset_fence = excluded.reset_fence
 $$;
@@ -35,7 +35,7 @@ $$;
 -- row never ends anything: an agent whose claim has no row continues (P7). `p_fresh` is true if the agent has just sent the
 -- report, and false if a waiting poll checks an old report again, which proves nothing about the agent. If `p_acting` is false,
 -- nothing is changed, and the agent of a known worker gets 'nothing'.
-CREATE FUNCTION @fn.report(p_worker text, p_uid text, p_doing text, p_claim text, p_fence bigint, p_reset_fence bigint,
+CREATE FUNCTION @fn.report(p_worker text, p_uid text, p_doing text, p_claim text, p_fence bigint, p_served_fence bigint,
                          p_endpoint text, p_fresh boolean, p_acting boolean)
 RETURNS TABLE (o_do text, o_fence bigint, o_reason text, o_park boolean, o_pool text) LANGUAGE plpgsql AS $$
 DECLARE
@@ -83,7 +83,7 @@ BEGIN
             IF p_fresh AND NOT @confirmed(w) THEN
                 PERFORM @fn.confirm_by_agent(p_worker => p_worker, p_fence => p_fence);
                 PERFORM @fn.store_heartbeat(p_worker => p_worker, p_doing => p_doing, p_claim => p_claim, p_fence => p_fence,
-                                            p_tenant => w.tenant, p_reset_fence => p_reset_fence);
+                                            p_tenant => w.tenant, p_served_fence => p_served_fence);
             END IF;
         END IF;
         RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, NULL::text;
@@ -97,13 +97,13 @@ BEGIN
     END IF;
     IF w.state = 'held' THEN
         SELECT * INTO c FROM holdfast.claim WHERE id = w.claim_id;
-        IF p_reset_fence >= c.fence THEN
+        IF p_served_fence >= c.fence THEN
             -- The agent has served this very claim or a later one, so the claim had left it. Whether it ran, and which way it
             -- ended, is lost.
             PERFORM @fn.end_claim(p_claim => c.id, p_fence => c.fence, p_tenant => NULL, p_states => ARRAY['assigned', 'active'],
                 p_outcome => 'lost', p_how => 'forgotten', p_reason => 'its end was in commits that the database lost',
                 p_exit => NULL, p_acting => true);
-        ELSIF p_reset_fence IS NOT NULL AND w.held_from = 'warm' THEN
+        ELSIF p_served_fence IS NOT NULL AND w.held_from = 'warm' THEN
             -- The worker has served another claim before, which is known only now. If its assignment has not started, the claim
             -- gets another worker.
             PERFORM @fn.requeue(p_claim => c.id, p_fence => c.fence, p_keep_worker => false, p_suspect => false, p_dead => false,
@@ -115,7 +115,7 @@ BEGIN
         END IF;
     ELSIF NOT p_fresh THEN
         NULL;
-    ELSIF p_reset_fence IS NOT NULL AND w.state IN @worker.disown THEN
+    ELSIF p_served_fence IS NOT NULL AND w.state IN @worker.disown THEN
         -- The worker has served a claim that the database does not know (any more), so it must not serve another tenant.
         PERFORM @fn.retire_spent(p_worker);
     ELSIF p_doing = 'draining' AND NOT w.terminating THEN
@@ -133,13 +133,13 @@ BEGIN
             RETURN;
         END IF;
     ELSIF p_doing = 'idle' AND (w.suspect_since IS NOT NULL OR NOT @confirmed(w) OR w.endpoint IS DISTINCT FROM p_endpoint
-          OR (NOT w.ready AND (w.state = 'warm' OR p_reset_fence = w.fence))) THEN
+          OR (NOT w.ready AND (w.state = 'warm' OR p_served_fence = w.fence))) THEN
         UPDATE holdfast.worker SET suspect_since = NULL, unconfirmed_since = NULL, version = version + 1, endpoint = p_endpoint,
-            ready = ready OR state = 'warm' OR coalesce(fence = p_reset_fence, false)
+            ready = ready OR state = 'warm' OR coalesce(fence = p_served_fence, false)
         WHERE id = p_worker AND state IN @worker.free;
         IF FOUND AND (w.suspect_since IS NOT NULL OR NOT @confirmed(w)) THEN
             PERFORM @fn.store_heartbeat(p_worker => p_worker, p_doing => p_doing, p_claim => NULL, p_fence => NULL,
-                                        p_tenant => NULL, p_reset_fence => p_reset_fence);
+                                        p_tenant => NULL, p_served_fence => p_served_fence);
         END IF;
         PERFORM pg_notify('holdfast', 'p ' || w.pool_id);
         RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, w.pool_id;

@@ -2,12 +2,14 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..faults import Fault
 from ..loop import VirtualLoop
 from ..moments import Target
 from ..pods import Node, WorldPod
+from ..world import World
 from .cause import Cause
 
 if TYPE_CHECKING:
@@ -75,22 +77,16 @@ def _node(chaos: "Chaos", fault: Fault, target: Target) -> Node | None:
     return nodes[int(fault.pick * len(nodes))] if nodes else None
 
 
-def cordon(chaos: "Chaos", fault: Fault, target: Target) -> None:
-    if (node := _node(chaos, fault, target)) is not None:
-        chaos.run.world.cordon(node)
-        chaos.until(fault, lambda: chaos.run.world.uncordon(node))
+def _on_node(begin: Callable[[World, Node, Fault], None], end: Callable[[World, Node], None]) -> Cause:
+    """Returns the cause that begins something on one node, and ends it when the fault is over."""
 
+    def cause(chaos: "Chaos", fault: Fault, target: Target) -> None:
+        world, node = chaos.run.world, _node(chaos, fault, target)
+        if node is not None:
+            begin(world, node, fault)
+            chaos.until(fault, lambda: end(world, node))
 
-def drain(chaos: "Chaos", fault: Fault, target: Target) -> None:
-    if (node := _node(chaos, fault, target)) is not None:
-        chaos.run.world.drain(node, 5 + 60 * fault.amount)
-        chaos.until(fault, lambda: chaos.run.world.uncordon(node))
-
-
-def partition(chaos: "Chaos", fault: Fault, target: Target) -> None:
-    if (node := _node(chaos, fault, target)) is not None:
-        chaos.run.world.partition(node)
-        chaos.until(fault, lambda: chaos.run.world.heal(node))
+    return cause
 
 
 def node_death(chaos: "Chaos", fault: Fault, target: Target) -> None:
@@ -107,8 +103,8 @@ PODS: dict[str, Cause] = {
     "pod.hang": hang,
     "pod.impostor": impostor,
     "pods.kill-many": kill_many,
-    "node.cordon": cordon,
-    "node.drain": drain,
-    "node.partition": partition,
+    "node.cordon": _on_node(lambda world, node, _: world.cordon(node), World.uncordon),
+    "node.drain": _on_node(lambda world, node, fault: world.drain(node, 5 + 60 * fault.amount), World.uncordon),
+    "node.partition": _on_node(lambda world, node, _: world.partition(node), World.heal),
     "node.death": node_death,
 }

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 from ..faults import Fault
 from ..loop import later
 from ..moments import Target
-from ..process import Process
+from ..process import ReplicaProcess
 from .cause import Cause
 
 if TYPE_CHECKING:
     from ..chaos import Chaos
 
 
-def _replica(chaos: "Chaos", fault: Fault, target: Target) -> Process | None:
+def _replica(chaos: "Chaos", fault: Fault, target: Target) -> ReplicaProcess | None:
     up = [process for process in chaos.run.processes if process.up and target.replica in (None, process.name)]
     return up[int(fault.pick * len(up))] if up else None
 
@@ -23,7 +23,7 @@ def crash(chaos: "Chaos", fault: Fault, target: Target) -> None:
         _crash(chaos, process, 1 + 40 * fault.amount)
 
 
-def _crash(chaos: "Chaos", process: Process, down: float) -> None:
+def _crash(chaos: "Chaos", process: ReplicaProcess, down: float) -> None:
     chaos.run.trace.line("crash", process.name, f"comes back in {down:.1f} s")
     process.crash()
     later(down, lambda: process.boot() if process.dead else None)

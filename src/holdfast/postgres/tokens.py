@@ -4,8 +4,8 @@ from typing import Any
 
 from .database import Database
 
-TOKEN = "SELECT id, role, tenant FROM holdfast.token WHERE hash = $1 AND (expires_at IS NULL OR expires_at > holdfast.now())"
-TOKENS = "SELECT id, name, role, tenant, created_at, expires_at FROM holdfast.token ORDER BY created_at, id"
+BY_HASH = "SELECT id, role, tenant FROM holdfast.token WHERE hash = $1 AND (expires_at IS NULL OR expires_at > holdfast.now())"
+ALL = "SELECT id, name, role, tenant, created_at, expires_at FROM holdfast.token ORDER BY created_at, id"
 MAKE = """
 INSERT INTO holdfast.token (id, hash, name, role, tenant, created_at, expires_at)
 VALUES ($1, $2, $3, $4, $5, holdfast.now(), holdfast.now() + make_interval(secs => $6))
@@ -14,18 +14,18 @@ ON CONFLICT (hash) DO NOTHING
 REVOKE = "DELETE FROM holdfast.token WHERE id = $1 RETURNING id"
 
 
-class PostgresAccess:
+class PostgresTokens:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    async def token(self, hash_: str) -> tuple[str, str, str | None] | None:
-        row = await self._db.row(TOKEN, hash_)
+    async def by_hash(self, hash_: str) -> tuple[str, str, str | None] | None:
+        row = await self._db.row(BY_HASH, hash_)
         return (row["id"], row["role"], row["tenant"]) if row else None
 
-    async def tokens(self) -> list[dict[str, Any]]:
-        return [dict(row) for row in await self._db.rows(TOKENS)]
+    async def all(self) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self._db.rows(ALL)]
 
-    async def make_token(self, id_: str, hash_: str, name: str, role: str, tenant: str | None, expires: float | None) -> None:
+    async def make(self, id_: str, hash_: str, name: str, role: str, tenant: str | None, expires: float | None) -> None:
         await self._db.rows(MAKE, id_, hash_, name, role, tenant, expires)
 
     async def revoke(self, id_: str) -> bool:

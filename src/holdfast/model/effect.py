@@ -1,4 +1,4 @@
-"""The outcome of an action, as a value. An expected outcome is a value, an error an exception, the impossible an assert."""
+"""The effect of an action, as a value. An expected effect is a value, an error an exception, the impossible an assert."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -28,11 +28,11 @@ class Failed:
     reason: str
 
 
-Outcome = Done | Stale | Skipped | Failed
+Effect = Done | Stale | Skipped | Failed
 
 
-def outcome_of(answer: str) -> Outcome:
-    """Returns the outcome for what a guarded statement returned."""
+def effect_of(answer: str) -> Effect:
+    """Returns the effect for what a guarded statement returned."""
     if answer == "done":
         return Done()
     if answer == "stale":

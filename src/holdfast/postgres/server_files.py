@@ -1,0 +1,36 @@
+"""Write and remove the files of a private Postgres server, and give them to its account."""
+
+import os
+import shutil
+from pathlib import Path
+
+from .binaries import Account
+
+
+def write_file(path: Path, text: str, account: Account | None) -> None:
+    """Writes the file completely or not at all, readable only for the server's account."""
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    give(new, account)
+    new.rename(path)
+
+
+def give(path: Path, account: Account | None) -> None:
+    """Makes the account the owner of the folder and of everything in it."""
+    if account is None:
+        return
+    for item in (path, *path.rglob("*")):
+        os.chown(item, account.uid, account.gid, follow_symlinks=False)
+
+
+def discard(path: Path) -> None:
+    """Removes a folder that was never completed, or that was replaced, and also the folder behind our link."""
+    if path.is_symlink():
+        shutil.rmtree(path.resolve(), ignore_errors=True)
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
