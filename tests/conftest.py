@@ -72,10 +72,35 @@ def dsn(reused_database: ReusedDatabase) -> Iterator[str]:
     reused_database.clean()
 
 
+@pytest.fixture(scope="session")
+async def connected_database(reused_database: ReusedDatabase) -> AsyncIterator[ReusedDatabase]:
+    """Returns the same database for tests that use its kept connections. All of them run in one event loop."""
+    yield reused_database
+    await reused_database.disconnect()
+
+
 @pytest.fixture
-async def store(dsn: str) -> AsyncIterator[PostgresStore]:
+async def no_task_left(dsn: str) -> AsyncIterator[None]:
+    """Cancels the tasks that a test leaves behind, before its database is emptied. All tests share one event loop, so otherwise
+    such a task would go on in the next test."""
+    before = asyncio.all_tasks()
+    yield
+    left = asyncio.all_tasks() - before - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+
+
+@pytest.fixture
+async def store(no_task_left: None, connected_database: ReusedDatabase) -> PostgresStore:
     """Returns the real store on a fresh database."""
-    made = PostgresStore(await Database.connect(dsn, size=16))
+    return PostgresStore(await connected_database.connect())
+
+
+@pytest.fixture
+async def lone_store(no_task_left: None, dsn: str) -> AsyncIterator[PostgresStore]:
+    """Returns the real store with a single connection of its own, for a test that changes the connection's session."""
+    made = PostgresStore(await Database.connect(dsn, size=1))
     try:
         yield made
     finally:

@@ -5,11 +5,12 @@ import os
 
 import asyncpg
 
+from holdfast.ports.recovery import Mark
+from holdfast.postgres.database import Database
 from holdfast.postgres.migrate import migrate
 
 # The table of the tests' clock. Every reused database has it, because a test that changes the schema costs a new database.
 CLOCK_TABLE = ("CREATE SCHEMA IF NOT EXISTS kept", "CREATE TABLE IF NOT EXISTS kept.clock (t timestamptz NOT NULL)")
-KEEPER = "keeper of the reused database"  # the application_name of our own connection
 
 # Everything that a test may change and that emptying the tables does not restore. The clock is left out: it is put back.
 SCHEMA = """
@@ -39,7 +40,13 @@ DO $$ DECLARE made regclass; BEGIN
     END LOOP;
 END $$
 """
-OTHERS = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = $1 AND pid <> pg_backend_pid()"
+# Ends all connections but our own and those that are kept for the next test. A kept one ends too if a test left a statement or a
+# lock in it. The statement does not wait for their ends, because Postgres would look for them only every 100 ms.
+OTHERS = """
+SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity a
+WHERE datname = $1 AND pid <> pg_backend_pid() AND (pid <> ALL ($2::integer[]) OR state <> 'idle'
+    OR EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.locktype = 'advisory'))
+"""
 
 
 class ReusedDatabase:
@@ -54,6 +61,7 @@ class ReusedDatabase:
         self._connection: asyncpg.Connection | None = None
         self._schema = ""
         self._clean = ""
+        self._kept: Database | None = None
 
     @property
     def dsn(self) -> str:
@@ -64,6 +72,18 @@ class ReusedDatabase:
         if self._connection is None:
             self._runner.run(self._make())
         return self.dsn
+
+    async def connect(self) -> Database:
+        """Returns a Database whose connections are kept for the next test, because a new connection plans every statement again.
+        A test that changes the session of a connection needs one of its own."""
+        if self._kept is None or self._kept._pool.is_closing():
+            self._kept = await Database.connect(self.dsn, size=16)
+        return Database(self._kept._pool, self.dsn, Mark(), pids=self._kept.pids)
+
+    async def disconnect(self) -> None:
+        """Closes the connections that were kept, in the event loop that they belong to."""
+        if self._kept is not None:
+            await self._kept.close()
 
     def clean(self) -> None:
         """Ends all other connections and empties the database, or drops it if the test has changed its schema."""
@@ -81,8 +101,7 @@ class ReusedDatabase:
         else:
             await self._on_server(f"CREATE DATABASE {self._name}")
             await migrate(self.dsn, "i-test")
-        own = {"application_name": KEEPER}
-        self._connection = connection = await asyncpg.connect(self.dsn, timeout=60, server_settings=own)
+        self._connection = connection = await asyncpg.connect(self.dsn, timeout=60)
         clock = await connection.fetchval("SELECT pg_get_functiondef('holdfast.now()'::regprocedure)")
         # The rows that a migration makes are kept, because emptying a table removes them too.
         tables = [row[0] for row in await connection.fetch(TABLES)]
@@ -106,7 +125,11 @@ class ReusedDatabase:
 
     async def _empty(self) -> None:
         assert self._connection is not None
-        await self._connection.fetch(OTHERS, self._name)
+        kept = self._kept.pids if self._kept is not None else set()
+        while ended := {row["pid"] for row in await self._connection.fetch(OTHERS, self._name, list(kept))}:
+            if ended & kept:
+                self._kept = None  # its connections do not know yet that they have ended
+            await asyncio.sleep(0.002)
         await self._connection.execute(PARTITIONS)
         if await self._connection.fetchval(SCHEMA) != self._schema:
             await self._drop()
@@ -116,7 +139,7 @@ class ReusedDatabase:
     async def _drop(self) -> None:
         assert self._connection is not None
         await self._connection.close()
-        self._connection = None
+        self._connection = self._kept = None
         await self._on_server(f"DROP DATABASE {self._name} WITH (FORCE)")
 
     async def _on_server(self, statement: str) -> None:

@@ -19,7 +19,7 @@ for _module in (test_store_agents, test_store_machine, test_store_queue, test_st
 
 
 @pytest.fixture
-async def store(dsn: str, shared_postgres: EmbeddedPostgres, place: Path) -> AsyncIterator[PostgresStore]:
+async def store(no_task_left: None, dsn: str, shared_postgres: EmbeddedPostgres, place: Path) -> AsyncIterator[PostgresStore]:
     # More server connections than any test blocks at a lock, and fewer than the replicas have.
     with PgBouncer(shared_postgres, place / "bouncer", size=12) as bouncer:
         made = PostgresStore(await Database.connect(bouncer.through(dsn), size=16, pooled=True))

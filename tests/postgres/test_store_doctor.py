@@ -54,8 +54,8 @@ def test_every_check_is_planted_here() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PLANTED))
-async def test_a_planted_violation_is_found_and_nothing_else(name: str, store: PostgresStore) -> None:
-    store.db._pool._maxsize = 1  # one connection, so that the check uses the session with the changed setting
+async def test_a_planted_violation_is_found_and_nothing_else(name: str, lone_store: PostgresStore) -> None:
+    store = lone_store  # so that the check uses the session with the changed setting
     pool = await make_pool(store)
     await make_warm(store, pool, 2)
     await active(store, pool)

@@ -65,8 +65,8 @@ async def test_an_asynchronous_standby_is_named(store: PostgresStore, standby: s
     assert "synchronous_standby_names" in found["advice"]
 
 
-async def test_a_standby_that_our_role_may_not_see_does_not_pass_for_a_good_one(store: PostgresStore, standby: str) -> None:
-    store.db._pool._maxsize = 1  # one connection, because the role is set in its session
+async def test_a_standby_that_our_role_may_not_see_does_not_pass_for_a_good_one(lone_store: PostgresStore, standby: str) -> None:
+    store = lone_store  # because the role is set in its session
     await follows(store)
     for statement in MAKE_PLAIN:
         await store.db.rows(statement)
@@ -82,8 +82,8 @@ async def test_a_standby_that_our_role_may_not_see_does_not_pass_for_a_good_one(
     await store.db.rows("RESET ROLE")
 
 
-async def test_without_a_standby_there_is_nothing_to_see(store: PostgresStore) -> None:
-    store.db._pool._maxsize = 1
+async def test_without_a_standby_there_is_nothing_to_see(lone_store: PostgresStore) -> None:
+    store = lone_store
     for statement in MAKE_PLAIN:
         await store.db.rows(statement)
     await store.db.rows(f"SET ROLE {PLAIN}")
