@@ -42,7 +42,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test-quick
 test-quick: $(READY) ## run the tests that need no fleet and no cluster
-	$(BIN)/pytest -q -n 3 --dist worksteal -m "not whole" --ignore tests/e2e --ignore tests/soak
+	$(BIN)/pytest -q -n 4 --dist worksteal -m "not whole" --ignore tests/e2e --ignore tests/soak
 
 .PHONY: test
 test: $(READY) ## run all tests, with real Postgres and Kubernetes (ARGS='-k word' selects tests)
