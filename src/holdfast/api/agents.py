@@ -112,7 +112,7 @@ async def poll(context: Context, call: Call) -> Response:
                 waiter.clear()
                 directive = await context.store.workers.report(report, fresh=fresh)
                 fresh = False
-                if report.incarnation not in (None, directive.incarnation):
+                if directive.do == "outdated":
                     # The agent sent this before the database lost commits, so it proves nothing. The agent reports again at once.
                     return answer(DirectiveView(do="nothing", incarnation=directive.incarnation))
                 if directive.do == "unknown":

@@ -97,12 +97,12 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
 class Directive(msgspec.Struct, frozen=True):
     """What an agent should do now."""
 
-    do: Literal["nothing", "hold", "end", "exit", "unknown", "ahead"]
+    do: Literal["nothing", "hold", "end", "exit", "unknown", "ahead", "outdated"]
     fence: int | None = None
     reason: str = ""
     park: bool = False
     freed: str | None = None  # the pool of the worker that this report made free
-    incarnation: int = 0  # the database's. A report with an older one changes nothing
+    incarnation: int | None = None  # the database's, if the report named an older one and so was "outdated" and changed nothing
 
 
 class AgentReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ import msgspec
 from ..model.claim import Claim
 from ..model.effect import Done, Effect, effect_of
 from ..ports.store import AcknowledgedClaim, Assignment, Batch, Due, EndedClaim, NewClaim, Pair
+from .claim_view import SHOWN, SHOWN_WITH_WORKER, WHY_WAITING
 from .database import Database
 
 _encode = msgspec.json.Encoder().encode
@@ -73,45 +74,6 @@ ENDED_BY = """
 SELECT id FROM holdfast.claim WHERE worker_id = $1 AND fence = $2 AND state = 'ended' AND how IN ('result', 'death')
 """
 
-# How claims are shown. A statement puts the claims into a CTE named `chosen`, adds these two CTEs, and selects from SHOWN. `deaf`
-# is the time in which no beat was stored; adding it turns heard time into the database's time. The reason of a waiting claim, and of
-# one on an unconfirmed worker, is made when it is read, so that it is current. The sentence about a pool is made once for all of its claims.
-WHY_WAITING = """
-pool_sentence AS MATERIALIZED (
-    SELECT p.id, format('pool %L has %s of %s workers free; %s starting, %s held%s%s', p.name,
-               count(*) FILTER (WHERE x.state = 'warm' AND @free(x)),
-               p.spec ->> 'max', count(*) FILTER (WHERE x.state = 'spawning'), count(*) FILTER (WHERE x.state = 'held'),
-               CASE WHEN p.frozen IS NOT NULL THEN '; the pool is frozen: ' || p.frozen ELSE '' END,
-               CASE WHEN p.trouble IS NOT NULL THEN '; the last spawn failed: ' || p.trouble ELSE '' END) AS sentence
-    FROM holdfast.pool p LEFT JOIN holdfast.worker x ON x.pool_id = p.id AND x.state <> 'gone'
-    WHERE p.id IN (SELECT pool_id FROM chosen WHERE state = 'waiting') GROUP BY p.id
-), full_tenant AS MATERIALIZED (
-    SELECT t.name, t.max_claims FROM holdfast.tenant t
-    WHERE t.name IN (SELECT tenant FROM chosen WHERE state = 'waiting') AND t.max_claims <= (
-        SELECT count(*) FROM holdfast.claim l WHERE l.tenant = t.name AND l.state IN @claim.live)
-)
-"""
-SHOWN = """
-SELECT c.id, c.pool_id, p.name AS pool, c.tenant, c.state, c.priority, c.attempts, c.key, c.worker_id AS worker, c.fence, c.protected,
-       c.outcome, c.exit_code,
-       CASE WHEN c.state = 'active' THEN w.endpoint END AS endpoint,
-       CASE WHEN c.state = 'assigned' AND NOT @confirmed(w)
-                THEN 'its worker has not reported since the database lost commits and may have begun; `holdfast recover` shows what'
-                     ' an operator can do'
-            WHEN c.state <> 'waiting' THEN c.reason
-            WHEN i.recovering_since IS NOT NULL THEN 'the database lost commits: everything waits until pods have been compared'
-            WHEN p.state <> 'live' THEN 'its pool is being deleted'
-            WHEN i.stopping THEN 'the installation is being stopped with its workers: nothing is given out'
-            WHEN full_tenant.name IS NOT NULL THEN format('tenant %L holds its cap of %s claims', c.tenant, full_tenant.max_claims)
-            ELSE pool_sentence.sentence || CASE WHEN c.reason <> '' THEN '; before: ' || c.reason ELSE '' END END AS reason,
-       extract(epoch FROM c.created_at)::float8 AS created_at, extract(epoch FROM c.assigned_at)::float8 AS assigned_at,
-       extract(epoch FROM c.active_at)::float8 AS active_at, extract(epoch FROM c.ended_at)::float8 AS ended_at,
-       extract(epoch FROM c.deadline_heard + h.deaf)::float8 AS deadline_at,
-       extract(epoch FROM c.lease_heard + h.deaf)::float8 AS lease_until, extract(epoch FROM c.max_heard + h.deaf)::float8 AS max_until
-FROM chosen c JOIN holdfast.pool p ON p.id = c.pool_id LEFT JOIN holdfast.worker w ON w.id = c.worker_id
-LEFT JOIN pool_sentence ON pool_sentence.id = c.pool_id LEFT JOIN full_tenant ON full_tenant.name = c.tenant,
-holdfast.hearing h, holdfast.installation i
-"""
 # One claim per statement, because Postgres plans a search for an array again each time (1.4 of 1.65 ms of CPU).
 GET = f"WITH chosen AS MATERIALIZED (SELECT * FROM holdfast.claim WHERE id = $1), {WHY_WAITING} {SHOWN}"
 FIND = f"""
@@ -160,30 +122,30 @@ chosen AS (
     SELECT clock.t, CASE WHEN c.state = 'active' THEN 'claim.active' ELSE 'claim.unprotected' END, c.pool_id, c.worker_id, c.id,
            c.tenant, CASE WHEN c.protected OR c.unprotected_pool THEN '' ELSE 'the cluster did not accept the protection' END
     FROM chosen c, clock WHERE c.state = 'active' OR NOT (c.protected OR c.unprotected_pool)
-), {WHY_WAITING} {SHOWN}
+) {SHOWN_WITH_WORKER}
 """
 
 # The functions return the claim after their change, because the rest of the statement still reads the row from before it.
 ACKNOWLEDGE = f"""
-WITH acknowledged AS MATERIALIZED (
-    SELECT a.* FROM holdfast.installation i
-    CROSS JOIN LATERAL @fn.acknowledge(p_worker => $1, p_fence => $2, p_endpoint => $3, p_fresh => coalesce($4 = i.epoch, true)) a),
-chosen AS MATERIALIZED (SELECT (a.o_claim).*, a.o_first FROM acknowledged a), {WHY_WAITING}
-SELECT shown.*, chosen.o_first FROM ({SHOWN}) shown, chosen
+WITH chosen AS MATERIALIZED (
+    SELECT (a.o_claim).*, a.o_first
+    FROM @fn.acknowledge(p_worker => $1, p_fence => $2, p_endpoint => $3, p_incarnation => $4) a
+)
+SELECT shown.*, chosen.o_first FROM ({SHOWN_WITH_WORKER}) shown, chosen
 """
 # The lease of an adopted claim starts again with its holder's first renewal.
 RENEW = f"""
 WITH chosen AS (
     UPDATE holdfast.claim SET lease_heard = (SELECT holdfast.heard()) + lease
     WHERE id = $1 AND fence = $2 AND state = 'active' AND ($3::text IS NULL OR tenant = $3) RETURNING *
-), {WHY_WAITING} {SHOWN}
+) {SHOWN_WITH_WORKER}
 """
 END = f"""
 WITH result AS MATERIALIZED (
     SELECT * FROM @fn.end_claim(p_claim => $1, p_fence => $2, p_tenant => $3, p_states => $4, p_outcome => $5, p_how => $6,
                                 p_reason => $7, p_exit => $8, p_acting => @acting)
-), chosen AS MATERIALIZED (SELECT (r.o_claim).* FROM result r), {WHY_WAITING}
-SELECT result.o_what, shown.* FROM result LEFT JOIN ({SHOWN}) shown ON true
+), chosen AS MATERIALIZED (SELECT (r.o_claim).* FROM result r)
+SELECT result.o_what, shown.* FROM result LEFT JOIN ({SHOWN_WITH_WORKER}) shown ON true
 """
 BY_KEY = "SELECT id FROM holdfast.claim WHERE tenant = $1 AND key = $2 AND key_live AND request_hash = $3"
 STATE = "SELECT state FROM holdfast.claim WHERE id = $1"

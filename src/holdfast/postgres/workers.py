@@ -105,12 +105,9 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::boolean[], $5::boolean[], $6
 WHERE w.id = f.id AND w.pod_uid = f.uid AND w.state <> 'gone' RETURNING w.id
 """
 
-# A report from before lost commits, which names an older incarnation, changes nothing. The epoch read here may be older than the
-# check of `@acting`, but then a recovery has just begun, and the check returns false.
 REPORT = """
-SELECT r.*, i.epoch FROM holdfast.installation i CROSS JOIN LATERAL @fn.report(
-    p_worker => $1, p_uid => $2, p_doing => $3, p_claim => $4, p_fence => $5, p_served_fence => $6, p_endpoint => $7, p_fresh => $8,
-    p_acting => coalesce($9 = i.epoch, true) AND @acting) r
+SELECT * FROM @fn.report(p_worker => $1, p_uid => $2, p_doing => $3, p_claim => $4, p_fence => $5, p_served_fence => $6,
+                         p_endpoint => $7, p_fresh => $8, p_incarnation => $9, p_acting => @acting)
 """
 DUE = "SELECT * FROM @fn.due_workers(p_no_pod => $1, p_retiring => $2, p_silent => $3)"
 ORPHAN = "SELECT CASE WHEN @acting THEN coalesce(@fn.braked('worker', $1), 'done') ELSE 'recovering' END"

@@ -107,7 +107,7 @@ END $$;
 -- `p_acting` is whether Holdfast may end claims by its own decision now. Holders, results and operators may always end a claim.
 CREATE FUNCTION @fn.end_claim(p_claim text, p_fence bigint, p_tenant text, p_states text[], p_outcome text, p_how text,
                               p_reason text, p_exit integer, p_acting boolean)
-RETURNS TABLE (o_what text, o_claim holdfast.claim) LANGUAGE plpgsql AS $$
+RETURNS TABLE (o_what text, o_claim holdfast.claim) LANGUAGE plpgsql ROWS 1 AS $$
 DECLARE
     c holdfast.claim;
     v_ended holdfast.claim;

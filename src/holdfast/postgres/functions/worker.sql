@@ -34,28 +34,33 @@ $$;
 -- Processes an agent's report and returns what the agent should do. A report without news is answered by reads alone. A missing
 -- row never ends anything: an agent whose claim has no row continues (P7). `p_fresh` is true if the agent has just sent the
 -- report, and false if a waiting poll checks an old report again, which proves nothing about the agent. If `p_acting` is false,
--- nothing is changed, and the agent of a known worker gets 'nothing'.
+-- nothing is changed, and the agent of a known worker gets 'nothing'. `p_incarnation` is the epoch that the agent saw last, or NULL.
+-- If it is not the current one, the agent sent the report before commits were lost. The answer is 'outdated' with the current epoch.
 CREATE FUNCTION @fn.report(p_worker text, p_uid text, p_doing text, p_claim text, p_fence bigint, p_served_fence bigint,
-                         p_endpoint text, p_fresh boolean, p_acting boolean)
-RETURNS TABLE (o_do text, o_fence bigint, o_reason text, o_park boolean, o_pool text) LANGUAGE plpgsql AS $$
+                         p_endpoint text, p_fresh boolean, p_incarnation integer, p_acting boolean)
+RETURNS TABLE (o_do text, o_fence bigint, o_reason text, o_park boolean, o_pool text, o_epoch integer) LANGUAGE plpgsql ROWS 1 AS $$
 DECLARE
     w holdfast.worker;
     c holdfast.claim;
     v_frozen boolean;
     t timestamptz := holdfast.now();
 BEGIN
+    IF p_incarnation <> (SELECT epoch FROM holdfast.installation) THEN
+        RETURN QUERY SELECT 'outdated', NULL::bigint, '', false, NULL::text, i.epoch FROM holdfast.installation i;
+        RETURN;
+    END IF;
     -- The caller has verified that this fence was really given to this claim, so this database has lost the commit that gave it.
     IF p_fence > @fn.last_fence() THEN
-        RETURN QUERY SELECT 'ahead', p_fence, 'an agent holds a fence that this database never gave', false, NULL::text;
+        RETURN QUERY SELECT 'ahead', p_fence, 'an agent holds a fence that this database never gave', false, NULL::text, NULL::integer;
         RETURN;
     END IF;
     SELECT * INTO w FROM holdfast.worker WHERE id = p_worker AND state <> 'gone';
     IF NOT FOUND OR w.pod_uid IS DISTINCT FROM p_uid THEN
-        RETURN QUERY SELECT 'unknown', NULL::bigint, 'no such worker', false, NULL::text;
+        RETURN QUERY SELECT 'unknown', NULL::bigint, 'no such worker', false, NULL::text, NULL::integer;
         RETURN;
     END IF;
     IF NOT p_acting THEN
-        RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, NULL::text;
+        RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, NULL::text, NULL::integer;
         RETURN;
     END IF;
     IF p_claim IS NOT NULL THEN
@@ -65,20 +70,21 @@ BEGIN
         -- the worker's own row is later, the assignment could not be adopted, and the agent would begin one recovery per poll.
         IF p_fresh AND ((c.state <> 'ended' AND coalesce(c.fence, 0) < p_fence AND coalesce(w.fence, 0) < p_fence)
                         OR (c.state = 'assigned' AND c.fence = p_fence AND w.claim_id = p_claim AND NOT c.delivered)) THEN
-            RETURN QUERY SELECT 'ahead', p_fence, 'an agent holds an assignment that this database does not show', false, NULL::text;
+            RETURN QUERY SELECT 'ahead', p_fence, 'an agent holds an assignment that this database does not show', false, NULL::text, NULL::integer;
             RETURN;
         END IF;
         -- The agent ends its claim only if the claim has ended, or has a later assignment. A missing row is no reason (P7).
         IF NOT (w.state = 'held' AND w.fence = p_fence) AND (c.state = 'ended' OR c.fence > p_fence) THEN
             RETURN QUERY SELECT 'end', p_fence, CASE WHEN c.state = 'ended' THEN c.reason ELSE 'the claim was assigned to another worker' END,
-                                w.state = 'parked' AND w.fence = p_fence, NULL::text;
+                                w.state = 'parked' AND w.fence = p_fence, NULL::text, NULL::integer;
             RETURN;
         END IF;
         IF w.state = 'held' AND w.fence = p_fence AND w.claim_id = p_claim THEN
             IF c.state = 'assigned' AND p_doing = 'running' THEN
                 -- An agent reports this only after its acknowledgement was accepted, so that commit was lost. Without it the
                 -- claim would be given to another worker and run a second time (P8).
-                PERFORM @fn.acknowledge(p_worker => p_worker, p_fence => p_fence, p_endpoint => p_endpoint, p_fresh => p_fresh);
+                PERFORM @fn.acknowledge(p_worker => p_worker, p_fence => p_fence, p_endpoint => p_endpoint,
+                    p_incarnation => CASE WHEN p_fresh THEN p_incarnation ELSE 0 END);  -- no epoch is 0
             END IF;
             IF p_fresh AND NOT @confirmed(w) THEN
                 PERFORM @fn.confirm_by_agent(p_worker => p_worker, p_fence => p_fence);
@@ -86,13 +92,13 @@ BEGIN
                                             p_tenant => w.tenant, p_served_fence => p_served_fence);
             END IF;
         END IF;
-        RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, NULL::text;
+        RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, NULL::text, NULL::integer;
         RETURN;
     END IF;
     IF w.state = 'retiring' THEN
         SELECT frozen IS NOT NULL INTO v_frozen FROM holdfast.pool WHERE id = w.pool_id;
         RETURN QUERY SELECT CASE WHEN v_frozen THEN 'nothing' ELSE 'exit' END, NULL::bigint, coalesce(w.reason, ''), false,
-                            NULL::text;
+                            NULL::text, NULL::integer;
         RETURN;
     END IF;
     IF w.state = 'held' THEN
@@ -110,7 +116,7 @@ BEGIN
                                 p_untouched => false, p_idle => NULL,
                                 p_reason => 'its worker has served a claim that the database does not know');
         ELSIF p_doing = 'idle' AND c.state = 'assigned' AND c.offered THEN
-            RETURN QUERY SELECT 'hold', c.fence, '', false, NULL::text;
+            RETURN QUERY SELECT 'hold', c.fence, '', false, NULL::text, NULL::integer;
             RETURN;
         END IF;
     ELSIF NOT p_fresh THEN
@@ -129,7 +135,7 @@ BEGIN
             WHERE id = w.pool_id AND (failures > 0 OR trouble IS NOT NULL);
             INSERT INTO holdfast.event (at, kind, pool_id, worker_id) VALUES (t, 'worker.warm', w.pool_id, p_worker);
             PERFORM pg_notify('holdfast', 'p ' || w.pool_id);
-            RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, w.pool_id;
+            RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, w.pool_id, NULL::integer;
             RETURN;
         END IF;
     ELSIF p_doing = 'idle' AND (w.suspect_since IS NOT NULL OR NOT @confirmed(w) OR w.endpoint IS DISTINCT FROM p_endpoint
@@ -142,29 +148,30 @@ BEGIN
                                         p_tenant => NULL, p_served_fence => p_served_fence);
         END IF;
         PERFORM pg_notify('holdfast', 'p ' || w.pool_id);
-        RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, w.pool_id;
+        RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, w.pool_id, NULL::integer;
         RETURN;
     END IF;
-    RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, NULL::text;
+    RETURN QUERY SELECT 'nothing', NULL::bigint, '', false, NULL::text, NULL::integer;
 END $$;
 
 -- Makes an assigned claim active. The agent starts the command only after this succeeded. An agent that lost the answer may
 -- repeat the call and gets the claim again, even if the first call still runs, because the row is locked before it is checked.
--- `p_fresh` is false if the agent sent the call before commits were lost. Then it may hold another claim now, so this does not
--- confirm its worker.
-CREATE FUNCTION @fn.acknowledge(p_worker text, p_fence bigint, p_endpoint text, p_fresh boolean)
-RETURNS TABLE (o_first boolean, o_claim holdfast.claim) LANGUAGE plpgsql AS $$
+-- `p_incarnation` is the epoch that the agent saw last, or NULL. If it is not the current one, the agent sent the call before
+-- commits were lost. Then it may hold another claim now, so this does not confirm its worker.
+CREATE FUNCTION @fn.acknowledge(p_worker text, p_fence bigint, p_endpoint text, p_incarnation integer)
+RETURNS TABLE (o_first boolean, o_claim holdfast.claim) LANGUAGE plpgsql ROWS 1 AS $$
 DECLARE
     c holdfast.claim;
     t timestamptz := holdfast.now();
     h timestamptz := holdfast.heard();
+    v_fresh boolean := coalesce(p_incarnation = (SELECT epoch FROM holdfast.installation), true);
 BEGIN
     SELECT * INTO c FROM holdfast.claim WHERE worker_id = p_worker AND fence = p_fence AND state IN @claim.live FOR UPDATE;
     IF NOT FOUND THEN
         RETURN;
     END IF;
     IF c.state = 'active' THEN
-        PERFORM @fn.confirm_by_agent(p_worker => p_worker, p_fence => p_fence) WHERE p_fresh;
+        PERFORM @fn.confirm_by_agent(p_worker => p_worker, p_fence => p_fence) WHERE v_fresh;
         RETURN QUERY SELECT false, c;
         RETURN;
     END IF;
@@ -175,7 +182,7 @@ BEGIN
         protected = coalesce(protected, false) -- it is unknown after lost commits; `converge` reads it from the pod
     WHERE id = c.id RETURNING * INTO c;
     UPDATE holdfast.worker SET endpoint = coalesce(p_endpoint, endpoint), version = version + 1 WHERE id = p_worker;
-    PERFORM @fn.confirm_by_agent(p_worker => p_worker, p_fence => p_fence) WHERE p_fresh;
+    PERFORM @fn.confirm_by_agent(p_worker => p_worker, p_fence => p_fence) WHERE v_fresh;
     DELETE FROM holdfast.claim_secret WHERE claim_id = c.id;
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant)
     VALUES (t, 'claim.active', c.pool_id, p_worker, c.id, c.tenant);
