@@ -1,11 +1,15 @@
 """Claims on unconfirmed workers are not due: they keep no other claim from its repair, and their workers live (P2, P8)."""
 
+import re
+
 import pytest
 
 from holdfast.duties.deadlines import BATCH
 from holdfast.model.effect import Done, Stale
+from holdfast.postgres.claims import DUE
 from holdfast.postgres.store import PostgresStore
 from postgres.store_clock import Clock
+from postgres.store_locks import another
 from postgres.store_steps import JOB, SESSION, active, agent_report, ask, end, make_pool, make_warm, match
 from postgres.store_tables import state_of
 
@@ -100,3 +104,12 @@ async def test_a_stalled_hand_over_is_taken_back_from_an_agent_with_another_clai
     outcome = await store.claims.requeue(pair.claim, pair.fence, reason="stalled", keep_worker=True, suspect=True, idle=6.0)
     assert outcome == (Stale() if before_the_loss else Done())
     assert await state_of(store, "worker", worker) == ("held" if before_the_loss else "warm")
+
+
+async def test_claims_that_are_due_are_found_by_their_indexes(store: PostgresStore) -> None:
+    look = "EXPLAIN " + store.db.sql(DUE).replace("$1", "500").replace("$2", "4.0")
+    async with another(store) as connection:
+        await connection.execute("SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off")
+        plan = "\n".join(row[0] for row in await connection.fetch(look))
+    for index, column in {"claim_progress": "progress_heard", "claim_lease": "lease_heard", "claim_max": "max_heard"}.items():
+        assert re.search(rf"using {index} .*\n +Index Cond: \(.*{column} <= ", plan), f"{index}:\n{plan}"

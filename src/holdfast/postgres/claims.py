@@ -42,25 +42,27 @@ SELECT CASE WHEN @acting THEN @fn.requeue(p_claim => $1, p_fence => $2, p_keep_w
                                           p_untouched => $6, p_idle => $7, p_reason => $8) ELSE 'recovering' END
 """
 
-# Each branch reads its own partial index. A hand-over is due if it has made no progress for `$2` seconds. A claim whose worker may
-# hold another one is never due, because nothing may be done about it, and many of them would hide all other claims behind the limit.
+# Each branch reads its own partial index. The time is a subquery and not a join, because only then does the index find the claims
+# that are due. With a join, every pass would read all active claims and check their workers (10,000 claims: 0.5 s instead of 2 ms).
+# A hand-over is due if it has made no progress for `$2` seconds. A claim whose worker may hold another one is never due, because
+# nothing may be done about it, and many of them would hide all other claims behind the limit.
 DUE = """
 WITH clock AS MATERIALIZED (SELECT holdfast.heard() AS h),
 due AS (
-    (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'waiting' AND c.deadline_heard <= clock.h
+    (SELECT c.* FROM holdfast.claim c WHERE c.state = 'waiting' AND c.deadline_heard <= (SELECT h FROM clock)
      ORDER BY c.deadline_heard LIMIT $1)
     UNION ALL
-    (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'assigned' AND c.progress_heard <= clock.h - make_interval(secs => $2)
+    (SELECT c.* FROM holdfast.claim c WHERE c.state = 'assigned' AND c.progress_heard <= (SELECT h FROM clock) - make_interval(secs => $2)
        AND NOT @fn.may_hold_another(c) ORDER BY c.progress_heard LIMIT $1)
     UNION ALL
-    (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'active' AND c.lease_heard IS NOT NULL AND c.lease_heard <= clock.h
+    (SELECT c.* FROM holdfast.claim c WHERE c.state = 'active' AND c.lease_heard IS NOT NULL AND c.lease_heard <= (SELECT h FROM clock)
        AND NOT @fn.may_hold_another(c) ORDER BY c.lease_heard LIMIT $1)
     UNION ALL
-    (SELECT c.* FROM holdfast.claim c, clock WHERE c.state = 'active' AND c.max_heard <= clock.h
-       AND (c.lease_heard IS NULL OR c.lease_heard > clock.h) AND NOT @fn.may_hold_another(c) ORDER BY c.max_heard LIMIT $1)
+    (SELECT c.* FROM holdfast.claim c WHERE c.state = 'active' AND c.max_heard <= (SELECT h FROM clock)
+       AND (c.lease_heard IS NULL OR c.lease_heard > (SELECT h FROM clock)) AND NOT @fn.may_hold_another(c) ORDER BY c.max_heard LIMIT $1)
     UNION ALL
-    (SELECT c.* FROM holdfast.claim c, clock, holdfast.pool p WHERE p.state <> 'live' AND c.pool_id = p.id
-       AND c.state = 'waiting' AND c.deadline_heard > clock.h LIMIT $1)
+    (SELECT c.* FROM holdfast.claim c, holdfast.pool p WHERE p.state <> 'live' AND c.pool_id = p.id
+       AND c.state = 'waiting' AND c.deadline_heard > (SELECT h FROM clock) LIMIT $1)
 )
 SELECT d.id AS claim, d.fence, d.state, p.state = 'live' AS pool_live,
        d.state = 'waiting' AND d.deadline_heard <= clock.h AS past_deadline,

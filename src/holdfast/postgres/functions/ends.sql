@@ -176,7 +176,8 @@ DECLARE
 BEGIN
     SELECT * INTO c FROM holdfast.claim WHERE id = p_claim AND fence = p_fence
         AND (state IN @claim.requeue OR (state IN @claim.retry AND p_dead)) FOR UPDATE;
-    IF NOT FOUND OR c.progress_heard > holdfast.heard() - make_interval(secs => p_idle) THEN
+    -- With 0 seconds the time is not compared, because heard time may step back by up to 2 s when another replica joins.
+    IF NOT FOUND OR (p_idle > 0 AND c.progress_heard > holdfast.heard() - make_interval(secs => p_idle)) THEN
         RETURN 'stale';
     END IF;
     -- Recovery marks every assignment as delivered. If the worker died before its agent reported again, the acknowledgement may

@@ -55,6 +55,10 @@ BEGIN
         recovery_reason = p_reason, recoveries = recoveries + 1;
     PERFORM FROM holdfast.worker WHERE id = ANY (v_workers) ORDER BY id FOR UPDATE;
     UPDATE holdfast.worker SET delivered = true WHERE id = ANY (v_workers);
+    -- After an outage heard time falls back to the last beat, and reports that were stored since then would be later than
+    -- `recovery_heard`. They would count as sent after the recovery began, so a worker that is cut off would be confirmed.
+    PERFORM FROM holdfast.heartbeat WHERE beat_heard > h ORDER BY worker_id FOR UPDATE;
+    UPDATE holdfast.heartbeat SET beat_heard = h WHERE beat_heard > h;
     UPDATE holdfast.hearing SET mark = greatest(mark, p_mark);
     INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'recovery.began', p_reason);
     RETURN true;
