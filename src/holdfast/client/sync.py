@@ -17,7 +17,7 @@ from .answers import Claim
 from .client import Client
 from .context import resolve
 from .errors import LeaseLost
-from .holding import HeldWorker, Holding
+from .holding import Held, Holding
 from .output import ignore_truncation
 from .requests import ClaimOptions
 
@@ -138,11 +138,12 @@ class SyncClient:
         self.close()
 
 
-class SyncWorker(HeldWorker):
-    """A held worker that knows whether its lease was lost."""
+class SyncWorker(Held):
+    """A held worker. `ended` is set when it is known that the claim has ended, `lost` if it was taken from its holder."""
 
     def __init__(self, claim: Claim) -> None:
         super().__init__(claim)
+        self.ended = threading.Event()
         self.lost = threading.Event()
         self._loss: LeaseLost | None = None
 
@@ -150,6 +151,10 @@ class SyncWorker(HeldWorker):
         """Raises LeaseLost if the worker is no longer held. Call it between two steps of the work."""
         if self._loss is not None:
             raise self._loss
+
+    def note_end(self, outcome: str | None) -> None:
+        super().note_end(outcome)
+        self.ended.set()
 
     def lose(self, loss: LeaseLost) -> None:
         self._loss = loss
