@@ -190,7 +190,10 @@ async def end(
         return answer(view(context, ended.claim))
     claim = await own(context, call)
     if tenant is not None and claim.tenant != tenant:
-        detail = "this is another tenant's claim; send its fence, or use force with a reason"
+        detail = (
+            f"claim {claim.id} belongs to tenant {claim.tenant!r}; send its fence (`holdfast release {claim.id} --fence N`),"
+            " or use force with a reason (`--force --reason …`)"
+        )
         raise Problem(403, "forbidden", detail, [FieldProblem("fence", "is required for another tenant's claim")])
     if claim.state == "ended" and claim.outcome == outcome and (fence is None or claim.fence == fence):
         return answer(view(context, claim))
@@ -201,11 +204,12 @@ def stale(claim: Claim) -> Problem:
     if claim.state == "ended":
         return Problem(409, "ended", f"claim {claim.id} has ended: {claim.outcome} ({claim.reason})")
     if claim.state != "active":
-        return Problem(409, "stale", f"claim {claim.id} is {claim.state}")
+        return Problem(409, "stale", f"claim {claim.id} is {claim.state} and not active yet; wait for it, or cancel it")
     return Problem(
         409,
         "stale",
-        "the fence is not the claim's current one: the claim got another worker since, or the fence is another claim's",
+        f"the fence is not the current one of claim {claim.id}: the claim got another worker since, or the fence is another"
+        f" claim's; `holdfast get claims {claim.id} -o json` shows the current one",
     )
 
 
