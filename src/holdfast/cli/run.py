@@ -91,8 +91,11 @@ def _pairs(option: str, given: list[str] | None, *, files: bool = False) -> dict
             try:
                 value = Path(value[1:]).read_text().removesuffix("\n")
             except (OSError, UnicodeDecodeError) as error:
-                what = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
-                raise CommandFailed(f"{option} {name}: {value[1:]}: {what}") from None
+                # Without the file's name, because it may be a secret that begins with @.
+                what = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+                raise CommandFailed(f"{option} {name}: the file after @ could not be read: {what}") from None
+        if value.encode(errors="replace").decode() != value:  # the error of the JSON encoder would show a character of it
+            raise CommandFailed(f"{option} {name}: the value is not UTF-8 text", 2)
         pairs[name] = value
     return pairs
 
