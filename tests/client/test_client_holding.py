@@ -254,3 +254,12 @@ def test_the_sync_client_has_the_same_methods(server: FakeHoldfast) -> None:
         done = client.claim("linux", command=["echo", "hello"])
         assert b"".join(client.output(done.id)) == b"hello"
         assert client.get_claim(done.id).exit_code == 0
+
+
+def test_the_sync_client_loops_over_all_pages_and_releases_what_claim_returned(server: FakeHoldfast) -> None:
+    with sync.SyncClient(server.urls, TOKEN) as client:
+        made = [client.claim("linux") for _ in range(5)]
+        page = client.list_claims(limit=2)
+        assert (len(page.items), page.next) == (2, "2")
+        assert [claim.id for claim in page] == [claim.id for claim in reversed(made)]
+        assert client.release(made[0]).outcome == "released"
