@@ -41,7 +41,7 @@ class Page(_Answer, Generic[T], frozen=True, kw_only=True, dict=True):
 
 
 class Timings(_Answer, frozen=True, kw_only=True):
-    """Seconds that a claim waited for a worker, was handed over, and was held."""
+    """Seconds that a claim waited for its last worker, was handed over, and was held. A retry starts them again."""
 
     wait: float | None = None
     hand_over: float | None = None
