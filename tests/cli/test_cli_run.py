@@ -27,6 +27,14 @@ def test_it_streams_the_output_and_exits_with_the_jobs_code(cli: Cli, server: Fa
     assert server.bodies["c-1"]["env"] == {"A": "b=c"}
 
 
+def test_without_a_command_the_pools_own_runs(cli: Cli, server: FakeHoldfast) -> None:
+    server.first_output, server.ends_at_once = b"from the pool\n", {"outcome": "failed", "exit_code": 4}
+    result = cli("run", "--pool", "linux", "--env", "A=b")
+    assert (result.code, result.out) == (4, "from the pool\n"), result.err
+    assert "command" not in server.bodies["c-1"]
+    assert cli("run", "--pool", "linux", "--detach").out == "c-2\n"
+
+
 @pytest.mark.parametrize(
     ("end", "code"),
     [

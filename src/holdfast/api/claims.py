@@ -62,10 +62,14 @@ def new_claim(context: Context, request: ClaimRequest, tenant: str, pool: Pool) 
     lease = _duration("lease", request.lease) if request.lease else pool.spec.lease
     if lease is not None and not 1 <= lease <= longest:
         raise refused("lease", "must be at least 1s and at most maxDuration")
-    if pool.spec.mode == "job" and not request.command and not pool.spec.worker.run and pool.spec.worker.agent:
-        raise refused("command", f"pool {pool.name!r} runs the claim's own command, and none is given")
-    if request.command and (pool.spec.mode == "session" or pool.spec.worker.run):
-        raise refused("command", f"pool {pool.name!r} defines what runs, so a claim cannot have a command")
+    if pool.spec.mode == "job" and not request.command and not pool.spec.has_command:
+        hint = f"give one, as in `holdfast run --pool {pool.name} -- make test`"
+        raise refused("command", f"pool {pool.name!r} runs the claim's own command, and none is given; {hint}")
+    if request.command and pool.spec.mode == "session":
+        hint = f"leave it out and hold a worker, as in `holdfast claim --pool {pool.name}`"
+        raise refused("command", f"pool {pool.name!r} is for sessions, which run no command; {hint}")
+    if request.command and pool.spec.worker.run:
+        raise refused("command", f"pool {pool.name!r} runs its own command (worker.run); leave it out to run that")
     if request.secrets and not pool.spec.worker.agent:
         raise refused("secrets", f"pool {pool.name!r} has no agent that could receive them")
     if request.secrets and request.retry:
