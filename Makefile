@@ -90,7 +90,7 @@ docs: $(READY) ## generate the docs that come from the code: metrics, state mach
 	$(BIN)/python scripts/gen_docs.py
 
 .PHONY: bench
-bench: $(READY) ## measure figures and their limits, and write them into docs/benchmarks.md (13 minutes on a busy machine; PARTS="jobs leases" runs some; AGAINST=rev compares two checkouts)
+bench: $(READY) ## measure figures and their limits, and write them into docs/benchmarks.md (4 minutes on a quiet machine; PARTS="jobs leases" runs some; AGAINST=rev compares two checkouts)
 	$(BIN)/python -m $(if $(AGAINST),bench.against $(AGAINST),bench --write) $(PARTS)
 
 .PHONY: bench-kube
