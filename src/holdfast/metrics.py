@@ -132,7 +132,8 @@ class Metrics:
         """Counts a claim that has just become active."""
         assert claim.assigned_at is not None
         assert claim.active_at is not None
-        self.wait.labels(claim.pool).observe(max(0.0, claim.assigned_at - claim.created_at))
+        assert claim.waited is not None
+        self.wait.labels(claim.pool).observe(claim.waited)
         self.handover.labels(claim.pool).observe(max(0.0, claim.active_at - claim.assigned_at))
 
     def claim_ended(self, claim: Claim, how: str) -> None:

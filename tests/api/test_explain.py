@@ -139,3 +139,21 @@ def test_a_held_worker_names_the_claim_that_must_end_first(stage: Stage) -> None
 
 def retired(stage: Stage, worker: str) -> Answer:
     return stage.ask("POST", f"/v1/workers/{worker}/retire", {"reason": "its disk is slow"})
+
+
+def test_after_a_retry_a_user_sees_how_long_the_claim_waited_for_its_last_worker(stage: Stage) -> None:
+    stage.do(stage.store.pools.put("p-retry", "retry", DIRECT, "api"))
+    stage.do(stage.spawn("p-retry", "w-first"))
+    claim = stage.claim(pool="retry", retry="lost")
+    ran = "UPDATE holdfast.claim SET created_at = created_at - interval '1 hour' WHERE id = $1 RETURNING true"
+    assert stage.do(stage.store.db.value(ran, claim["id"]))
+    died = stage.do(stage.store.claims.requeue(claim["id"], claim["fence"], dead=True, reason="its pod is gone"))
+    assert died == Done()
+    assert "has been waiting for 1h" not in explained(stage, "claim", claim["id"])[0]
+    stage.do(stage.spawn("p-retry", "w-second"))
+    (pair,) = stage.do(stage.store.claims.match("p-retry", [], 10)).pairs
+    stage.do(stage.store.claims.offer([(pair.claim, pair.fence, False)]))
+    shown = stage.ask("GET", f"/v1/claims/{claim['id']}").json
+    assert (shown["state"], shown["worker"], shown["attempts"]) == ("active", "w-second", 2)
+    assert 0 <= shown["timings"]["wait"] < 600, "the hour in which the first worker was held is no waiting"
+    assert not [sentence for sentence in explained(stage, "claim", claim["id"]) if sentence.startswith("It waited 1h")]

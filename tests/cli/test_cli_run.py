@@ -14,6 +14,7 @@ from fake_holdfast import TOKEN, FakeHoldfast, problem, unavailable
 
 SLEEPY = ["-m", "holdfast.cli.main", "run", "--pool", "linux", "--", "sleep", "1000"]
 HOLD = ["-m", "holdfast.cli.main", "claim", "--pool", "notebook", "--hold"]
+HOLD_JOB = ["-m", "holdfast.cli.main", "claim", "--pool", "linux", "--hold"]
 
 
 @pytest.mark.parametrize("code", [0, 3, 143])
@@ -24,6 +25,14 @@ def test_it_streams_the_output_and_exits_with_the_jobs_code(cli: Cli, server: Fa
     assert (result.code, result.out) == (code, "hello🌍\n")
     assert server.bodies["c-1"]["command"] == ["echo", "-n", "--pool", "x"]
     assert server.bodies["c-1"]["env"] == {"A": "b=c"}
+
+
+def test_without_a_command_the_pools_own_runs(cli: Cli, server: FakeHoldfast) -> None:
+    server.first_output, server.ends_at_once = b"from the pool\n", {"outcome": "failed", "exit_code": 4}
+    result = cli("run", "--pool", "linux", "--env", "A=b")
+    assert (result.code, result.out) == (4, "from the pool\n"), result.err
+    assert "command" not in server.bodies["c-1"]
+    assert cli("run", "--pool", "linux", "--detach").out == "c-2\n"
 
 
 @pytest.mark.parametrize(
@@ -125,6 +134,27 @@ def test_secrets_come_from_files_and_are_never_printed(cli: Cli, server: FakeHol
     assert "s3cret" not in result.err + result.out
 
 
+@pytest.mark.parametrize("short", ["c", "2", "-", "lost", "worker"])
+def test_a_short_secret_is_not_confirmed_and_ids_stay_whole(cli: Cli, server: FakeHoldfast, short: str) -> None:
+    server.ends_at_once = {"outcome": "lost", "reason": "its worker died"}
+    plain = cli("run", "--pool", "linux", "--", "true")
+    with_secret = cli("run", "--pool", "linux", "--secret", f"PIN={short}", "--", "true")
+    assert plain.err == "claim c-1 ended as lost: its worker died\n"
+    assert with_secret.err == plain.err.replace("c-1", "c-2")  # nothing shows that the secret occurs in this line
+    assert (plain.code, plain.out) == (with_secret.code, with_secret.out)
+
+
+@pytest.mark.parametrize("bad", ["PIN=@s3cret", "PIN=\udcff"])
+def test_a_short_secret_that_cannot_be_sent_is_not_shown(cli: Cli, server: FakeHoldfast, bad: str) -> None:
+    result = cli("run", "--pool", "linux", "--secret", bad, "--", "true")
+    assert result.code in (1, 2)
+    assert "--secret PIN: " in result.err
+    assert "s3cret" not in result.err
+    assert "udcff" not in result.err
+    assert "bug" not in result.err
+    assert server.claims == {}
+
+
 @pytest.mark.parametrize("bad", ["s3cret", "=s3cret", "NOT-A-NAME=s3cret", "A=@/nowhere/at-all"])
 def test_a_wrong_secret_is_refused_without_showing_it(cli: Cli, server: FakeHoldfast, bad: str) -> None:
     result = cli("run", "--pool", "linux", "--secret", bad, "--", "true")
@@ -187,3 +217,28 @@ def test_a_claim_that_had_ended_before_its_release_is_reported_as_it_ended(
     assert process.returncode == code, err
     assert f"had already ended as {outcome}".encode() in err
     assert b"released" not in err
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "message"),
+    [
+        ("completed", 0, "claim c-1 ended as completed"),
+        ("failed", 1, "holdfast: claim c-1 ended as failed"),
+        ("cancelled", 1, "holdfast: claim c-1 is lost: it ended as cancelled: so it was"),
+    ],
+)
+def test_whoever_holds_a_job_is_told_when_it_ends(
+    server: FakeHoldfast, tmp_path: Path, outcome: str, code: int, message: str
+) -> None:
+    process = _start(server, tmp_path, HOLD_JOB)
+    assert process.stderr is not None
+    assert b"holding w-1" in process.stderr.readline()
+    server.change("c-1", state="ended", outcome=outcome, reason="so it was")
+    _, err = process.communicate(timeout=300)  # without Ctrl-C
+    assert (process.returncode, err.decode()) == (code, f"{message}\n")
+
+
+def test_holding_a_job_that_was_quicker_than_the_question_is_no_failure(cli: Cli, server: FakeHoldfast) -> None:
+    server.ends_at_once = {"outcome": "completed", "exit_code": 0}
+    result = cli("claim", "--pool", "linux", "--hold")
+    assert (result.code, result.err) == (0, "claim c-1 ended as completed\n")

@@ -160,7 +160,8 @@ class FakeClaims:
             found = [each for each in self.events if each["id"] > after]
             limit = int(request.query.get("limit", 100))
             newest = request.query.get("newest") == "true"
-            return web.json_response({"items": found[-limit:] if newest else found[:limit], "next": None})
+            shown = found[-limit:] if newest else found[:limit]
+            return web.json_response({"items": shown, "next": str(shown[-1]["id"] if shown else after)})
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         while True:

@@ -167,7 +167,9 @@ class FakeHoldfast(FakeClaims):
                 return problem(422, "invalid", "unknown parameter", errors)
             state = request.query.get("state")
             found = [row for row in rows() if state is None or row["state"] == state]
-            return web.json_response({"items": found[: int(request.query.get("limit", 100))], "next": None})
+            start, limit = int(request.query.get("cursor", 0)), int(request.query.get("limit", 100))
+            more = start + limit < len(found)
+            return web.json_response({"items": found[start : start + limit], "next": str(start + limit) if more else None})
 
         return handler
 

@@ -137,3 +137,49 @@ async def test_waiting_goes_on_past_one_poll(server: FakeHoldfast, client: Clien
     await asyncio.to_thread(server.until, lambda _: polls() >= 2)
     server.change(claim.id, **server.active(1, leased=False))
     assert (await waiting).state == "active"
+
+
+async def test_what_claim_returned_can_be_renewed_and_released(server: FakeHoldfast, client: Client) -> None:
+    session = await client.claim("notebook")
+    assert (await client.renew(session)).lease_until != session.lease_until
+    assert (await client.release(session)).outcome == "released"
+    with pytest.raises(Conflict):  # the fence of the old claim was sent, so a new assignment of it would be left alone
+        await client.renew(session)
+    with pytest.raises(ValueError, match="pass its fence"):
+        await client.renew("c-1")
+
+
+async def test_an_old_assignment_is_not_released_with_what_claim_returned(server: FakeHoldfast, client: Client) -> None:
+    job = await client.claim("linux", command=["make"])
+    server.change(job.id, fence=999)  # the claim was served again
+    with pytest.raises(Conflict):
+        await client.release(job)
+    assert server.claims[job.id]["state"] == "active"
+
+
+async def test_what_claim_returned_can_be_read_and_cancelled(server: FakeHoldfast, client: Client) -> None:
+    server.first_output = b"hello"
+    job = await client.claim("linux", command=["make"])
+    assert (await client.get_claim(job)).id == job.id
+    assert (await client.cancel(job)).outcome == "cancelled"
+    assert [piece async for piece in client.output(job)] == [b"hello"]
+
+
+async def test_a_loop_over_a_page_goes_on_with_the_following_pages(server: FakeHoldfast, client: Client) -> None:
+    made = [(await client.claim("linux")).id for _ in range(5)]
+    page = await client.list_claims(limit=2)
+    assert [claim.id for claim in page.items] == made[:2:-1]
+    assert [claim.id async for claim in page] == made[::-1]
+    assert [claim.id async for claim in page] == made[::-1]  # a page can be looped over again
+    assert all("limit=2" in path for path in server.asked("GET", "/claims"))
+
+
+async def test_a_loop_over_the_history_ends_with_the_last_event(server: FakeHoldfast, client: Client) -> None:
+    for number in range(5):
+        server.happen("claim.created", claim=f"c-{number}")
+    assert [event.claim async for event in await client.list_events(limit=2)] == [f"c-{n}" for n in range(5)]
+    assert [event.claim async for event in await client.list_events(limit=2, newest=True)] == ["c-3", "c-4"]
+
+
+async def test_a_loop_over_no_page_at_all_ends(client: Client) -> None:
+    assert [pool.name async for pool in await client.list_pools()] == []

@@ -148,6 +148,63 @@ async def test_a_refused_claim_shows_why(server: FakeHoldfast) -> None:
             raise AssertionError("it was never served")
 
 
+# A job's claim, which has no lease
+
+
+def run_job(server: FakeHoldfast, client: Client | None = None, **options: str) -> claim:
+    return claim("linux", url=server.urls, token=TOKEN, client=client, command=["make"], **options)  # type: ignore[arg-type]
+
+
+async def test_whoever_holds_a_job_hears_at_once_that_it_completed(server: FakeHoldfast) -> None:
+    async with run_job(server) as worker:
+        await asyncio.to_thread(server.change, "c-1", state="ended", outcome="completed", exit_code=0)
+        await asyncio.wait_for(worker.ended.wait(), 10)
+        assert worker.outcome == "completed"  # and the block goes on: it may still read the job's output
+    assert worker.unreleased is None
+    assert server.asked("POST", "/release") == []
+
+
+async def test_a_job_that_was_cancelled_interrupts_the_block_of_its_holder(server: FakeHoldfast) -> None:
+    with pytest.raises(LeaseLost, match="c-1 is lost: it ended as cancelled: by an operator"):  # noqa: PT012
+        async with run_job(server) as worker:
+            await asyncio.to_thread(server.change, "c-1", state="ended", outcome="cancelled", reason="by an operator")
+            await asyncio.wait_for(asyncio.Event().wait(), 10)
+    assert worker.outcome == "cancelled"
+    assert worker.ended.is_set()
+
+
+async def test_the_end_of_a_job_is_heard_after_an_outage(server: FakeHoldfast) -> None:
+    server.fail_next("GET", "/claims/c-1", *[unavailable(60)] * 4)
+    async with Client(server.urls, TOKEN, patience=0.0) as client, run_job(server, client) as worker:
+        await asyncio.to_thread(server.change, "c-1", state="ended", outcome="failed", exit_code=2)
+        await asyncio.wait_for(worker.ended.wait(), 30)
+        assert worker.outcome == "failed"
+
+
+async def test_leaving_the_block_of_a_running_job_releases_it(server: FakeHoldfast) -> None:
+    async with run_job(server) as worker:
+        assert not worker.ended.is_set()
+    assert server.claims["c-1"]["outcome"] == worker.outcome == "released"
+    assert worker.ended.is_set()
+
+
+async def test_a_job_with_a_lease_that_completes_is_not_called_lost(server: FakeHoldfast) -> None:
+    server.lease = 1.0
+    async with hold(server) as worker:
+        await asyncio.to_thread(server.change, "c-1", state="ended", outcome="completed", exit_code=0)
+        await asyncio.wait_for(worker.ended.wait(), 10)
+    assert worker.outcome == "completed"
+
+
+async def test_after_a_lost_lease_the_worker_shows_the_outcome(server: FakeHoldfast) -> None:
+    server.lease = 1.0
+    with pytest.raises(LeaseLost):  # noqa: PT012
+        async with hold(server) as worker:
+            await ended(server)
+            await asyncio.Event().wait()
+    assert worker.outcome == "expired"
+
+
 async def test_a_client_can_be_shared(server: FakeHoldfast) -> None:
     async with Client(server.urls, TOKEN) as client:
         async with claim("notebook", client=client), claim("notebook", client=client):
@@ -175,11 +232,20 @@ def test_the_sync_client_shows_a_lost_lease_in_three_ways(server: FakeHoldfast) 
         with sync.claim("notebook", url=server.urls, token=TOKEN) as worker:
             server.change("c-1", state="ended", outcome="expired", reason="")
             assert worker.lost.wait(300)
+            assert worker.outcome == "expired"
             with pytest.raises(LeaseLost):
                 worker.check()
 
     with pytest.raises(LeaseLost):
         hold_until_lost()
+
+
+def test_the_sync_client_shows_that_a_job_has_ended(server: FakeHoldfast) -> None:
+    with sync.claim("linux", url=server.urls, token=TOKEN, command=["make"]) as worker:
+        server.change("c-1", state="ended", outcome="completed", exit_code=0)
+        assert worker.ended.wait(300)
+        worker.check()  # a job that completed was not taken from its holder
+    assert worker.outcome == "completed"
 
 
 def test_the_sync_client_has_the_same_methods(server: FakeHoldfast) -> None:
@@ -188,3 +254,12 @@ def test_the_sync_client_has_the_same_methods(server: FakeHoldfast) -> None:
         done = client.claim("linux", command=["echo", "hello"])
         assert b"".join(client.output(done.id)) == b"hello"
         assert client.get_claim(done.id).exit_code == 0
+
+
+def test_the_sync_client_loops_over_all_pages_and_releases_what_claim_returned(server: FakeHoldfast) -> None:
+    with sync.SyncClient(server.urls, TOKEN) as client:
+        made = [client.claim("linux") for _ in range(5)]
+        page = client.list_claims(limit=2)
+        assert (len(page.items), page.next) == (2, "2")
+        assert [claim.id for claim in page] == [claim.id for claim in reversed(made)]
+        assert client.release(made[0]).outcome == "released"

@@ -71,6 +71,30 @@ def test_the_questions_are_answered_by_a_real_server(make_fleet: Make) -> None:
     assert holdfast("thaw", "linux")[0] == 0
 
 
+def test_a_pool_with_its_own_command_is_used_with_run_and_with_claim(make_fleet: Make) -> None:
+    script = 'read line < "$HOLDFAST_PAYLOAD"; echo "payload $line, NAME $NAME"; exit 6'
+    nightly = {**JOB, "worker": {"run": ["sh", "-c", script]}}
+    waits = {**JOB, "worker": {"run": ["sleep", "1000"]}}
+    fleet = make_fleet(replicas=1, pools={"nightly": nightly, "waits": waits, "linux": JOB})
+    fleet.warm(3)
+    holdfast = Commands(fleet)
+    code, out, err = holdfast("run", "--pool", "nightly", "--env", "NAME=acme")
+    assert (code, out) == (6, "payload null, NAME acme\n"), err
+
+    code, _, err = holdfast("run", "--pool", "nightly", "--", "true")
+    assert "leave it out" in err
+    code, _, err = holdfast("run", "--pool", "linux")
+    assert "`holdfast run --pool linux -- make test`" in err
+
+    held = holdfast.start("claim", "--pool", "waits", "--hold")
+    assert held.stderr is not None
+    assert "holding w-" in held.stderr.readline()
+    (job,) = fleet.api("GET", "/v1/claims?pool=waits").json["items"]
+    fleet.api("POST", f"/v1/claims/{job['id']}/cancel", {"reason": "enough"})
+    _, err = held.communicate(timeout=300)  # it ends by itself
+    assert (held.returncode, "ended as cancelled: enough" in err) == (1, True)
+
+
 async def test_the_sdk_holds_a_session_and_notices_when_it_is_lost(make_fleet: Make) -> None:
     fleet = await asyncio.to_thread(make_fleet, replicas=2, pools={"notebook": {**SESSION, "claim": {"lease": "3s"}}})
     url = ",".join(f"http://127.0.0.1:{port}" for port in fleet.ports)

@@ -33,7 +33,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds spent waiting for a worker, being handed over, and held."""
+    """Seconds spent waiting for the last worker, being handed over to it, and held. A retry starts them again."""
 
     wait: float | None = None
     hand_over: float | None = None
@@ -130,7 +130,7 @@ def view(context: Context, claim: Claim) -> ClaimView:
         lease_until=when(claim.lease_until) if active else None,
         max_until=when(claim.max_until) if active else None,
         timings=Timings(
-            wait=_between(claim.created_at, claim.assigned_at),
+            wait=None if claim.waited is None else round(claim.waited, 6),
             hand_over=_between(claim.assigned_at, claim.active_at),
             hold=_between(claim.active_at, claim.ended_at),
         ),

@@ -62,10 +62,14 @@ def new_claim(context: Context, request: ClaimRequest, tenant: str, pool: Pool) 
     lease = _duration("lease", request.lease) if request.lease else pool.spec.lease
     if lease is not None and not 1 <= lease <= longest:
         raise refused("lease", "must be at least 1s and at most maxDuration")
-    if pool.spec.mode == "job" and not request.command and not pool.spec.worker.run and pool.spec.worker.agent:
-        raise refused("command", f"pool {pool.name!r} runs the claim's own command, and none is given")
-    if request.command and (pool.spec.mode == "session" or pool.spec.worker.run):
-        raise refused("command", f"pool {pool.name!r} defines what runs, so a claim cannot have a command")
+    if pool.spec.mode == "job" and not request.command and not pool.spec.has_command:
+        hint = f"give one, as in `holdfast run --pool {pool.name} -- make test`"
+        raise refused("command", f"pool {pool.name!r} runs the claim's own command, and none is given; {hint}")
+    if request.command and pool.spec.mode == "session":
+        hint = f"leave it out and hold a worker, as in `holdfast claim --pool {pool.name}`"
+        raise refused("command", f"pool {pool.name!r} is for sessions, which run no command; {hint}")
+    if request.command and pool.spec.worker.run:
+        raise refused("command", f"pool {pool.name!r} runs its own command (worker.run); leave it out to run that")
     if request.secrets and not pool.spec.worker.agent:
         raise refused("secrets", f"pool {pool.name!r} has no agent that could receive them")
     if request.secrets and request.retry:
@@ -190,7 +194,10 @@ async def end(
         return answer(view(context, ended.claim))
     claim = await own(context, call)
     if tenant is not None and claim.tenant != tenant:
-        detail = "this is another tenant's claim; send its fence, or use force with a reason"
+        detail = (
+            f"claim {claim.id} belongs to tenant {claim.tenant!r}; send its fence (`holdfast release {claim.id} --fence N`),"
+            " or use force with a reason (`--force --reason …`)"
+        )
         raise Problem(403, "forbidden", detail, [FieldProblem("fence", "is required for another tenant's claim")])
     if claim.state == "ended" and claim.outcome == outcome and (fence is None or claim.fence == fence):
         return answer(view(context, claim))
@@ -201,11 +208,12 @@ def stale(claim: Claim) -> Problem:
     if claim.state == "ended":
         return Problem(409, "ended", f"claim {claim.id} has ended: {claim.outcome} ({claim.reason})")
     if claim.state != "active":
-        return Problem(409, "stale", f"claim {claim.id} is {claim.state}")
+        return Problem(409, "stale", f"claim {claim.id} is {claim.state} and not active yet; wait for it, or cancel it")
     return Problem(
         409,
         "stale",
-        "the fence is not the claim's current one: the claim got another worker since, or the fence is another claim's",
+        f"the fence is not the current one of claim {claim.id}: the claim got another worker since, or the fence is another"
+        f" claim's; `holdfast get claims {claim.id} -o json` shows the current one",
     )
 
 

@@ -36,9 +36,8 @@ async def explain_claim(context: Context, caller: Caller, id_: str) -> tuple[lis
             sentences += pool_sentences(load)
         if claim.deadline_at is not None:
             sentences.append(f"Without a worker it is refused {_ahead(claim.deadline_at, now)}.")
-    if claim.assigned_at is not None:
-        waited = claim.assigned_at - claim.created_at
-        sentences.append(f"It waited {text(waited)} for a worker.")
+    if claim.waited is not None:
+        sentences.append(f"It waited {text(claim.waited)} for a worker.")
     if claim.active_at is not None and claim.assigned_at is not None:
         took = claim.active_at - claim.assigned_at
         slow = " (slow: protection, activation and acknowledgement happen here)" if took > SLOW_HANDOVER else ""
@@ -63,7 +62,7 @@ def _state_of(claim: Claim, now: float) -> str:
         code = "" if claim.exit_code is None else f", exit code {claim.exit_code}"
         when = f"{text(max(0, now - claim.ended_at))} ago, at {_utc(claim.ended_at)}"
         return f"{subject} ended {when}: {claim.outcome}{code} ({claim.reason})."
-    since = {"waiting": claim.created_at, "assigned": claim.assigned_at, "active": claim.active_at}[claim.state]
+    since = {"waiting": claim.queued_at, "assigned": claim.assigned_at, "active": claim.active_at}[claim.state]
     return f"{subject} has been {claim.state} {_since(since or now, now)}."
 
 

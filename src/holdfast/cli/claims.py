@@ -1,8 +1,9 @@
-"""Commands about one claim: create, hold, release, cancel, read its output. `explain` is here as well."""
+"""Commands about one claim: create, hold, renew, release, cancel, read its output. `explain` is here as well."""
 
 import asyncio
 import signal
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
     from holdfast.client import Client, HeldWorker
 
 ClaimId = Annotated[str, typer.Argument(help="The claim's id.")]
+FENCE = "The fence of the claim, which proves that you act for its holder. `holdfast get claims ID -o json` shows it."
 
 
 def register(app: typer.Typer) -> None:
-    for command in (claim, release, cancel, logs, explain):
+    for command in (claim, renew, release, cancel, logs, explain):
         app.command()(command)
 
 
@@ -31,7 +33,7 @@ def claim(
     lease: Annotated[str | None, typer.Option(help="The lease, such as 60s; the pool's by default.")] = None,
     wait: Annotated[str, typer.Option(help="How long to wait for a worker, at most 60s.")] = "10s",
     hold: Annotated[
-        bool, typer.Option("--hold", help="Wait for the worker, renew the lease until Ctrl-C, then release it.")
+        bool, typer.Option("--hold", help="Wait for the worker, hold it until Ctrl-C or the end of its job, then release it.")
     ] = False,
     output: Output = "table",
 ) -> None:
@@ -51,6 +53,7 @@ def claim(
 
 
 async def _hold(client: "Client", pool: str, tenant: str | None, key: str | None, lease: str | None, output: str) -> None:
+    from holdfast.client import ClaimEnded
     from holdfast.client import claim as held
 
     stop = asyncio.Event()
@@ -64,23 +67,35 @@ async def _hold(client: "Client", pool: str, tenant: str | None, key: str | None
                 loop.add_signal_handler(number, stop.set)
             await _print_claim(client, worker.claim_id, output)
             print_message(f"holding {worker.id}; Ctrl-C releases it")
-            await stop.wait()
+            await _first_of(stop, worker.ended)
     except asyncio.CancelledError:
         raise CommandFailed("gave up waiting; the claim is cancelled", 130) from None
-    _print_how_it_ended(worker)
+    except ClaimEnded as error:
+        if error.claim.outcome != "completed":
+            raise
+        print_message(f"claim {error.claim.id} ended as completed")  # a job that was quicker than our question
+        return
+    _print_how_it_ended(worker, "had already ended" if stop.is_set() else "ended")
 
 
-def _print_how_it_ended(worker: "HeldWorker") -> None:
+async def _first_of(*events: asyncio.Event) -> None:
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+def _print_how_it_ended(worker: "HeldWorker", ended: str) -> None:
     """Prints how the claim ended. Fails if it is not known that the release was stored."""
     if worker.unreleased is not None:
         ends = [("its lease", worker.lease_until), ("its longest duration", worker.max_until)]
         by = next((f"{what} ends it, not before {_utc(at)}" for what, at in ends if at), "nothing else is known to end it")
         raise CommandFailed(f"claim {worker.claim_id}: the release was not stored ({worker.unreleased}); {by}")
     if worker.outcome == "failed":
-        raise CommandFailed(f"claim {worker.claim_id} had already ended as failed")
-    print_message(
-        f"claim {worker.claim_id} " + ("released" if worker.outcome == "released" else f"had already ended as {worker.outcome}")
-    )
+        raise CommandFailed(f"claim {worker.claim_id} {ended} as failed")
+    print_message(f"claim {worker.claim_id} " + ("released" if worker.outcome == "released" else f"{ended} as {worker.outcome}"))
 
 
 def _utc(at: datetime) -> str:
@@ -100,18 +115,43 @@ async def _print_claim(client: "Client", claim_id: str, output: str) -> None:
     sys.stdout.flush()
 
 
-def _end(context: typer.Context, verb: str, claim_id: str, body: dict[str, Any], output: str, done: str) -> None:
+def _post(
+    context: typer.Context, verb: str, claim_id: str, body: dict[str, Any], output: str, done: Callable[[dict[str, Any]], str]
+) -> None:
+    """Sends the request. Prints its answer as JSON, or the words that `done` makes of it."""
     path = f"/v1/claims/{quote(claim_id, safe='')}/{verb}"
     answer = with_client(context, lambda client: client.raw("POST", path, body=body, safe=True))
     if output == "json":
         print_json(answer)
-    else:
-        typer.echo(f"claim {claim_id} {done}")
+        return
+    import json
+
+    typer.echo(f"claim {claim_id} {done(json.loads(answer))}")
+
+
+def renew(
+    context: typer.Context,
+    claim: ClaimId,
+    fence: Annotated[int, typer.Option(min=0, help=FENCE)],
+    output: Output = "table",
+) -> None:
+    """Renew the lease of a claim once. `holdfast claim --hold` does so again and again.
+
+    Example: holdfast renew c-1a2b3c --fence 1099511627777
+    """
+
+    def done(renewed: dict[str, Any]) -> str:
+        if renewed.get("lease_until") is None:
+            return "has no lease, so there is nothing to renew"
+        return f"renewed until {_utc(datetime.fromisoformat(renewed['lease_until']))}"
+
+    _post(context, "renew", claim, {"fence": fence}, output, done)
 
 
 def release(
     context: typer.Context,
     claim: ClaimId,
+    fence: Annotated[int | None, typer.Option(min=0, help=FENCE + " Needed for another tenant's claim.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Take the worker from its holder; needs --reason.")] = False,
     reason: Annotated[str, typer.Option(help="The reason, which is stored in the history.")] = "",
     output: Output = "table",
@@ -120,9 +160,12 @@ def release(
 
     Example: holdfast release c-1a2b3c --force --reason "its holder is gone"
     """
+    if force and fence is not None:
+        raise CommandFailed("--fence releases a claim for its holder, --force takes it from its holder; give only one of them", 2)
     if force and not reason:
         raise CommandFailed("--force takes a worker from its holder; give the reason with --reason", 2)
-    _end(context, "release", claim, {"force": force, "reason": reason}, output, "released")
+    body = {"force": force, "reason": reason} | ({} if fence is None else {"fence": fence})
+    _post(context, "release", claim, body, output, lambda _: "released")
 
 
 def cancel(
@@ -135,7 +178,7 @@ def cancel(
 
     Example: holdfast cancel c-1a2b3c
     """
-    _end(context, "cancel", claim, {"reason": reason}, output, "cancelled")
+    _post(context, "cancel", claim, {"reason": reason}, output, lambda _: "cancelled")
 
 
 def logs(

@@ -24,6 +24,10 @@ Key = Annotated[
 ]
 Output = Annotated[Format, typer.Option("--output", "-o", help="A table for people, or the server's JSON.")]
 
+# A shorter secret is not searched for. It also occurs in ids and ordinary words, so replacing it would spoil them and show what
+# the secret is. Error texts contain names and never values, so there is nothing to replace in ours.
+SHORTEST_HIDDEN = 8  # characters
+
 _hidden: list[str] = []  # values that are never printed, also when the server's answer repeats them
 
 
@@ -65,8 +69,8 @@ def with_client(context: typer.Context, call: Callable[[Client], Coroutine[Any, 
 
 
 def hide(*secrets: str) -> None:
-    """Makes `print_message` replace these values with ***."""
-    _hidden.extend(secret for secret in secrets if secret)
+    """Makes `print_message` replace these values with ***, unless they are too short."""
+    _hidden.extend(secret for secret in secrets if len(secret) >= SHORTEST_HIDDEN)
 
 
 def print_message(message: str) -> None:

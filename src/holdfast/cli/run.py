@@ -32,8 +32,11 @@ def register(app: typer.Typer) -> None:
 
 def run(
     context: typer.Context,
-    command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="The command and its arguments.")],
     pool: PoolName,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- CMD...]", help="The command and its arguments; without it, the pool's own command runs."),
+    ] = None,
     tenant: TenantName = None,
     key: Key = None,
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An environment variable; can be repeated.")] = None,
@@ -52,6 +55,8 @@ def run(
 ) -> None:
     """Run a command on a warm worker, stream its output and exit with its code.
 
+    Without a command, the pool's own runs (worker.run, or the command of its template).
+
     Example: holdfast run --pool linux --env CI=1 -- make test
     """
     secrets = _pairs("--secret", secret, files=True)
@@ -59,7 +64,7 @@ def run(
     options: ClaimOptions = {
         "tenant": tenant,
         "key": key,
-        "command": command,
+        "command": command or None,
         "env": _pairs("--env", env) or None,
         "secrets": secrets or None,
         "deadline": deadline,
@@ -91,8 +96,11 @@ def _pairs(option: str, given: list[str] | None, *, files: bool = False) -> dict
             try:
                 value = Path(value[1:]).read_text().removesuffix("\n")
             except (OSError, UnicodeDecodeError) as error:
-                what = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
-                raise CommandFailed(f"{option} {name}: {value[1:]}: {what}") from None
+                # Without the file's name, because it may be a secret that begins with @.
+                what = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+                raise CommandFailed(f"{option} {name}: the file after @ could not be read: {what}") from None
+        if value.encode(errors="replace").decode() != value:  # the error of the JSON encoder would show a character of it
+            raise CommandFailed(f"{option} {name}: the value is not UTF-8 text", 2)
         pairs[name] = value
     return pairs
 

@@ -1,7 +1,8 @@
 """The server's answers. Unknown fields are ignored, so that this client works with a newer server."""
 
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
@@ -12,15 +13,35 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     pass
 
 
-class Page(_Answer, Generic[T], frozen=True, kw_only=True):
-    """One page of a list; pass `next` as the cursor of the following call."""
+class Page(_Answer, Generic[T], frozen=True, kw_only=True, dict=True):
+    """One page of a list. `async for item in page` also yields the items of the following pages, which it reads when needed."""
 
     items: list[T]
-    next: str | int | None = None
+    next: str | int | None = None  # the cursor of the following page
+
+    def followed_by(self, read: Callable[[str | int], Awaitable[Self]]) -> Self:
+        """Returns this page. Its following pages are read with `read`, which gets the cursor."""
+        self.__dict__["_read"] = read  # not a field, because it is no part of the server's answer
+        return self
+
+    async def following(self) -> Self | None:
+        """Returns the following page, or None after the last one."""
+        read = self.__dict__.get("_read")
+        if self.next is None or not self.items or read is None:  # a list of events always has a `next`
+            return None
+        page: Self = await read(self.next)
+        return page
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        page: Page[T] | None = self
+        while page is not None:
+            for item in page.items:
+                yield item
+            page = await page.following()
 
 
 class Timings(_Answer, frozen=True, kw_only=True):
-    """Seconds that a claim waited for a worker, was handed over, and was held."""
+    """Seconds that a claim waited for its last worker, was handed over, and was held. A retry starts them again."""
 
     wait: float | None = None
     hand_over: float | None = None

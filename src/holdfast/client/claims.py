@@ -15,7 +15,17 @@ LONG_POLL = "30s"
 SHORTEST_POLL = 0.2  # seconds between two polls, also if a server answers at once although nothing changed
 
 
+def _id(claim: str | Claim) -> str:
+    return claim if isinstance(claim, str) else claim.id
+
+
+def _fence(claim: str | Claim, fence: int | None) -> int | None:
+    return fence if fence is not None or isinstance(claim, str) else claim.fence
+
+
 class ClaimEndpoints(Endpoints):
+    """`claim` is always an id, or a claim that another call returned."""
+
     async def claim(self, pool: str, *, wait: str = "10s", **options: Unpack[ClaimOptions]) -> Claim:
         """Claims a worker. Without a key a random one is used, so that the request can be repeated after a lost answer."""
         key = options.get("key") or f"made-{uuid.uuid4().hex}"
@@ -34,13 +44,15 @@ class ClaimEndpoints(Endpoints):
     ) -> Page[Claim]:
         """Returns a page of claims, newest first."""
         params = {"pool": pool, "tenant": tenant, "state": state, "limit": limit, "cursor": cursor}
-        return await self.ask(Page[Claim], "GET", at("claims"), params=params)
+        return await self.page(Page[Claim], at("claims"), params)
 
-    async def get_claim(self, claim: str, *, wait: str | None = None, until: Literal["active", "ended"] | None = None) -> Claim:
+    async def get_claim(
+        self, claim: str | Claim, *, wait: str | None = None, until: Literal["active", "ended"] | None = None
+    ) -> Claim:
         """Returns one claim. With `wait` the server answers when the claim is active or ended (`until="ended"`: only when it has
         ended), or when that time is over."""
         held = seconds(wait) if wait is not None else 0.0
-        return await self.ask(Claim, "GET", at("claims", claim), params={"wait": wait, "until": until}, wait=held)
+        return await self.ask(Claim, "GET", at("claims", _id(claim)), params={"wait": wait, "until": until}, wait=held)
 
     async def until(
         self,
@@ -60,23 +72,28 @@ class ClaimEndpoints(Endpoints):
                 await self.transport.sleep(early)
         return claim
 
-    async def renew(self, claim: str, fence: int) -> Claim:
-        """Renews the lease and returns the claim with its new `lease_until`. Raises Conflict if the claim has ended or the fence
-        is old."""
-        return await self.ask(Claim, "POST", at("claims", claim, "renew"), body={"fence": fence}, safe=True)
+    async def renew(self, claim: str | Claim, fence: int | None = None) -> Claim:
+        """Renews the lease and returns the claim with its new `lease_until`. The fence is required, unless `claim` has one.
+        Raises Conflict if the claim has ended or the fence is old."""
+        fence = _fence(claim, fence)
+        if fence is None:
+            raise ValueError(f"to renew claim {_id(claim)}, pass its fence, or the claim as it was when it was active")
+        return await self.ask(Claim, "POST", at("claims", _id(claim), "renew"), body={"fence": fence}, safe=True)
 
-    async def release(self, claim: str, *, fence: int | None = None, force: bool = False, reason: str = "") -> Claim:
-        """Ends the claim. The request is repeated after a lost answer. That is safe, because an ended claim stays ended."""
+    async def release(self, claim: str | Claim, *, fence: int | None = None, force: bool = False, reason: str = "") -> Claim:
+        """Ends the claim. The fence of `claim` is sent if none is given. The request is repeated after a lost answer. That is
+        safe, because an ended claim stays ended."""
+        fence = _fence(claim, fence)
         body = {"force": force, "reason": reason} | ({} if fence is None else {"fence": fence})
-        return await self.ask(Claim, "POST", at("claims", claim, "release"), body=body, safe=True)
+        return await self.ask(Claim, "POST", at("claims", _id(claim), "release"), body=body, safe=True)
 
-    async def cancel(self, claim: str, *, reason: str = "") -> Claim:
+    async def cancel(self, claim: str | Claim, *, reason: str = "") -> Claim:
         """Ends the claim in any state. The request is safe to repeat, like `release`."""
-        return await self.ask(Claim, "POST", at("claims", claim, "cancel"), body={"reason": reason}, safe=True)
+        return await self.ask(Claim, "POST", at("claims", _id(claim), "cancel"), body={"reason": reason}, safe=True)
 
     def output(
-        self, claim: str, *, offset: int = 0, follow: bool = True, truncated: Callable[[int], object] = ignore_truncation
+        self, claim: str | Claim, *, offset: int = 0, follow: bool = True, truncated: Callable[[int], object] = ignore_truncation
     ) -> AsyncGenerator[bytes, None]:
         """Yields the job's output from `offset`. With `follow` it continues, across broken connections, until the claim has
         ended. If the job wrote more than is kept, `truncated` is called once with the number of bytes that were kept."""
-        return read_output(self, claim, offset, follow, truncated)
+        return read_output(self, _id(claim), offset, follow, truncated)

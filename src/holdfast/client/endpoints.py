@@ -5,10 +5,12 @@ from urllib.parse import quote
 
 import msgspec
 
+from .answers import Page
 from .errors import HoldfastError
 from .transport import Params, Transport
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Page[Any])
 
 
 class RequestOptions(TypedDict, total=False):
@@ -42,6 +44,15 @@ class Endpoints:
             return msgspec.json.decode(answer, type=kind)
         except msgspec.DecodeError as error:
             raise HoldfastError(f"{method} {path}: the answer is not one that Holdfast sends: {error}") from error
+
+    async def page(
+        self, kind: type[P], path: str, params: Params | None = None, *, cursor: str = "cursor", first: Params | None = None
+    ) -> P:
+        """Returns a page that can read the pages after it. `cursor` is the name of the parameter that takes the cursor. The
+        parameters `first` are not sent for the following pages."""
+        params = params or {}
+        found = await self.ask(kind, "GET", path, params={**params, **(first or {})})
+        return found.followed_by(lambda after: self.page(kind, path, {**params, cursor: after}, cursor=cursor))
 
 
 def at(*parts: str) -> str:

@@ -30,7 +30,7 @@ class FleetEndpoints(Endpoints):
     # Pools
 
     async def list_pools(self, *, limit: int | None = None, cursor: Cursor = None) -> Page[Pool]:
-        return await self.ask(Page[Pool], "GET", at("pools"), params={"limit": limit, "cursor": cursor})
+        return await self.page(Page[Pool], at("pools"), {"limit": limit, "cursor": cursor})
 
     async def get_pool(self, name: str) -> Pool:
         return await self.ask(Pool, "GET", at("pools", name))
@@ -60,7 +60,7 @@ class FleetEndpoints(Endpoints):
         cursor: Cursor = None,
     ) -> Page[Worker]:
         params = {"pool": pool, "state": state, "limit": limit, "cursor": cursor}
-        return await self.ask(Page[Worker], "GET", at("workers"), params=params)
+        return await self.page(Page[Worker], at("workers"), params)
 
     async def get_worker(self, worker: str) -> Worker:
         return await self.ask(Worker, "GET", at("workers", worker))
@@ -72,7 +72,7 @@ class FleetEndpoints(Endpoints):
     # Tenants
 
     async def list_tenants(self, *, limit: int | None = None, cursor: Cursor = None) -> Page[Tenant]:
-        return await self.ask(Page[Tenant], "GET", at("tenants"), params={"limit": limit, "cursor": cursor})
+        return await self.page(Page[Tenant], at("tenants"), {"limit": limit, "cursor": cursor})
 
     async def get_tenant(self, name: str) -> Tenant:
         return await self.ask(Tenant, "GET", at("tenants", name))
@@ -94,8 +94,7 @@ class FleetEndpoints(Endpoints):
     ) -> Page[Event]:
         """Returns the first events after `after`, oldest first. With `newest`, returns the last events, also oldest first."""
         params = {"after": after, "claim": claim, "worker": worker, "pool": pool, "limit": limit}
-        params |= {"newest": True} if newest else {}
-        return await self.ask(Page[Event], "GET", at("events"), params=params)
+        return await self.page(Page[Event], at("events"), params, cursor="after", first={"newest": True} if newest else {})
 
     async def watch_events(
         self,
@@ -115,10 +114,10 @@ class FleetEndpoints(Endpoints):
         return await self.ask(Explanation, "GET", at("explain", kind, name))
 
     async def list_duties(self) -> Page[Duty]:
-        return await self.ask(Page[Duty], "GET", at("duties"))
+        return await self.page(Page[Duty], at("duties"))
 
     async def list_replicas(self) -> Page[Replica]:
-        return await self.ask(Page[Replica], "GET", at("replicas"))
+        return await self.page(Page[Replica], at("replicas"))
 
     async def brake(self) -> dict[str, Any]:
         return await self.ask(dict[str, Any], "GET", at("brake"))
@@ -128,7 +127,7 @@ class FleetEndpoints(Endpoints):
 
     async def recovery(self, *, limit: int | None = None, cursor: Cursor = None) -> Recovery:
         """Returns whether a recovery is in progress, and which workers are unconfirmed."""
-        return await self.ask(Recovery, "GET", at("recovery"), params={"limit": limit, "cursor": cursor})
+        return await self.page(Recovery, at("recovery"), {"limit": limit, "cursor": cursor})
 
     async def decide_recovery(self, worker: str, decision: Literal["confirm", "give-up"], *, reason: str) -> Worker:
         """Confirms an unconfirmed worker, or gives it up. Raises Conflict if there is nothing to decide about it."""
@@ -143,7 +142,7 @@ class FleetEndpoints(Endpoints):
     # Tokens
 
     async def list_tokens(self) -> Page[Token]:
-        return await self.ask(Page[Token], "GET", at("tokens"))
+        return await self.page(Page[Token], at("tokens"))
 
     async def create_token(self, name: str, role: str, *, tenant: str | None = None, expires_in: str | None = None) -> Token:
         """Creates a token. No later answer contains the token itself."""

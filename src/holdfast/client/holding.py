@@ -1,9 +1,10 @@
-"""Holds a worker for the length of a block: waits for it, renews its lease, releases it.
+"""Holds a worker for the length of a block: waits for it, renews its lease or watches for its end, releases it.
 
 Only the server decides when a lease has ended, because its heard time stops while it cannot receive renewals (P7).
 Therefore renewals are repeated during an outage, and only an answer of a replica ends the block. Then the task that
 runs the block is cancelled, and the `async with` raises LeaseLost instead of CancelledError. A cancellation from
-outside remains a CancelledError.
+outside remains a CancelledError. A job that ends by itself does not cancel the block, because the block may still read
+the job's output. Then only `worker.ended` is set.
 """
 
 from __future__ import annotations
@@ -35,12 +36,15 @@ GIVE_UP = 5.0  # seconds for cancelling a claim whose caller stopped waiting; ot
 RELEASE_WITHIN = 10.0  # seconds; leaving a block must not hang during an outage, because the lease ends the claim anyway
 RENEW_AT = 3  # renew after a third of the lease, so that two more tries fit into it
 SHORTEST_RENEWAL = 0.2  # seconds
+WATCH_AGAIN = 1.0  # seconds until the claim is read again after its state could not be read
+READ_END_WITHIN = 2.0  # seconds; a holder must hear of its loss soon, also if the outcome cannot be read
 # The outcomes of a claim that was taken from its holder. All other outcomes are caused by the holder.
 TAKEN = ("expired", "lost", "cancelled", "refused")
+FINISHED = ("completed", "failed")  # the outcomes of a job that ended by itself
 
 
-class HeldWorker:
-    """The worker of an active claim, as its holder sees it."""
+class Held:
+    """The fields that `HeldWorker` and the worker of the sync client share."""
 
     def __init__(self, claim: Claim) -> None:
         assert claim.worker is not None
@@ -55,7 +59,7 @@ class HeldWorker:
         self.pool = claim.pool
         self.lease_until = claim.lease_until  # moves with each renewal
         self.max_until = claim.max_until
-        self.outcome: str | None = None  # after the block: how the claim ended, if that is known
+        self.outcome: str | None = None  # how the claim ended, if it has ended and that is known
         self.unreleased: str | None = None  # after the block: why it is not known that the release was stored
 
     @property
@@ -63,12 +67,28 @@ class HeldWorker:
         """Returns the headers that every request to `endpoint` must have."""
         return {"Authorization": f"Bearer {self.credential}"} if self.credential else {}
 
+    def note_end(self, outcome: str | None) -> None:
+        """Called when it is known that the claim has ended."""
+        self.outcome = outcome
+
     def __repr__(self) -> str:  # without the credential
-        return f"HeldWorker(id={self.id!r}, claim_id={self.claim_id!r}, endpoint={self.endpoint!r})"
+        return f"{type(self).__name__}(id={self.id!r}, claim_id={self.claim_id!r}, endpoint={self.endpoint!r})"
+
+
+class HeldWorker(Held):
+    """The worker of an active claim, as its holder sees it. `ended` is set when it is known that the claim has ended."""
+
+    def __init__(self, claim: Claim) -> None:
+        super().__init__(claim)
+        self.ended = asyncio.Event()
+
+    def note_end(self, outcome: str | None) -> None:
+        super().note_end(outcome)
+        self.ended.set()
 
 
 class Holding:
-    """One claim on the holder's side: `take` waits for it, `keep` renews it in the background, `let_go` releases it."""
+    """One claim on the holder's side: `take` waits for it, `keep` looks after it in the background, `let_go` releases it."""
 
     def __init__(self, client: Client, pool: str, options: ClaimOptions) -> None:
         self._client = client
@@ -91,30 +111,31 @@ class Holding:
             raise ClaimEnded(claim)
         return claim
 
-    def keep(self, claim: Claim, worker: HeldWorker, on_lost: Callable[[LeaseLost], object]) -> None:
-        """Starts to renew the lease in the background. `on_lost` is called at most once, and never after `let_go` began."""
-        if claim.lease_until is not None:
-            self._keeper = asyncio.create_task(self._renew(claim, worker, on_lost), name=f"renew {claim.id}")
+    def keep(self, claim: Claim, worker: Held, on_lost: Callable[[LeaseLost], object]) -> None:
+        """Starts to renew the lease in the background, or to wait for the end of a claim without a lease. `on_lost` is called at
+        most once, and never after `let_go` began."""
+        keeping = self._watch if claim.lease_until is None else self._renew
+        self._keeper = asyncio.create_task(keeping(claim, worker, on_lost), name=f"keep {claim.id}")
 
-    async def let_go(self, worker: HeldWorker) -> None:
-        """Stops renewing and releases the claim. If the release could not be stored, `worker.unreleased` gets the reason, and
-        the lease ends the claim."""
+    async def let_go(self, worker: Held) -> None:
+        """Stops the background task and releases the claim, unless it has ended. If the release could not be stored,
+        `worker.unreleased` gets the reason, and the lease ends the claim."""
         self._closing = True
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
-        if self.lost is not None:
+        if self.lost is not None or worker.outcome is not None:
             return
         try:
             async with asyncio.timeout(RELEASE_WITHIN):
-                worker.outcome = (await self._client.release(worker.claim_id, fence=worker.fence)).outcome
+                worker.note_end((await self._client.release(worker.claim_id, fence=worker.fence)).outcome)
         except (Conflict, NotFound) as error:
             await self._read_its_end(worker, error)
         except (HoldfastError, TimeoutError) as error:
             worker.unreleased = str(error) or f"no answer within {RELEASE_WITHIN:g} s"
             log.warning("claim %s could not be released, its lease will end it: %s", worker.claim_id, worker.unreleased)
 
-    async def _renew(self, claim: Claim, worker: HeldWorker, on_lost: Callable[[LeaseLost], object]) -> None:
+    async def _renew(self, claim: Claim, worker: Held, on_lost: Callable[[LeaseLost], object]) -> None:
         assert claim.fence is not None
         clock, sleep = self._client.transport.clock, self._client.transport.sleep
         runs_out_at = clock() + self._left(claim)
@@ -129,7 +150,12 @@ class Holding:
                     worker.lease_until = renewed.lease_until
                 continue
             except (Conflict, NotFound) as error:
-                why = str(error)
+                end, why = await self._end_of(claim.id), str(error)
+                if end is not None and end.outcome in FINISHED:  # a job with a lease
+                    worker.note_end(end.outcome)
+                    return
+                self._lose(worker, end.outcome if end is not None else None, why, on_lost)
+                return
             except (Unreachable, Unavailable) as error:
                 log.warning("claim %s: renewal failed, trying again: %s", claim.id, error)
                 continue
@@ -138,23 +164,56 @@ class Holding:
                     log.warning("claim %s: renewal refused, trying again: %s", claim.id, error)
                     continue
                 why = f"its lease ran out while renewals were refused: {error}"
-            if not self._closing:
-                self.lost = LeaseLost(claim.id, why)
-                on_lost(self.lost)
+            self._lose(worker, None, why, on_lost)
             return
+
+    async def _watch(self, claim: Claim, worker: Held, on_lost: Callable[[LeaseLost], object]) -> None:
+        """Waits for the end of a claim without a lease. No renewal would fail, so its holder would not hear of its end."""
+        while True:
+            try:
+                end = await self._client.until(claim, "ended")
+            except NotFound as error:
+                self._lose(worker, None, str(error), on_lost)
+                return
+            except HoldfastError as error:
+                log.warning("claim %s could not be read, trying again: %s", claim.id, error)
+                await self._client.transport.sleep(WATCH_AGAIN)
+                continue
+            if end.outcome in FINISHED:
+                worker.note_end(end.outcome)
+            else:
+                self._lose(worker, end.outcome, f"it ended as {end.outcome}: {end.reason or 'no reason given'}", on_lost)
+            return
+
+    def _lose(self, worker: Held, outcome: str | None, why: str, on_lost: Callable[[LeaseLost], object]) -> None:
+        if self._closing:
+            return
+        self.lost = LeaseLost(worker.claim_id, why)
+        worker.note_end(outcome)
+        on_lost(self.lost)
+
+    async def _end_of(self, claim_id: str) -> Claim | None:
+        """Returns the claim if it has ended, or None if that is not the case or cannot be read soon."""
+        try:
+            async with asyncio.timeout(READ_END_WITHIN):
+                claim = await self._client.get_claim(claim_id)
+        except (HoldfastError, TimeoutError):
+            return None
+        return claim if claim.ended else None
 
     def _left(self, claim: Claim) -> float:
         assert claim.lease_until is not None
         return max(0.0, self._client.seconds_until(claim.lease_until))
 
-    async def _read_its_end(self, worker: HeldWorker, refusal: HoldfastError) -> None:
+    async def _read_its_end(self, worker: Held, refusal: HoldfastError) -> None:
         """Reads how the claim ended, after its release was refused, and sets `lost` if it was taken from the holder."""
         try:
             claim = await self._client.get_claim(worker.claim_id)
         except HoldfastError as error:
             worker.unreleased = f"{refusal}; and its state could not be read: {error}"
             return
-        worker.outcome = claim.outcome
+        if claim.ended:
+            worker.note_end(claim.outcome)
         if claim.outcome in TAKEN:
             self.lost = LeaseLost(claim.id, f"it had already ended as {claim.outcome}: {claim.reason or ''}")
         elif not claim.ended:

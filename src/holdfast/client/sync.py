@@ -11,13 +11,13 @@ import functools
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
-from .answers import Claim
+from .answers import Claim, Page
 from .client import Client
 from .context import resolve
 from .errors import LeaseLost
-from .holding import HeldWorker, Holding
+from .holding import Held, Holding
 from .output import ignore_truncation
 from .requests import ClaimOptions
 
@@ -71,6 +71,30 @@ def _blocking(
     return call
 
 
+class SyncPage(Generic[T]):
+    """One page of a list. `for item in page` also yields the items of the following pages, which it reads when needed."""
+
+    def __init__(self, thread: LoopThread, page: Page[T]) -> None:
+        self.items, self.next = page.items, page.next
+        self._thread, self._page = thread, page
+
+    def __iter__(self) -> Iterator[T]:
+        page: Page[T] | None = self._page
+        while page is not None:
+            yield from page.items
+            page = self._thread.run(page.following())
+
+
+def _paging(
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, Page[T]]],
+) -> Callable[Concatenate[SyncClient, P], SyncPage[T]]:
+    @functools.wraps(method)
+    def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> SyncPage[T]:
+        return SyncPage(self.thread, self.thread.run(method(self.client, *args, **kwargs)))
+
+    return call
+
+
 class SyncClient:
     """`with SyncClient("http://127.0.0.1:7070", token) as client: …`; its methods are those of `Client`."""
 
@@ -79,41 +103,41 @@ class SyncClient:
         self.thread = LoopThread()
 
     claim = _blocking(Client.claim)
-    list_claims = _blocking(Client.list_claims)
+    list_claims = _paging(Client.list_claims)
     get_claim = _blocking(Client.get_claim)
     until = _blocking(Client.until)
     renew = _blocking(Client.renew)
     release = _blocking(Client.release)
     cancel = _blocking(Client.cancel)
-    list_pools = _blocking(Client.list_pools)
+    list_pools = _paging(Client.list_pools)
     get_pool = _blocking(Client.get_pool)
     put_pool = _blocking(Client.put_pool)
     delete_pool = _blocking(Client.delete_pool)
     freeze = _blocking(Client.freeze)
     thaw = _blocking(Client.thaw)
-    list_workers = _blocking(Client.list_workers)
+    list_workers = _paging(Client.list_workers)
     get_worker = _blocking(Client.get_worker)
     retire = _blocking(Client.retire)
-    list_tenants = _blocking(Client.list_tenants)
+    list_tenants = _paging(Client.list_tenants)
     get_tenant = _blocking(Client.get_tenant)
     put_tenant = _blocking(Client.put_tenant)
-    list_events = _blocking(Client.list_events)
+    list_events = _paging(Client.list_events)
     explain = _blocking(Client.explain)
-    list_duties = _blocking(Client.list_duties)
-    list_replicas = _blocking(Client.list_replicas)
+    list_duties = _paging(Client.list_duties)
+    list_replicas = _paging(Client.list_replicas)
     brake = _blocking(Client.brake)
     release_brake = _blocking(Client.release_brake)
     recovery = _blocking(Client.recovery)
     decide_recovery = _blocking(Client.decide_recovery)
     doctor = _blocking(Client.doctor)
     metrics = _blocking(Client.metrics)
-    list_tokens = _blocking(Client.list_tokens)
+    list_tokens = _paging(Client.list_tokens)
     create_token = _blocking(Client.create_token)
     revoke_token = _blocking(Client.revoke_token)
     whoami = _blocking(Client.whoami)
 
     def output(
-        self, claim: str, *, offset: int = 0, follow: bool = True, truncated: Callable[[int], object] = ignore_truncation
+        self, claim: str | Claim, *, offset: int = 0, follow: bool = True, truncated: Callable[[int], object] = ignore_truncation
     ) -> Iterator[bytes]:
         pieces = self.client.output(claim, offset=offset, follow=follow, truncated=truncated)
 
@@ -138,11 +162,12 @@ class SyncClient:
         self.close()
 
 
-class SyncWorker(HeldWorker):
-    """A held worker that knows whether its lease was lost."""
+class SyncWorker(Held):
+    """A held worker. `ended` is set when it is known that the claim has ended, `lost` if it was taken from its holder."""
 
     def __init__(self, claim: Claim) -> None:
         super().__init__(claim)
+        self.ended = threading.Event()
         self.lost = threading.Event()
         self._loss: LeaseLost | None = None
 
@@ -150,6 +175,10 @@ class SyncWorker(HeldWorker):
         """Raises LeaseLost if the worker is no longer held. Call it between two steps of the work."""
         if self._loss is not None:
             raise self._loss
+
+    def note_end(self, outcome: str | None) -> None:
+        super().note_end(outcome)
+        self.ended.set()
 
     def lose(self, loss: LeaseLost) -> None:
         self._loss = loss

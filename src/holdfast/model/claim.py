@@ -81,6 +81,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
     attempts: int
     created_at: float
+    retried_at: float | None = None  # when it last went back to the queue because its worker had died
     key: str | None = None
     worker: str | None = None
     fence: int | None = None
@@ -94,3 +95,13 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     deadline_at: float | None = None
     lease_until: float | None = None
     max_until: float | None = None
+
+    @property
+    def queued_at(self) -> float:
+        """Returns when it joined the queue. After a retry this is the second time, because it did not wait while it was held."""
+        return self.created_at if self.retried_at is None else self.retried_at
+
+    @property
+    def waited(self) -> float | None:
+        """Returns for how many seconds it waited for its last worker, or None before it got one."""
+        return None if self.assigned_at is None else max(0.0, self.assigned_at - self.queued_at)

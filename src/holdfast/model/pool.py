@@ -91,6 +91,16 @@ class PoolSpec(_Spec, frozen=True):
         """Returns the lease in seconds, or None for jobs. A job ends by its result, so a silent caller must not end it."""
         return seconds(self.claim.lease) if self.mode == "session" else None
 
+    @property
+    def has_command(self) -> bool:
+        """Returns whether a job can run without a command of its claim: the pool sets one, or the template's first container."""
+        if self.worker.run or not self.worker.agent:
+            return True
+        template = self.pod.get("spec")
+        containers = template.get("containers") if isinstance(template, dict) else None
+        first = containers[0] if isinstance(containers, list) and containers else None
+        return isinstance(first, dict) and bool(first.get("command"))
+
     def unavailable(self, workers: int) -> int:
         """Returns how many free workers a rollout may replace at the same time, at least 1."""
         limit = str(self.rollout.max_unavailable)

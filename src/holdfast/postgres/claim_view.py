@@ -33,7 +33,8 @@ CROSS JOIN holdfast.installation i"""
 
 
 def _shown(waits: str, waits_from: str) -> str:
-    """Returns the SELECT. `deaf` is the time in which no beat was stored; adding it turns heard time into the database's time."""
+    """Returns the SELECT. `deaf` is the time in which no beat was stored; adding it turns heard time into the database's time.
+    The history is read for a claim only if it has had a worker before its current one."""
     return f"""
 SELECT c.id, c.pool_id, p.name AS pool, c.tenant, c.state, c.priority, c.attempts, c.key, c.worker_id AS worker, c.fence, c.protected,
        c.outcome, c.exit_code,
@@ -42,7 +43,9 @@ SELECT c.id, c.pool_id, p.name AS pool, c.tenant, c.state, c.priority, c.attempt
                 THEN 'its worker has not reported since the database lost commits and may have begun; `holdfast recover` shows what'
                      ' an operator can do'
             WHEN c.state <> 'waiting' THEN c.reason{waits} END AS reason,
-       extract(epoch FROM c.created_at)::float8 AS created_at, extract(epoch FROM c.assigned_at)::float8 AS assigned_at,
+       extract(epoch FROM c.created_at)::float8 AS created_at,
+       CASE WHEN c.attempts > (c.state <> 'waiting')::integer THEN extract(epoch FROM @fn.retried_at(c.id)) END::float8 AS retried_at,
+       extract(epoch FROM c.assigned_at)::float8 AS assigned_at,
        extract(epoch FROM c.active_at)::float8 AS active_at, extract(epoch FROM c.ended_at)::float8 AS ended_at,
        extract(epoch FROM c.deadline_heard + h.deaf)::float8 AS deadline_at,
        extract(epoch FROM c.lease_heard + h.deaf)::float8 AS lease_until, extract(epoch FROM c.max_heard + h.deaf)::float8 AS max_until

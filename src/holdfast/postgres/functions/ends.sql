@@ -214,6 +214,13 @@ BEGIN
     RETURN 'done';
 END $$;
 
+-- Returns when the claim last went back to the queue because its worker had died, or NULL if it never did. It is written in
+-- plpgsql, because Postgres would plan a subquery on all partitions of the history for every claim that is shown.
+CREATE FUNCTION @fn.retried_at(p_claim text) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT max(at) FROM holdfast.event WHERE claim_id = p_claim AND kind = 'claim.retried');
+END $$;
+
 -- Condemns a free worker. Except for retire_spent, a free worker retires only in this way. Returns done, stale, frozen or braked.
 -- `p_floor` is set if the pool has too many free workers: the worker stays if the pool has no more than so many now.
 CREATE FUNCTION @fn.condemn(p_worker text, p_version integer, p_reason text, p_counted boolean, p_dead boolean,
