@@ -147,7 +147,7 @@ def test_a_pod_without_a_row_is_deleted_and_a_busy_one_is_not(make_fleet: Make) 
     pool = msgspec_pool(fleet)
     made = asyncio.run(_create_two(cluster, pool))
     asyncio.run(cluster.close())
-    stamp = {"owner": "acme", "claim": "c-unknown", "fence": 5, "at": 0.0}
+    stamp = {"tenant": "acme", "claim": "c-unknown", "fence": 5, "at": 0.0}
     busy, idle = made
     _stamp(fleet, busy, stamp)
     eventually(lambda: not fleet.processes(idle), 100, "the orphan is gone")

@@ -11,6 +11,7 @@ from ..model.pool import FieldProblem, Pool
 from ..ports.cluster import AgentIdentity, ClusterUnavailable, Finding, Order, OutcomeUnknown, Output, Refused
 from ..ports.declared import Declarations
 from ..ports.recovery import Remembered
+from ..tasks import end_all
 from . import names, refusals, template
 from .api import Api, ApiRefused
 from .declared import WorkerPools
@@ -271,9 +272,7 @@ class KubernetesCluster:
         return await self._objects.remembered()
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_all(self._tasks)
         await self._api.close()
 
     async def _mine(self, name: str) -> bool:

@@ -16,6 +16,7 @@ from ..model.pool import FieldProblem, Pool
 from ..ports.cluster import AgentIdentity, ClusterUnavailable, Finding, Order, OutcomeUnknown, Output, Refused
 from ..ports.declared import Declarations
 from ..ports.recovery import Remembered
+from ..tasks import end_all
 from . import launch
 from .ending import end
 from .folder import Folder, StampFile
@@ -248,9 +249,7 @@ class LocalCluster:
         return await self._do(self._highwater.read)
 
     async def close(self) -> None:
-        for task in list(self._ending.values()):
-            task.cancel()
-        await asyncio.gather(*self._ending.values(), return_exceptions=True)
+        await end_all(list(self._ending.values()))
         self._hands.shutdown(wait=False)
         self._starters.shutdown(wait=False)
 

@@ -8,6 +8,7 @@ from typing import Literal
 import asyncpg
 import structlog
 
+from ..tasks import end_all
 from .database import CONNECT_SECONDS, UNAVAILABLE, Database
 
 log = structlog.get_logger()
@@ -45,8 +46,7 @@ class PostgresNotices:
         return await self._queue.get()
 
     async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end_all([self._task])
 
     async def _listen(self) -> None:
         while True:

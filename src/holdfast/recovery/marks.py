@@ -8,6 +8,7 @@ import structlog
 from ..ports.cluster import Cluster, ClusterUnavailable
 from ..ports.recovery import UNCOMPARED, Remembered, Seen
 from ..ports.store import Beat, Store, StoreUnavailable
+from ..tasks import end_all
 
 log = structlog.get_logger()
 
@@ -77,10 +78,7 @@ class Marks:
             self._store.recovery.saw(UNCOMPARED)
 
     async def close(self) -> None:
-        tasks = [task for task in (self._looking, self._keeping) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all(task for task in (self._looking, self._keeping) if task is not None)
 
     async def _read(self) -> str | None:
         """Reads the mark kept outside. Returns why it could not be read, or None."""

@@ -21,6 +21,7 @@ from ..metrics import Metrics
 from ..ports.cluster import ClusterUnavailable
 from ..ports.store import Beat, StoreUnavailable
 from ..recovery.marks import Marks
+from ..tasks import end_all
 from .apply import Apply
 from .heartbeats import Heartbeats
 from .looks import Looks
@@ -86,10 +87,7 @@ class Replica:
 
     async def stop(self) -> None:
         """Gives this replica's terms back, so that others can take them at once. Workers and claims are not touched."""
-        tasks = [*self._tasks, *([self._takeover] if self._takeover else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all([*self._tasks, *([self._takeover] if self._takeover else [])])
         await self._marks.close()
         with contextlib.suppress(*UNAVAILABLE):
             await self.heartbeats.flush()
