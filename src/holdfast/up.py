@@ -10,12 +10,15 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from .local.listening import PortTaken, check_free, listens, replica_left_over
 from .ports.store import StoreUnavailable
 from .postgres.embedded import EmbeddedPostgres, PostgresFailed, find_binaries
 from .postgres.store import PostgresStore
 from .wiring import Layout, Settings, admit, connect
+
+T = TypeVar("T")
 
 STOP_SECONDS = 15.0  # a replica answers its waiting requests and exits within 5 s
 STABLE = 10.0  # seconds; a replica that ran this long is restarted at once
@@ -34,8 +37,15 @@ class Plan:
     pooled: bool = False  # whether the DSN connects through PgBouncer
 
     @property
+    def ports(self) -> range:
+        return range(self.port, self.port + self.replicas)
+
+    @property
     def urls(self) -> list[str]:
-        return [f"http://{self.host}:{self.port + n}" for n in range(self.replicas)]
+        return [self.url(port) for port in self.ports]
+
+    def url(self, port: int) -> str:
+        return f"http://{self.host}:{port}"
 
 
 def prepare(plan: Plan) -> Layout:
@@ -49,7 +59,7 @@ def prepare(plan: Plan) -> Layout:
 class Up:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.layout = prepare(plan)
+        self.layout = Layout(plan.data_dir.absolute())
         self.postgres: EmbeddedPostgres | None = None
         self._asked = asyncio.Event()  # set by the first signal: stop
         self._hurry = asyncio.Event()  # set by the second signal: do not wait for busy workers
@@ -59,7 +69,13 @@ class Up:
         self._keepers: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
+        """Starts Postgres and the replicas. Returns early, without replicas, if a stop is requested before Postgres answers."""
         self._lock = _only_one(self.layout.root)
+        for port in self.plan.ports:
+            await self._until_free(port)
+        if self._asked.is_set():
+            return
+        prepare(self.plan)  # after the checks, so that a refused `up` does not send agents to other addresses
         dsn = self.plan.dsn
         if dsn is None:
             self.postgres = EmbeddedPostgres(self.layout.postgres, find_binaries())
@@ -67,7 +83,9 @@ class Up:
             await asyncio.to_thread(self.postgres.start)
             dsn = self.postgres.dsn
         self._dsn = dsn
-        store = await self._store()
+        store = await self._unless_stopped(self._store())
+        if store is None:
+            return
         try:
             await store.fleet.stop_workers(False)
             token = self.layout.token.read_text().strip()
@@ -76,12 +94,50 @@ class Up:
             await store.close()
         if self.postgres is not None:
             self._keepers.append(asyncio.create_task(self._keep_postgres(self.postgres)))
-        for n in range(self.plan.replicas):
-            self._keepers.append(asyncio.create_task(self._keep_alive(self.plan.port + n)))
+        for port in self.plan.ports:
+            self._keepers.append(asyncio.create_task(self._keep_alive(port)))
 
     async def _store(self) -> PostgresStore:
         settings = Settings(dsn=self._dsn, data_dir=self.layout.root, pooled=self.plan.pooled)
-        return await connect(settings, self.layout.install.read_text().strip())
+        return await connect(settings, self.layout.install.read_text().strip(), on_delay=_print_delay)
+
+    async def _until_free(self, port: int) -> None:
+        """Waits for the end of a replica that an `up` left over when it was killed. Raises PortTaken for any other listener."""
+        deadline = time.monotonic() + STOP_SECONDS
+        printed = False
+        while not self._asked.is_set():
+            try:
+                check_free(self.plan.host, port)
+                return
+            except PortTaken:
+                if time.monotonic() > deadline or not replica_left_over(self.layout.root, port):
+                    raise
+            if not printed:
+                print_line(f"Replica   of an earlier `holdfast up` still ends on port {port}; waiting for it")
+                printed = True
+            await asyncio.sleep(0.2)
+
+    async def listening(self) -> list[str]:
+        """Waits until a replica of this `up` listens, and returns the URLs of all that do. The operator's token may be sent to
+        these only, because another program may have taken the port of a replica that does not listen."""
+        while True:
+            processes = dict(self._processes)
+            found = [port for port, process in processes.items() if process.returncode is None and listens(process.pid, port)]
+            if found:
+                return [self.plan.url(port) for port in found]
+            await asyncio.sleep(0.1)
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Returns the result of `work`, or None if a stop is requested before it ends. Otherwise Ctrl-C would have no effect
+        while `work` waits for a Postgres that does not answer."""
+        task, asked = asyncio.create_task(work), asyncio.create_task(self._asked.wait())
+        try:
+            await asyncio.wait([task, asked], return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            task.cancel()
+            asked.cancel()
+            await asyncio.wait([task, asked])
 
     async def _keep_alive(self, port: int) -> None:
         """Restarts a replica whenever it exits. The pause doubles each time, up to 10 s, and is short again after a replica ran
@@ -136,6 +192,11 @@ class Up:
             self._hurry.set()
         self._asked.set()
 
+    @property
+    def stopped_early(self) -> bool:
+        """Returns whether `start` returned without replicas, because a stop was requested."""
+        return not self._keepers
+
     async def run(self) -> None:
         """Returns when a stop is requested."""
         await self._asked.wait()
@@ -143,7 +204,7 @@ class Up:
     async def stop(self) -> None:
         """Stops the replicas, and then Postgres if this process started it. Busy workers continue, and report their results
         after the next start."""
-        if self.plan.stop_workers and self._lock is not None:
+        if self.plan.stop_workers and self._keepers:
             await self._drain()
         self._stopping.set()
         for process in self._processes.values():
@@ -198,6 +259,7 @@ class AlreadyUp(Exception):
 def _only_one(root: Path) -> int:
     """Locks the data directory and returns the lock's file descriptor. A second `up` on the same directory would stop the
     first one's Postgres when it exits."""
+    root.mkdir(mode=0o755, parents=True, exist_ok=True)
     lock = os.open(root / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -210,22 +272,33 @@ def _only_one(root: Path) -> int:
     return lock
 
 
+def _print_delay(reason: StoreUnavailable) -> None:
+    print_line(f"Postgres  {reason}; trying again, Ctrl-C stops")
+
+
 def print_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-Then = Callable[[Plan, Layout], Coroutine[Any, Any, None]]
+Then = Callable[[Plan, Layout, list[str]], Coroutine[Any, Any, None]]
 
 
 async def up(plan: Plan, then: Then) -> None:
-    """Starts the fleet, runs `then` (applies pools and prints the next steps), waits for a signal, and stops the fleet."""
+    """Starts the fleet, runs `then` (applies pools and prints the next steps) with the URLs of replicas that listen, waits for a
+    signal, and stops the fleet."""
     fleet = Up(plan)
+
+    async def greet() -> None:
+        await then(plan, fleet.layout, await fleet.listening())
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, fleet.stop_soon)
     try:
         await fleet.start()
-        greeting = asyncio.create_task(then(plan, fleet.layout))
+        if fleet.stopped_early:
+            return
+        greeting = asyncio.create_task(greet())
         running = asyncio.create_task(fleet.run())
         await asyncio.wait([greeting, running], return_when=asyncio.FIRST_COMPLETED)
         if greeting.done():

@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -207,10 +208,21 @@ async def admit(store: Store, token: str) -> None:
     await store.tokens.make(Ids().new("t"), hash_token(token), "operator of this machine", "admin", None, None)
 
 
+def log_delay(reason: StoreUnavailable) -> None:
+    log.warning("waiting for Postgres", reason=str(reason))
+
+
 async def connect(
-    settings: Settings, install: str, *, size: int = 8, mark: Mark | None = None, pids: set[int] | None = None
+    settings: Settings,
+    install: str,
+    *,
+    size: int = 8,
+    mark: Mark | None = None,
+    pids: set[int] | None = None,
+    on_delay: Callable[[StoreUnavailable], None] = log_delay,
 ) -> PostgresStore:
-    """Returns the migrated store. Until Postgres is available, this waits and logs the reason."""
+    """Returns the migrated store. Until Postgres is available, this tries again and calls `on_delay` with the reason. Raises
+    WrongDsn if trying again is of no use."""
     pause = 0.2
     while True:
         try:
@@ -219,6 +231,6 @@ async def connect(
             db.heal = partial(migrate, settings.dsn, install)
             return PostgresStore(db)
         except StoreUnavailable as error:
-            log.warning("waiting for Postgres", reason=str(error))
+            on_delay(error)
             await asyncio.sleep(pause)
             pause = min(pause * 2, 5.0)

@@ -147,7 +147,7 @@ def test_doctor_exits_with_1_when_a_check_fails(cli: Cli, server: FakeHoldfast) 
 
 
 def test_errors_are_one_line_and_code_1(cli: Cli, server: FakeHoldfast) -> None:
-    result = cli("run", "--pool", "linus", "--", "true")
+    result = cli("claim", "--pool", "linus")
     assert (result.code, result.out) == (1, "")
     assert result.err == "holdfast: no pool 'linus'; did you mean 'linux'?\n"
     server.kill(0)

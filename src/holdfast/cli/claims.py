@@ -10,7 +10,18 @@ from urllib.parse import quote
 
 import typer
 
-from .connection import CommandFailed, Key, Output, PoolName, TenantName, TruncationNotice, print_message, with_client
+from .connection import (
+    CommandFailed,
+    Key,
+    Output,
+    PoolName,
+    TenantName,
+    TruncationNotice,
+    check_key,
+    print_message,
+    with_client,
+)
+from .exit_codes import NO_WORKER
 from .show import print_json
 
 if TYPE_CHECKING:
@@ -37,17 +48,21 @@ def claim(
     ] = False,
     output: Output = "table",
 ) -> None:
-    """Claim a worker and print the claim.
+    """Claim a worker and print the claim. The exit code is 124 if no worker was given in time.
 
     Example: holdfast claim --pool notebook --tenant acme --hold
     """
+    check_key(key)
 
     async def call(client: "Client") -> None:
         if hold:
             await _hold(client, pool, tenant, key, lease, output)
             return
         taken = await client.claim(pool, wait=wait, tenant=tenant, key=key, lease=lease)
-        await _print_claim(client, taken.id, output)
+        shown = await _print_claim(client, taken.id, output)
+        if shown["state"] != "active":
+            how = f"ended as {shown.get('outcome')}" if shown["state"] == "ended" else f"is still {shown['state']}"
+            raise CommandFailed(f"no worker: claim {taken.id} {how}: {shown.get('reason') or 'no reason given'}", NO_WORKER)
 
     with_client(context, call)
 
@@ -71,6 +86,8 @@ async def _hold(client: "Client", pool: str, tenant: str | None, key: str | None
     except asyncio.CancelledError:
         raise CommandFailed("gave up waiting; the claim is cancelled", 130) from None
     except ClaimEnded as error:
+        if error.claim.worker is None:
+            raise CommandFailed(f"no worker: {error}", NO_WORKER) from None
         if error.claim.outcome != "completed":
             raise
         print_message(f"claim {error.claim.id} ended as completed")  # a job that was quicker than our question
@@ -102,17 +119,20 @@ def _utc(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-async def _print_claim(client: "Client", claim_id: str, output: str) -> None:
-    answer = await client.raw("GET", f"/v1/claims/{quote(claim_id, safe='')}")
-    if output == "json":
-        print_json(answer)
-        return
+async def _print_claim(client: "Client", claim_id: str, output: str) -> dict[str, Any]:
+    """Prints the claim as it is now, and returns what the server answered."""
     import json
 
-    shown = {name: value for name, value in json.loads(answer).items() if value not in (None, "", {})}
+    answer = await client.raw("GET", f"/v1/claims/{quote(claim_id, safe='')}")
+    found: dict[str, Any] = json.loads(answer)
+    if output == "json":
+        print_json(answer)
+        return found
+    shown = {name: value for name, value in found.items() if value not in (None, "", {})}
     for name, value in shown.items():
         typer.echo(f"{name + ':':<13} {json.dumps(value) if isinstance(value, dict) else value}")
     sys.stdout.flush()
+    return found
 
 
 def _post(

@@ -53,6 +53,12 @@ class CommandFailed(Exception):
         self.code = code
 
 
+def check_key(key: str | None) -> None:
+    """Refuses an empty key. It is most likely an unset variable of a script, whose runs would then not be told apart."""
+    if key == "":
+        raise CommandFailed("--key: must not be empty; leave the option out if the claim needs no key", 2)
+
+
 def with_client(context: typer.Context, call: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
     """Connects to the server, runs `call` with the client, and returns its result."""
     from holdfast.client import Client

@@ -1,6 +1,6 @@
 """Registers all commands, and turns errors into one line and an exit code.
 
-Exit codes: 0 done, 1 refused or unreachable, 2 wrong usage. `run` exits with the code of its job, see run.py.
+Exit codes: 0 done, 1 refused or unreachable, 2 wrong usage. `run` exits with the code of its job, see exit_codes.py.
 Slow imports are inside the commands, so that `--help` and completion are quick.
 """
 

@@ -1,33 +1,43 @@
 """`run`: runs a command on a warm worker as if it ran on this machine.
 
-Ctrl-C cancels the claim and waits for its end; a second Ctrl-C exits without waiting. The exit code is the job's own.
-It is 124 if the job got no worker or did not finish in time, 125 for any other end, and 128 + signal after a signal.
+Ctrl-C cancels the claim and waits for its end; a second Ctrl-C exits without waiting. A hang-up (SIGHUP) leaves the job alone.
+The exit code is the job's own, or one of exit_codes.py.
 """
 
 import asyncio
+import contextlib
 import re
 import signal
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .connection import CommandFailed, Key, Output, PoolName, TenantName, TruncationNotice, hide, print_message, with_client
+from .connection import (
+    CommandFailed,
+    Key,
+    Output,
+    PoolName,
+    TenantName,
+    TruncationNotice,
+    check_key,
+    hide,
+    print_message,
+    with_client,
+)
+from .exit_codes import HOLDFAST_FAILED, NO_WORKER, TABLE, RunsCommand
 from .show import print_json
 
 if TYPE_CHECKING:
     from holdfast.client import Claim, ClaimOptions, Client
 
-TIMED_OUT = 124  # the same code as timeout(1)
-NOT_RUN = 125  # the same code as `docker run`
 PATIENT = "2s"  # after this wait, the reason for waiting is printed
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def register(app: typer.Typer) -> None:
-    app.command(context_settings={"allow_interspersed_args": False})(run)
+    app.command(cls=RunsCommand, context_settings={"allow_interspersed_args": False}, epilog=TABLE)(run)
 
 
 def run(
@@ -59,6 +69,9 @@ def run(
 
     Example: holdfast run --pool linux --env CI=1 -- make test
     """
+    check_key(key)
+    if command and not command[0]:
+        raise CommandFailed("the command is empty: name a program after --", 2)
     secrets = _pairs("--secret", secret, files=True)
     hide(*secrets.values())
     options: ClaimOptions = {
@@ -113,34 +126,53 @@ class _Job:
         self._claim: Claim | None = None
         self._signal: int | None = None
         self._left = asyncio.Event()
+        self._known = asyncio.Event()  # set when the server has answered with the claim
         self._cancelling: asyncio.Task[None] | None = None
         self._told = ""
-        self._deadline: datetime | None = None
 
     async def run(self, pool: str, options: "ClaimOptions") -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup(1) ignores it, and `run` goes on
+            loop.add_signal_handler(signal.SIGHUP, self._on_hang_up)
         work = asyncio.create_task(self._work(pool, options))
         leaving = asyncio.create_task(self._left.wait())
         await asyncio.wait([work, leaving], return_when=asyncio.FIRST_COMPLETED)
         leaving.cancel()
         if work.done():
             return work.result()
+        if self._signal == signal.SIGHUP:
+            return await self._detach(work)
         work.cancel()
         await asyncio.wait([work])
         assert self._signal is not None
         print_message(f"left claim {self._claim.id if self._claim else '(not known yet)'}; it may go on")
         return 128 + self._signal
 
+    async def _detach(self, work: "asyncio.Task[int]") -> int:
+        """Leaves the job alone and prints how to attach again. If the request for the claim is still in progress, this waits for
+        its answer, because without the id the user could not find the job."""
+        known = asyncio.create_task(self._known.wait())
+        await asyncio.wait([work, known], return_when=asyncio.FIRST_COMPLETED)
+        known.cancel()
+        if self._claim is None:
+            return work.result()  # the request failed, so there is no job
+        work.cancel()
+        await asyncio.wait([work])
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            print_message(f"detached from claim {self._claim.id}, which goes on; attach again: holdfast logs -f {self._claim.id}")
+        return 128 + signal.SIGHUP
+
     async def _work(self, pool: str, options: "ClaimOptions") -> int:
         claim = self._claim = await self._client.claim(pool, wait=PATIENT, **options)
+        self._known.set()
         # The claim exists now and continues while no server is reachable, so wait for a server without a limit, and say so.
         self._client.transport.patience = float("inf")
         self._client.transport.on_delay = lambda error: print_message(
             f"claim {claim.id} goes on; waiting for the server: {error}"
         )
-        if self._signal is not None:
+        if self._signal not in (None, signal.SIGHUP):
             self._cancel()
         self._explain(claim)
         claim = await self._client.until(claim, "active", poll="10s", news=self._explain)
@@ -161,7 +193,6 @@ class _Job:
         return self._exit_code(claim)
 
     def _explain(self, claim: "Claim") -> None:
-        self._deadline = claim.deadline_at or self._deadline  # the server shows it only while the claim waits
         if claim.state in ("waiting", "assigned") and claim.reason != self._told:
             self._told = claim.reason or ""
             print_message(f"claim {claim.id} is {claim.state}: {claim.reason or 'no reason given yet'}")
@@ -175,9 +206,12 @@ class _Job:
         print_message(f"claim {claim.id} ended as {claim.outcome}: {claim.reason or 'no reason given'}")
         if claim.outcome == "cancelled" and self._signal is not None:
             return 128 + self._signal
-        deadline = claim.deadline_at or self._deadline
-        late = claim.outcome == "refused" and bool(deadline and claim.ended_at and claim.ended_at >= deadline)
-        return TIMED_OUT if late or claim.outcome == "expired" else NOT_RUN
+        return NO_WORKER if claim.outcome in ("refused", "expired") else HOLDFAST_FAILED
+
+    def _on_hang_up(self) -> None:
+        if self._signal is None:
+            self._signal = signal.SIGHUP
+            self._left.set()
 
     def _on_signal(self, number: int) -> None:
         if self._signal is not None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .manifest import Manifest
 
 DataDir = Annotated[Path, typer.Option("--data-dir", help="The directory for all files of this fleet.")]
+DSN_OPTION = "the DSN (--dsn or HOLDFAST_DSN)"
 Dsn = Annotated[
     str | None,
     typer.Option(
@@ -27,6 +28,16 @@ Dsn = Annotated[
 Port = Annotated[int, typer.Option(min=1, max=65535, help="The port; further replicas use the next ports.")]
 Pooled = Annotated[bool, typer.Option("--pooled", help="The DSN connects through PgBouncer in transaction mode.")]
 Host = Annotated[str, typer.Option(help="The address to listen on.")]
+
+
+def _check_dsn(dsn: str) -> None:
+    """Refuses a malformed DSN before anything starts, because a replica would take its Postgres for unavailable and wait."""
+    from holdfast.postgres.dsn import WrongDsn, server_of
+
+    try:
+        server_of(dsn)
+    except WrongDsn as wrong:
+        raise CommandFailed(f"{DSN_OPTION}: {wrong}", 2) from None
 
 
 def register(app: typer.Typer) -> None:
@@ -52,7 +63,9 @@ def up(
     """
     import asyncio
 
+    from holdfast.local.listening import PortTaken
     from holdfast.ports.store import WrongInstallation
+    from holdfast.postgres.dsn import WrongDsn
     from holdfast.postgres.embedded import PostgresFailed
     from holdfast.up import AlreadyUp, Plan
     from holdfast.up import up as run_up
@@ -61,6 +74,10 @@ def up(
 
     if pooled and dsn is None:
         raise CommandFailed("--pooled works only with your own Postgres: it needs --dsn or HOLDFAST_DSN")
+    if port + replicas - 1 > 65535:
+        raise CommandFailed(f"--port {port} is too high for {replicas} replicas: the last port would be above 65535", 2)
+    if dsn is not None:
+        _check_dsn(dsn)
     found = []
     if file is not None:
         try:
@@ -68,17 +85,19 @@ def up(
         except (manifest.WrongManifest, OSError) as wrong:
             raise CommandFailed(str(wrong)) from None
 
-    async def then(plan: "Plan", layout: "Layout") -> None:
-        await _apply_and_print_next_steps(plan, layout, found)
+    async def then(plan: "Plan", layout: "Layout", listening: list[str]) -> None:
+        await _apply_and_print_next_steps(plan, layout, listening, found)
 
     try:
         asyncio.run(run_up(Plan(data_dir, port, replicas, dsn, stop_workers, host, pooled), then))
-    except (AlreadyUp, WrongInstallation, PostgresFailed) as wrong:
+    except (AlreadyUp, PortTaken, WrongInstallation, PostgresFailed) as wrong:
         raise CommandFailed(str(wrong)) from None
+    except WrongDsn as wrong:
+        raise CommandFailed(f"{DSN_OPTION}: {wrong}") from None
 
 
-async def _apply_and_print_next_steps(plan: "Plan", layout: "Layout", found: "list[Manifest]") -> None:
-    """Waits for a replica, applies the file, and prints the next steps."""
+async def _apply_and_print_next_steps(plan: "Plan", layout: "Layout", listening: list[str], found: "list[Manifest]") -> None:
+    """Waits for one of the replicas that listen, applies the file, and prints the next steps."""
     import asyncio
 
     from holdfast.client import Client, Unavailable, Unreachable
@@ -86,7 +105,7 @@ async def _apply_and_print_next_steps(plan: "Plan", layout: "Layout", found: "li
 
     from .apply import _put
 
-    async with Client(plan.urls, layout.token.read_text().strip()) as client:
+    async with Client(listening, layout.token.read_text().strip()) as client:
         while True:
             try:
                 await client.raw("GET", "/readyz")
@@ -167,11 +186,13 @@ def serve(
     On Kubernetes: HOLDFAST_DSN=postgresql://… holdfast serve --namespace workers
     """
     from holdfast.ports.store import WrongInstallation
+    from holdfast.postgres.dsn import WrongDsn
     from holdfast.serve import run
     from holdfast.wiring import InKubernetes, Settings
 
     if dsn is None:
         raise CommandFailed("serve needs a Postgres: set HOLDFAST_DSN or --dsn (or use `holdfast up`)")
+    _check_dsn(dsn)
     pods = None
     if namespace is not None:
         pods = InKubernetes(namespace, install, agent_image, agent_url, kubeconfig, kube_context, priority_class)
@@ -194,6 +215,8 @@ def serve(
         raise CommandFailed(f"{wrong}; use {option} that this database was made with") from None
     except NoCluster as wrong:
         raise CommandFailed(str(wrong)) from None
+    except WrongDsn as wrong:
+        raise CommandFailed(f"{DSN_OPTION}: {wrong}") from None
 
 
 def agent() -> None:
@@ -210,12 +233,20 @@ def migrate(dsn: Dsn = None, data_dir: DataDir = Path(".holdfast")) -> None:
     """
     import asyncio
 
+    from holdfast.ports.store import StoreUnavailable, WrongInstallation
+    from holdfast.postgres.dsn import WrongDsn
     from holdfast.postgres.migrate import migrate as run
     from holdfast.wiring import Layout
 
     if dsn is None:
         raise CommandFailed("migrate needs a Postgres: set HOLDFAST_DSN or --dsn")
+    _check_dsn(dsn)
     layout = Layout(data_dir.absolute())
     install = layout.install.read_text().strip() if layout.install.exists() else None
-    applied = asyncio.run(run(dsn, install))
+    try:
+        applied = asyncio.run(run(dsn, install))
+    except WrongDsn as wrong:
+        raise CommandFailed(f"{DSN_OPTION}: {wrong}") from None
+    except (StoreUnavailable, WrongInstallation) as error:
+        raise CommandFailed(f"nothing was migrated: {error}") from None
     typer.echo("applied: " + ", ".join(applied) if applied else "nothing to do")

@@ -4,6 +4,7 @@ import asyncpg
 
 from ..ports.store import StoreUnavailable, WrongInstallation
 from .database import UNAVAILABLE
+from .dsn import REFUSALS, WrongDsn, reason_of, server_of
 from .rendering import HERE, functions_schema, functions_text, render
 
 LOCK = 7_413_000_001  # one advisory lock for all of Holdfast's schema changes
@@ -13,13 +14,16 @@ LONGEST = 120  # seconds for one statement; a replica may wait 60 of them until 
 async def migrate(dsn: str, install: str | None) -> list[str]:
     """Applies what is missing and returns the names of what was applied. If two replicas start at the same time, the second waits
     and finds it done. The first installation that migrates the database owns it. A replica of another installation is refused,
-    because it would see none of the pods and would take every worker for dead."""
+    because it would see none of the pods and would take every worker for dead. Raises WrongDsn if trying again is of no use."""
+    server = server_of(dsn)
     try:
         return await _migrate(dsn, install)
+    except asyncpg.exceptions.ClientConfigurationError as error:
+        raise WrongDsn(str(error)) from None  # an option such as `sslmode` has a wrong value
+    except REFUSALS as error:
+        raise WrongDsn(f"Postgres at {server} refused it: {error}") from None
     except UNAVAILABLE as error:
-        raise StoreUnavailable(
-            f"the schema could not be migrated, because Postgres is not available ({type(error).__name__})"
-        ) from error
+        raise StoreUnavailable(f"Postgres at {server} is not available ({reason_of(error)})") from error
 
 
 async def _migrate(dsn: str, install: str | None) -> list[str]:
