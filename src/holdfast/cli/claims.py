@@ -86,7 +86,7 @@ async def _hold(client: "Client", pool: str, tenant: str | None, key: str | None
     except asyncio.CancelledError:
         raise CommandFailed("gave up waiting; the claim is cancelled", 130) from None
     except ClaimEnded as error:
-        if error.claim.worker is None:
+        if error.claim.outcome == "refused":
             raise CommandFailed(f"no worker: {error}", NO_WORKER) from None
         if error.claim.outcome != "completed":
             raise
