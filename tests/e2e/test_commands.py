@@ -65,7 +65,7 @@ def test_the_questions_are_answered_by_a_real_server(make_fleet: Make) -> None:
     assert holdfast("doctor")[0] == 0
     assert "linux" in holdfast("top", "--once")[1]
     code, _, err = holdfast("run", "--pool", "linus", "--", "true")
-    assert (code, "did you mean 'linux'?" in err) == (1, True)
+    assert (code, "did you mean 'linux'?" in err) == (125, True)
     assert holdfast("freeze", "linux", "--reason", "look")[0] == 0
     assert fleet.api("GET", "/v1/pools/linux").json["frozen"] == "look"
     assert holdfast("thaw", "linux")[0] == 0

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..postgres.embedded import EmbeddedPostgres, PostgresFailed, find_binaries
-from ..up import Plan
-from ..wiring import Layout
+from ..up import Plan, prepare
 from . import machine
 
 REPLICAS = 2
@@ -57,7 +56,7 @@ class LocalStage(Stage):
     def __init__(self) -> None:
         super().__init__()
         self.plan = Plan(self.home / "data", port=free_ports(REPLICAS), replicas=REPLICAS)
-        self.layout = Layout(self.plan.data_dir)
+        self.layout = prepare(self.plan)  # the demo needs the token before its fleet starts
 
     @property
     def token(self) -> str:
