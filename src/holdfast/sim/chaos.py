@@ -23,6 +23,7 @@ class Chaos:
         self._count = 0
         self.healing = False
         self.failovers = 0
+        self.cleared = 0  # how often the cluster's API became available again
 
     def schedule(self, faults: list[Fault], begin: float) -> None:
         now = asyncio.get_running_loop().time()

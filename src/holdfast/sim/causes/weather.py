@@ -36,6 +36,7 @@ def change(chaos: "Chaos", fault: Fault, target: Target) -> None:
         setattr(weather, name, value(fault.amount))
 
     def mend() -> None:
+        chaos.cleared += "failing" in CHANGES[fault.kind]
         for name in CHANGES[fault.kind]:
             setattr(chaos.run.world.weather, name, getattr(calm, name))
 
@@ -45,14 +46,16 @@ def change(chaos: "Chaos", fault: Fault, target: Target) -> None:
 
 
 def _stays_dark(chaos: "Chaos", fault: Fault) -> None:
-    """Check P6: while the cluster is unavailable, no pass of `converge` succeeds."""
-    run = chaos.run
+    """Check P6: while the cluster is unavailable, no pass of `converge` succeeds. The outage may have ended at a moment of the
+    run, or with another outage that began before it; then there is nothing to check."""
+    run, cleared = chaos.run, chaos.cleared
     sql = "SELECT success_at FROM holdfast.term WHERE duty = 'converge'"
     before, jumped = run.gate.postgres.ask(run.gate.clock(), sql)[0][0], run.database_clock
 
     def compare() -> None:
         after = run.gate.postgres.ask(run.gate.clock(), sql)[0][0]
-        still = run.world.weather.failing == 1.0 and run.database_clock == jumped and not chaos.healing
+        dark = run.world.weather.failing == 1.0 and chaos.cleared == cleared and not chaos.healing
+        still = dark and run.database_clock == jumped
         if still and before is not None and after is not None and after > before:
             run.loop.failed = Broken("P6", "converge reports success although the cluster is unavailable")
 
