@@ -48,6 +48,10 @@ class PostgresRecovery:
     def saw(self, mark: int, seconds: float = math.inf) -> None:
         self._db.mark.saw(mark, seconds)
 
+    @property
+    def compared(self) -> bool:
+        return self._db.mark.compared
+
     async def state(self) -> Recovery:
         row = await self._db.row(STATE, self._db.mark.value)
         assert row is not None
