@@ -147,7 +147,7 @@ BEGIN
         END IF;
     END IF;
     UPDATE holdfast.claim SET state = 'ended', outcome = p_outcome, how = p_how, reason = p_reason, exit_code = p_exit,
-        ended_at = t WHERE id = p_claim RETURNING * INTO v_ended;
+        ended_at = t, ended_heard = holdfast.heard() WHERE id = p_claim RETURNING * INTO v_ended;
     DELETE FROM holdfast.claim_secret WHERE claim_id = p_claim;
     v_also := @fn.leave(c => c, p_outcome => p_outcome, p_keep => p_how <> 'death',
                         p_reason => format('its claim ended: %s', p_outcome));
