@@ -102,7 +102,7 @@ class Unconfirmed(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: str
     pool: str
-    state: Literal["spawning", "warm", "parked", "held"]
+    state: Literal["spawning", "warm", "parked", "held", "retiring"]
     since: float
     agent: bool  # False when its pool has no agents, so that only an operator can decide
     claim: str | None = None

@@ -283,9 +283,10 @@ BEGIN
     FROM holdfast.pool p
     WHERE p.id = w.pool_id AND (
         -- The worker's agent has not reported since. A worker that the database shows as starting counts as well, because it
-        -- may have become warm and got a claim in the lost commits.
-        ((p.spec #>> '{worker,agent}')::boolean AND w.state IN @worker.living AND NOT EXISTS (
-            SELECT FROM holdfast.heartbeat u WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard))
+        -- may have become warm and got a claim in the lost commits. So does a worker that retires after a claim: its holder may
+        -- have released the claim since the loss, or the claim was found on another worker, and its agent may hold a later one.
+        ((p.spec #>> '{worker,agent}')::boolean AND (w.state IN @worker.living OR (w.state = 'retiring' AND w.tenant IS NOT NULL))
+         AND NOT EXISTS (SELECT FROM holdfast.heartbeat u WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard))
         -- The worker has no agent that could report whether it is free, so an operator decides. A missing stamp shows it only if
         -- the pool requires protection: otherwise the worker may have been given out unprotected, and then it has no stamp.
         OR (NOT (p.spec #>> '{worker,agent}')::boolean AND w.state IN ('spawning', 'warm')
