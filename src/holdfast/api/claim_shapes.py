@@ -10,15 +10,16 @@ from ..model.duration import Duration
 from ..model.pool import Arg, Name
 from ..model.tenant import TenantName
 from .context import Context
-from .routes import PRINTED, Line
+from .routes import ONE_LINE, PRINTED, Line
 
-EnvName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$(?!\n)")]
+ENV_MUST = "be a variable's name such as PATH: letters, digits and '_', not first a digit, at most 128 characters"
+EnvName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$(?!\n)", extra={"must": ENV_MUST})]
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     pool: Name
     tenant: TenantName | None = None
-    key: Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=PRINTED)] | None = None
+    key: Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=PRINTED, extra=ONE_LINE)] | None = None
     command: Annotated[list[Arg], msgspec.Meta(max_length=256)] = []
     payload: Any = None
     env: dict[EnvName, Arg] = {}

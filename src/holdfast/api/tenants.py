@@ -4,9 +4,11 @@ import msgspec
 from starlette.responses import Response
 
 from ..model.duration import seconds
+from ..model.nearest import suggest
+from ..model.pool import FieldProblem
 from ..model.tenant import Tenant, TenantName, TenantSpec
 from .context import Context
-from .problems import not_found, refused
+from .problems import field_problems, name_problems, not_found
 from .routes import ADMINS, OPERATORS, Call, PageQuery, Route, answer, page
 
 
@@ -29,22 +31,22 @@ async def tenants(context: Context, call: Call) -> Response:
 
 async def tenant(context: Context, call: Call) -> Response:
     name = call.path("name")
-    found = next((t for t in await context.store.pools.tenants() if t.name == name), None)
+    known = {tenant.name: tenant for tenant in await context.store.pools.tenants()}
+    found = known.get(name)
     if found is None:
-        raise not_found("tenant", name)
+        raise not_found("tenant", name, suggest(name, known))
     return answer(_tenant(found))
 
 
 async def put_tenant(context: Context, call: Call) -> Response:
     name = call.path("name")
-    try:
-        msgspec.convert(name, TenantName)
-    except msgspec.ValidationError:
-        raise refused("name", "must fit a label value: letters, digits, '-', '_' and '.', at most 63 characters") from None
+    found = name_problems(name, TenantName)
     try:
         seconds(call.body.park_ttl or "0s")
     except ValueError as error:
-        raise refused("parkTTL", str(error)) from None
+        found.append(FieldProblem("parkTTL", str(error)))
+    if found:
+        raise field_problems(found)
     return answer(_tenant(await context.store.pools.put_tenant(name, call.body)))
 
 

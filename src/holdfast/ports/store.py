@@ -106,6 +106,9 @@ class Claims(Protocol):
     async def state(self, claim: str) -> str | None:
         """Returns only the claim's state, which waiting requests read often."""
 
+    async def newest_ids(self, tenant: str | None, limit: int) -> list[str]:
+        """Returns the ids of the newest claims, of all tenants or of one."""
+
     async def get(self, ids: Sequence[str]) -> list[Claim]: ...
 
     async def find(
@@ -174,6 +177,9 @@ class Workers(Protocol):
 
     async def identity(self, worker: str) -> tuple[str | None, Pool] | None:
         """Returns the worker's pod UID and pool, or None when the worker is gone."""
+
+    async def newest_ids(self, limit: int) -> list[str]:
+        """Returns the ids of the newest workers that are not gone."""
 
     async def get(self, worker: str) -> Worker | None: ...
 
