@@ -51,6 +51,8 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     created_at: datetime
     timings: Timings
+    requested_priority: int | None = None
+    priority_reason: str | None = None
     key: str | None = None
     worker: str | None = None
     endpoint: str | None = None
@@ -114,6 +116,8 @@ def view(context: Context, claim: Claim) -> ClaimView:
         pool=claim.pool,
         tenant=claim.tenant,
         priority=claim.priority,
+        requested_priority=claim.requested_priority,
+        priority_reason=claim.priority_reason,
         attempts=claim.attempts,
         key=claim.key,
         worker=claim.worker if was_active else None,

@@ -29,6 +29,8 @@ async def explain_claim(context: Context, caller: Caller, id_: str) -> tuple[lis
     events, _ = await context.store.history.events(after=None, limit=200, claim=id_)
     loads = {load.pool.id: load for load in await context.store.pools.loads()}
     sentences = [_state_of(claim, now)]
+    if claim.priority_reason is not None:
+        sentences.append(f"Its {claim.priority_reason}.")
     if claim.state == "waiting":
         sentences.append(f"It waits because {claim.reason}.")
         if load := loads.get(claim.pool_id):

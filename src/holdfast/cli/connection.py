@@ -100,6 +100,12 @@ def print_message(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
+def print_priority(reason: str | None) -> None:
+    """Prints why a claim got a lower priority than it asked for, if it did."""
+    if reason is not None:
+        print_message(f"note: {reason}")
+
+
 class TruncationNotice:
     """Remembers whether an output was truncated, and prints that after the output, where the user sees it."""
 
