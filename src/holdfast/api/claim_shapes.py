@@ -105,7 +105,9 @@ def when(at: float | None) -> datetime | None:
     return None if at is None else datetime.fromtimestamp(at, UTC)
 
 
-def view(context: Context, claim: Claim) -> ClaimView:
+def view(context: Context, claim: Claim, *, listed: bool = False) -> ClaimView:
+    """Returns the claim as its holder sees it. A list (`listed`) leaves out the credentials, because lists are printed, logged and
+    sent to dashboards; a holder that needs the credential reads its claim."""
     active = claim.state == "active"
     was_active = claim.active_at is not None  # P1, P3: the worker is not shown to the holder before the claim is active
     usable = claim.fence if active and claim.endpoint is not None else None
@@ -122,7 +124,7 @@ def view(context: Context, claim: Claim) -> ClaimView:
         key=claim.key,
         worker=claim.worker if was_active else None,
         endpoint=claim.endpoint if active else None,
-        credential=context.auth.credential(claim.id, usable) if usable is not None else None,
+        credential=context.auth.credential(claim.id, usable) if usable is not None and not listed else None,
         fence=claim.fence if was_active else None,
         protected=claim.protected if was_active else None,
         outcome=claim.outcome,

@@ -100,7 +100,7 @@ async def find(context: Context, call: Call) -> Response:
     claims, after = await context.store.claims.find(
         pool=query.pool, tenant=tenant, state=query.state, limit=query.limit, cursor=query.cursor
     )
-    return answer(ClaimList([view(context, claim) for claim in claims], after))
+    return answer(ClaimList([view(context, claim, listed=True) for claim in claims], after))
 
 
 async def own(context: Context, call: Call) -> Claim:
