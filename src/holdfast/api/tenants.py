@@ -1,4 +1,4 @@
-"""The routes for tenants: their limits, and how many claims they have."""
+"""The routes for tenants: their limits, how many claims they have, and their deletion."""
 
 import msgspec
 from starlette.responses import Response
@@ -8,8 +8,8 @@ from ..model.nearest import suggest
 from ..model.pool import FieldProblem
 from ..model.tenant import Tenant, TenantName, TenantSpec
 from .context import Context
-from .problems import field_problems, name_problems, not_found
-from .routes import ADMINS, OPERATORS, Call, PageQuery, Route, answer, page
+from .problems import Problem, field_problems, name_problems, not_found
+from .routes import ADMINS, OPERATORS, Call, PageQuery, Route, answer, empty, page
 
 
 class TenantView(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +50,22 @@ async def put_tenant(context: Context, call: Call) -> Response:
     return answer(_tenant(await context.store.pools.put_tenant(name, call.body)))
 
 
+async def delete_tenant(context: Context, call: Call) -> Response:
+    name = call.path("name")
+    result = await context.store.pools.delete_tenant(name)
+    if result.live or result.waiting:
+        detail = (
+            f"tenant {name!r} has {result.live} live and {result.waiting} waiting claims; end them first"
+            f" (`holdfast get claims --tenant {name}` lists them)"
+        )
+        raise Problem(409, "in-use", detail)
+    if not result.deleted:
+        known = [tenant.name for tenant in await context.store.pools.tenants()]
+        raise not_found("tenant", name, suggest(name, known))
+    context.signals.tenants.changed(name)  # other replicas receive a notice
+    return empty()
+
+
 def _tenant(found: Tenant) -> TenantView:
     return TenantView(name=found.name, spec=found.spec, live=found.live, waiting=found.waiting)
 
@@ -57,5 +73,7 @@ def _tenant(found: Tenant) -> TenantView:
 ROUTES = [
     Route("GET", "/v1/tenants", "All tenants", tenants, roles=OPERATORS, query=PageQuery, answers={200: TenantList}),
     Route("GET", "/v1/tenants/{name}", "One tenant", tenant, roles=OPERATORS, answers={200: TenantView}, errors=(404,)),
+    Route("DELETE", "/v1/tenants/{name}", "Delete a tenant that has no live or waiting claims, and its tokens", delete_tenant, roles=ADMINS,
+         answers={204: None}, errors=(404, 409)),
     Route("PUT", "/v1/tenants/{name}", "Set a tenant's limits", put_tenant, roles=ADMINS, names=TenantName, body=TenantSpec, answers={200: TenantView}),
 ]  # fmt: skip

@@ -18,6 +18,7 @@ from .records import (
     Assignment,
     Batch,
     Beat,
+    DeletedTenant,
     Directive,
     Due,
     DutyReport,
@@ -231,6 +232,9 @@ class Pools(Protocol):
 
     async def put_tenant(self, name: str, spec: TenantSpec) -> Tenant: ...
 
+    async def delete_tenant(self, name: str) -> DeletedTenant:
+        """Deletes the tenant's limits and tokens, unless it has live or waiting claims. Its history stays."""
+
 
 class Store(Protocol):
     @property
@@ -264,8 +268,9 @@ class Store(Protocol):
 class Notices(Protocol):
     def __aiter__(self) -> "Notices": ...
 
-    async def __anext__(self) -> tuple[Literal["c", "w", "p", "reset"], list[str]]:
-        """Returns ('c'|'w'|'p', ids), or ('reset', []) after a gap in which notices may have been missed."""
+    async def __anext__(self) -> tuple[Literal["c", "w", "p", "t", "reset"], list[str]]:
+        """Returns ('c'|'w'|'p'|'t', ids) for claims, workers, pools and deleted tenants, or ('reset', []) after a gap in which
+        notices may have been missed."""
 
     async def close(self) -> None: ...
 
@@ -277,6 +282,7 @@ __all__ = [
     "Batch",
     "Beat",
     "Claims",
+    "DeletedTenant",
     "Directive",
     "Due",
     "DutyReport",
