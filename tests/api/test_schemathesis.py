@@ -15,7 +15,7 @@ from served_api import Stage
 
 from holdfast import __version__
 from holdfast.api.app import ROUTES
-from holdfast.api.openapi import document
+from holdfast.api.openapi import document, for_agents
 
 load_all_checks()
 BRIEF = 0.05  # seconds; `wait` is shortened to this, so that generated requests wait only briefly
@@ -37,7 +37,7 @@ GENTLY = settings(
 
 
 def described(*, agents: bool) -> Any:
-    routes = [route for route in ROUTES if route.path.startswith("/v1/worker/") == agents]
+    routes = [route for route in ROUTES if for_agents(route) == agents]
     return schemathesis.openapi.from_dict(document(routes, __version__), config=SchemathesisConfig.from_dict(CONFIG))
 
 
