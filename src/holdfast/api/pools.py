@@ -1,7 +1,7 @@
 """The routes for pools."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 from starlette.responses import Response
@@ -9,11 +9,9 @@ from starlette.responses import Response
 from ..model.pool import Name, Pool, PoolSpec, problems
 from ..ports.store import PoolLoad
 from .claim_shapes import when
-from .context import Context, suggest
-from .problems import Problem, field_problems, not_found, refused
+from .context import Context
+from .problems import Problem, field_problems, name_problems, refused
 from .routes import OPERATORS, Because, Call, PageQuery, Route, answer, page
-
-POOL_NAME = r"^[a-z]([-a-z0-9]{0,51}[a-z0-9])?$(?!\n)"
 
 
 class PoolStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,19 +90,14 @@ async def pools(context: Context, call: Call) -> Response:
 async def pool(context: Context, call: Call) -> Response:
     found = await context.store.pools.get(call.path("name"))
     if found is None:
-        names = [p.name for p in await context.store.pools.all() if p.state == "live"]
-        raise not_found("pool", call.path("name"), suggest(call.path("name"), names))
+        raise await context.unknown_pool(call.path("name"))
     loads = {load.pool.id: load for load in await context.store.pools.loads()}
     return answer(pool_view(found, loads.get(found.id)))
 
 
 async def put_pool(context: Context, call: Call) -> Response:
     name, spec = call.path("name"), call.body
-    try:
-        msgspec.convert(name, Annotated[str, msgspec.Meta(pattern=POOL_NAME)])
-    except msgspec.ValidationError:
-        raise refused("name", "must be a DNS label: a-z, 0-9 and '-', at most 53 characters") from None
-    if found := problems(spec):
+    if found := name_problems(name, Name) + problems(spec):
         raise field_problems(found)
     existing = await context.store.pools.get(name)
     if existing is not None and existing.source == "cr":
@@ -133,7 +126,7 @@ async def delete_pool(context: Context, call: Call) -> Response:
     drained = await context.store.pools.delete(name)
     context.forget_pool(name)
     if drained is None:
-        raise not_found("pool", name)
+        raise await context.unknown_pool(name)
     return answer(pool_view(drained, None))
 
 
@@ -149,7 +142,7 @@ async def _freeze(context: Context, name: str, reason: str | None) -> Response:
     found = await context.store.pools.freeze(name, reason)
     context.forget_pool(name)
     if found is None:
-        raise not_found("pool", name)
+        raise await context.unknown_pool(name)
     return answer(pool_view(found, None))
 
 

@@ -12,8 +12,8 @@ from ..ports.recovery import Unconfirmed
 from ..ports.store import EndedClaim
 from .claim_shapes import when
 from .context import Context
-from .problems import Problem, not_found, not_now
-from .routes import OPERATORS, PRINTED, Call, PageQuery, Route, answer, page
+from .problems import Problem, not_now
+from .routes import OPERATORS, Call, Line, PageQuery, Route, answer, page
 from .workers import WorkerView, worker_view
 
 
@@ -43,7 +43,7 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An operator's decision about an unconfirmed worker, and the reason."""
 
     decision: Literal["confirm", "give-up"]
-    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500, pattern=PRINTED)]
+    reason: Annotated[Line, msgspec.Meta(min_length=1)]
 
 
 async def recovery(context: Context, call: Call) -> Response:
@@ -95,7 +95,7 @@ async def decide(context: Context, call: Call) -> Response:
     body: Decision = call.body
     worker = await context.store.workers.get(call.path("worker"))
     if worker is None:
-        raise not_found("worker", call.path("worker"))
+        raise await context.unknown_worker(call.path("worker"))
     decide_on = context.store.recovery.confirm if body.decision == "confirm" else context.store.recovery.give_up
     outcome = await decide_on(worker.id, body.reason)
     now = await context.store.workers.get(worker.id) or worker

@@ -17,6 +17,7 @@ from .connection import (
     PoolName,
     TenantName,
     TruncationNotice,
+    check_durations,
     check_key,
     print_message,
     with_client,
@@ -53,6 +54,7 @@ def claim(
     Example: holdfast claim --pool notebook --tenant acme --hold
     """
     check_key(key)
+    check_durations(wait=wait, lease=lease)
 
     async def call(client: "Client") -> None:
         if hold:

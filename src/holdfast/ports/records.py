@@ -180,6 +180,15 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     shrunk_ago: float | None = None
 
 
+class DeletedTenant(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened to a tenant. It is not deleted while it has claims, or if it has neither limits nor tokens."""
+
+    deleted: bool
+    tokens: int  # how many of its tokens were deleted
+    live: int
+    waiting: int
+
+
 class TermState(msgspec.Struct, frozen=True, kw_only=True):
     duty: str
     holder: str | None

@@ -18,6 +18,7 @@ from .records import (
     Assignment,
     Batch,
     Beat,
+    DeletedTenant,
     Directive,
     Due,
     DutyReport,
@@ -106,6 +107,9 @@ class Claims(Protocol):
     async def state(self, claim: str) -> str | None:
         """Returns only the claim's state, which waiting requests read often."""
 
+    async def newest_ids(self, tenant: str | None, limit: int) -> list[str]:
+        """Returns the ids of the newest claims, of all tenants or of one."""
+
     async def get(self, ids: Sequence[str]) -> list[Claim]: ...
 
     async def find(
@@ -175,6 +179,9 @@ class Workers(Protocol):
     async def identity(self, worker: str) -> tuple[str | None, Pool] | None:
         """Returns the worker's pod UID and pool, or None when the worker is gone."""
 
+    async def newest_ids(self, limit: int) -> list[str]:
+        """Returns the ids of the newest workers that are not gone."""
+
     async def get(self, worker: str) -> Worker | None: ...
 
     async def find(
@@ -225,6 +232,9 @@ class Pools(Protocol):
 
     async def put_tenant(self, name: str, spec: TenantSpec) -> Tenant: ...
 
+    async def delete_tenant(self, name: str) -> DeletedTenant:
+        """Deletes the tenant's limits and tokens, unless it has live or waiting claims. Its history stays."""
+
 
 class Store(Protocol):
     @property
@@ -258,8 +268,9 @@ class Store(Protocol):
 class Notices(Protocol):
     def __aiter__(self) -> "Notices": ...
 
-    async def __anext__(self) -> tuple[Literal["c", "w", "p", "reset"], list[str]]:
-        """Returns ('c'|'w'|'p', ids), or ('reset', []) after a gap in which notices may have been missed."""
+    async def __anext__(self) -> tuple[Literal["c", "w", "p", "t", "reset"], list[str]]:
+        """Returns ('c'|'w'|'p'|'t', ids) for claims, workers, pools and deleted tenants, or ('reset', []) after a gap in which
+        notices may have been missed."""
 
     async def close(self) -> None: ...
 
@@ -271,6 +282,7 @@ __all__ = [
     "Batch",
     "Beat",
     "Claims",
+    "DeletedTenant",
     "Directive",
     "Due",
     "DutyReport",

@@ -9,8 +9,9 @@ from ..model.duration import exact, seconds
 from ..model.effect import Effect, Stale, effect_of
 from ..model.pool import Pool, PoolSpec, revision_of
 from ..model.tenant import Tenant, TenantSpec
-from ..ports.store import PoolLoad
+from ..ports.store import DeletedTenant, PoolLoad
 from .database import Database
+from .tenants import delete_tenant
 
 POOL_COLUMNS = """
 p.id, p.name, p.spec, p.revision, p.state AS pool_state, p.source, p.generation, p.frozen, p.failures, p.trouble,
@@ -272,6 +273,9 @@ class PostgresPools:
         ttl = None if spec.park_ttl is None else seconds(spec.park_ttl)
         await self._db.rows(PUT_TENANT, name, spec.weight, spec.max_claims, spec.max_priority, ttl)
         return next(tenant for tenant in await self.tenants() if tenant.name == name)
+
+    async def delete_tenant(self, name: str) -> DeletedTenant:
+        return await delete_tenant(self._db, name)
 
 
 def _versions(items: list[str]) -> list[tuple[str, int]]:
