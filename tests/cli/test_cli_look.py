@@ -156,6 +156,13 @@ def test_errors_are_one_line_and_code_1(cli: Cli, server: FakeHoldfast) -> None:
     assert result.code == 2  # a usage error
 
 
+@pytest.mark.parametrize("arguments", [("--version",), ("--url", "http://nowhere:1", "--version"), ("--version", "get", "pools")])
+def test_the_version_is_printed_with_and_without_a_command(cli: Cli, arguments: tuple[str, ...]) -> None:
+    from holdfast import __version__
+
+    assert cli(*arguments) == (0, f"{__version__}\n", "")
+
+
 def test_force_needs_a_reason_and_drain_a_yes(cli: Cli, server: FakeHoldfast) -> None:
     assert cli("release", "c-1", "--force").code == 2
     server.pools["linux"] = {"name": "linux"}

@@ -22,6 +22,15 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    """Prints the version and exits. It runs while the options are read, so that no command is needed."""
+    if wanted:
+        from holdfast import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit()
+
+
 @app.callback()
 def options(
     context: typer.Context,
@@ -30,17 +39,14 @@ def options(
     ] = None,
     token: Annotated[str | None, typer.Option(help="The token. Also HOLDFAST_TOKEN, which other users cannot see.")] = None,
     name: Annotated[str | None, typer.Option("--context", help="The name of a context that `holdfast login` stored.")] = None,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
 ) -> None:
     """Fleets of warm workers: one holder each, never killed while busy, never leaked while idle.
 
     Without --url, HOLDFAST_URL or a login, commands use the fleet on this machine: http://127.0.0.1:7070.
     """
-    if version:
-        from holdfast import __version__
-
-        typer.echo(__version__)
-        raise typer.Exit()
     context.obj = ServerOptions(url=url, token=token, context=name)
 
 

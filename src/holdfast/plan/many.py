@@ -9,6 +9,7 @@ from typing import Any
 from ..sim.many import server
 from .figures import Figures
 from .fleet import PlannedFleet, Setting, Unfit
+from .interruption import Interrupted, ignore_signals, interruptible, signals_blocked
 from .trace import Trace
 
 LOOK = 0.5  # seconds between two updates of the progress
@@ -22,17 +23,25 @@ class RunFailed(Exception):
 
 
 def run_settings(settings: Iterable[Setting], trace: Trace, jobs: int, progress: Progress) -> list[Figures]:
-    """Returns the figures of all settings, ordered by their number of warm workers."""
+    """Returns the figures of all settings, ordered by their number of warm workers. Raises Interrupted after SIGINT or SIGTERM,
+    when all processes have ended and the files are removed."""
     context = multiprocessing.get_context("spawn")
     shares = context.SimpleQueue()
     # The largest settings start first, because they take longest and would otherwise delay the end.
     ordered = sorted(settings, key=lambda setting: -setting.spec.warm)
     done = {setting.spec.warm: 0.0 for setting in ordered}
-    with server() as postgres, ProcessPoolExecutor(jobs, mp_context=context, initializer=_listen, initargs=(shares,)) as pool:
-        running = {pool.submit(_run_one, setting, trace, postgres.dsn): setting.spec.warm for setting in ordered}
+    workers = ProcessPoolExecutor(jobs, mp_context=context, initializer=_listen, initargs=(shares,))
+    with interruptible(), server() as postgres, workers as pool:
         try:
+            with signals_blocked():
+                running = {pool.submit(_run_one, setting, trace, postgres.dsn): setting.spec.warm for setting in ordered}
             return sorted(_collect(running, done, shares, progress), key=lambda figures: figures.warm)
+        except Interrupted:
+            for child in multiprocessing.active_children():
+                child.kill()  # otherwise the pool waits for their results, which takes minutes
+            raise
         finally:
+            ignore_signals()
             pool.shutdown(wait=True, cancel_futures=True)
 
 
