@@ -1,14 +1,14 @@
-"""Turn signals into an exception, so that an interrupted plan stops its processes and removes its files."""
+"""Hold back SIGINT and SIGTERM while a plan runs, so that an interrupted plan ends its processes and removes its files."""
 
 import contextlib
 import signal
-from collections.abc import Iterator
-from types import FrameType
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Interrupted(KeyboardInterrupt):
+class Interrupted(Exception):
     """This signal requested a stop."""
 
     def __init__(self, number: int) -> None:
@@ -17,33 +17,25 @@ class Interrupted(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Raises Interrupted at the first SIGINT or SIGTERM. Later signals are ignored until the block ends, because a second Ctrl-C
-    would otherwise stop the clean-up and leave a Postgres behind."""
+def signals_held() -> Iterator[Callable[[], None]]:
+    """Blocks the signals, and yields a function that raises Interrupted if one has arrived. The end of the block calls it too.
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        ignore_signals()
-        raise Interrupted(number)
+    No handler raises an exception, because an exception at any line of a library can leave a lock taken, and then the clean-up
+    would wait forever. Processes that start in the block inherit the mask. A terminal sends Ctrl-C to all of them, and otherwise
+    each would print a traceback or leave its work half done.
+    """
+    held = {each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN}  # nohup(1) ignores signals for us
+    resource_tracker.ensure_running()  # before the block, because its start unblocks the signals again
 
-    before = {each: signal.signal(each, interrupt) for each in SIGNALS}
+    def check() -> None:
+        if arrived := signal.sigpending() & held:
+            raise Interrupted(min(arrived))
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
-        yield
+        yield check
+        check()
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-
-def ignore_signals() -> None:
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
-
-
-@contextlib.contextmanager
-def signals_blocked() -> Iterator[None]:
-    """Delays signals to the end of the block. Processes that start in the block never receive them. A terminal sends Ctrl-C to
-    all processes, and each of them would print a traceback."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
+        while arrived := signal.sigpending() & held:
+            signal.sigwait(arrived)  # otherwise the signal would end this process when the mask is restored
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
