@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -40,6 +41,11 @@ class Terminal:
             self.process.kill()
             self.process.wait()
         os.close(self._ours)
+
+    def resize(self, columns: int, lines: int) -> None:
+        self.columns, self.lines = columns, lines
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self.process.send_signal(signal.SIGWINCH)  # the kernel does so only for a terminal that controls the process
 
     def press(self, keys: str) -> None:
         os.write(self._ours, keys.encode())

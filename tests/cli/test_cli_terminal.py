@@ -134,3 +134,13 @@ def test_typing_a_slash_shows_only_the_pools_that_contain_what_follows(server: F
         terminal.frame_with("linux")
         terminal.press("q")
         assert terminal.ends() == 0
+
+
+def test_top_draws_again_when_the_terminal_gets_another_size(server: FakeHoldfast, env: dict[str, str]) -> None:
+    server.pools["linux-with-much-memory"] = pool("linux-with-much-memory")
+    with Terminal("top", env=env, columns=80, lines=24) as terminal:
+        assert "RETIRING" not in "\n".join(terminal.frame_with("q quits"))
+        terminal.resize(200, 40)
+        assert len(terminal.frame_with("RETIRING")) == 40
+        terminal.press("q")
+        assert terminal.ends() == 0

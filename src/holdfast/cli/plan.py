@@ -233,11 +233,13 @@ def _run(
         )
     limits = {tenant: limits[tenant] for tenant in trace.tenants}
     tries = [Setting(name, replace(spec, warm=warm), starts, limits) for warm in settings]
+    progress = Progress(len(tries))
     try:
-        found = many.run_settings(tries, trace, min(jobs, len(tries)), Progress(len(tries)))
+        found = many.run_settings(tries, trace, min(jobs, len(tries)), progress)
     except many.RunFailed as broken:
         raise CommandFailed(str(broken)) from None
     except Interrupted as interrupted:
+        progress.leave()
         raise CommandFailed("interrupted; all processes have ended and the files are removed", 128 + interrupted.number) from None
     if output == "json":
         pool = {"name": name, "mode": spec.mode, "max": spec.max, "start_seconds": list(starts)}

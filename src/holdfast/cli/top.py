@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import Awaitable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,6 +61,7 @@ async def _live(client: Client) -> None:
     client.transport.on_late = None  # the screen itself says that it is not current
     out = Console(highlight=False)
     reading = asyncio.create_task(screen.read_changes())
+    asyncio.get_running_loop().add_signal_handler(signal.SIGWINCH, screen.changed.set)  # the terminal has another size
     try:
         with Live(console=out, screen=True, auto_refresh=False) as live, keys(screen.press):
             while not screen.left and not reading.done():

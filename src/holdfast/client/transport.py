@@ -5,6 +5,7 @@ sent is always tried again; a request that a replica may have received is repeat
 """
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -243,7 +244,9 @@ def _text(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, aiohttp.ClientConnectorError):
-        return error.os_error.strerror or str(error.os_error)
+        number = error.os_error.errno
+        # asyncio's own text is "Connect call failed ('127.0.0.1', 7070)". The number of a failed lookup is negative.
+        return os.strerror(number) if number and number > 0 else error.os_error.strerror or str(error.os_error)
     return str(error) or type(error).__name__
 
 
