@@ -4,9 +4,10 @@ import msgspec
 from starlette.responses import Response
 
 from ..model.duration import seconds
+from ..model.pool import FieldProblem
 from ..model.tenant import Tenant, TenantName, TenantSpec
 from .context import Context
-from .problems import not_found, refused
+from .problems import field_problems, not_found, refused
 from .routes import ADMINS, OPERATORS, Call, PageQuery, Route, answer, page
 
 
@@ -41,11 +42,18 @@ async def put_tenant(context: Context, call: Call) -> Response:
         msgspec.convert(name, TenantName)
     except msgspec.ValidationError:
         raise refused("name", "must fit a label value: letters, digits, '-', '_' and '.', at most 63 characters") from None
-    try:
-        seconds(call.body.park_ttl or "0s")
-    except ValueError as error:
-        raise refused("parkTTL", str(error)) from None
+    if found := tenant_problems(call.body):
+        raise field_problems(found)
     return answer(_tenant(await context.store.pools.put_tenant(name, call.body)))
+
+
+def tenant_problems(spec: TenantSpec) -> list[FieldProblem]:
+    """Returns what is wrong with a tenant's limits that the types cannot express."""
+    try:
+        seconds(spec.park_ttl or "0s")
+    except ValueError as error:
+        return [FieldProblem("parkTTL", str(error))]
+    return []
 
 
 def _tenant(found: Tenant) -> TenantView:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from .connection import CommandFailed, Output, print_message, with_client
+from .connection import CommandFailed, print_message, with_client
 from .show import print_json, print_table
 
 if TYPE_CHECKING:
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 Noun = Literal["pools", "workers", "claims", "tenants", "duties", "replicas", "events"]
 ALONE = ("pools", "workers", "claims", "tenants")  # those with an endpoint for a single item
+Output = Annotated[
+    Literal["table", "json", "yaml"],
+    typer.Option(
+        "--output", "-o", help="A table for people, the server's JSON, or YAML that `apply` takes back (pools, tenants)."
+    ),
+]
 SETTLE = 0.2  # seconds in which a burst of events becomes one refresh
 BACKSTOP = 5.0  # seconds; without an event the list is read this often, because not every change is an event
 
@@ -42,6 +48,8 @@ def get(
     Example: holdfast get claims --pool linux --state waiting -w
     """
     path, params = _path_and_params(noun, name, pool, tenant, state, limit)
+    if output == "yaml" and (noun not in ("pools", "tenants") or watch):
+        raise CommandFailed("-o yaml prints pools and tenants, once; use -o json for other things and with --watch", 2)
 
     async def call(client: "Client") -> None:
         if not watch:
@@ -86,7 +94,12 @@ def _print(noun: str, limit: int, body: bytes, output: str) -> None:
     if output == "json":
         print_json(body)
         return
-    print_table(noun, _rows(body))
+    if output == "yaml":
+        from .as_yaml import documents
+
+        print(documents(noun, _rows(body), listed="items" in json.loads(body)), end="")
+    else:
+        print_table(noun, _rows(body))
     if (found := json.loads(body)).get("next") and len(found["items"]) >= limit:  # events always have a next
         print_message("there are more: raise --limit, or narrow it down")
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from . import apply, claims, get, login, manifests, operate, plan, recover, run, serve, token, top
+from . import apply, claims, get, login, manifests, operate, plan, recover, run, serve, token, top, wait
 from .connection import ServerOptions
 
 app = typer.Typer(
@@ -44,7 +44,7 @@ def options(
     context.obj = ServerOptions(url=url, token=token, context=name)
 
 
-for module in (login, apply, get, run, claims, operate, recover, top, plan, token, serve, manifests):
+for module in (login, apply, get, run, claims, wait, operate, recover, top, plan, token, serve, manifests):
     module.register(app)
 
 

@@ -5,7 +5,7 @@ changes nothing. YAML is read as version 1.2: `mode: off` is a string, because o
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +21,18 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     kind: str  # WorkerPool | Tenant
     name: str
     spec: dict[str, Any]  # as written; the server fills in the defaults
+    place: "Place"
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a manifest is written."""
+
+    file: str
+    node: Any  # the YAML node of the document
+
+    def of(self, path: str) -> str:
+        """Returns the file and the line of a field, such as `pools.yaml:7`."""
+        return f"{self.file}:{_line(self.node, path)}"
 
 
 class WrongManifest(Exception):
@@ -39,28 +51,39 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|Tr
 
 
 def read(text: str, file: str) -> list[Manifest]:
-    """Returns all documents of the text. Raises WrongManifest if any of them is refused."""
+    """Returns all documents of the text. Raises WrongManifest if any of them is refused, with one line per refused document."""
     found: list[Manifest] = []
+    wrong: list[str] = []
     try:
         for node, document in _documents(text):
             if document is None:
                 continue  # an empty document between two separators
+            place = Place(file, node)
             try:
-                manifest = _manifest(document)
-            except _At as wrong:
-                line = _line(node, wrong.path)
-                raise WrongManifest(f"{file}:{line}: {wrong.path or 'document'}: {wrong.reason}") from None
-            if any(manifest.kind == other.kind and manifest.name == other.name for other in found):
-                raise WrongManifest(f"{file}:{_line(node, 'metadata.name')}: {manifest.kind} {manifest.name!r} appears twice")
-            found.append(manifest)
+                found.append(_manifest(document, place))
+            except _At as refused:
+                wrong.append(f"{place.of(refused.path)}: {refused.path or 'document'}: {refused.reason}")
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise WrongManifest(f"{file}:{line}: not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise WrongManifest(f"{file}: not YAML: {error}") from None
+    if wrong := wrong or doubles(found):
+        raise WrongManifest("\n".join(wrong))
     if not found:
         raise WrongManifest(f"{file}: holds no document")
     return found
+
+
+def doubles(found: Sequence[Manifest]) -> list[str]:
+    """Returns a line for each manifest of an object that an earlier manifest is about, with both places."""
+    first: dict[tuple[str, str], Manifest] = {}
+    lines = []
+    for each in found:
+        if (other := first.setdefault((each.kind, each.name), each)) is not each:
+            here, there = each.place.of("metadata.name"), other.place.of("metadata.name")
+            lines.append(f"{here}: {each.kind} {each.name!r} appears twice; it is also in {there}")
+    return lines
 
 
 class _At(Exception):
@@ -95,7 +118,7 @@ def _refuse_doubles(node: yaml.Node) -> None:
             _refuse_doubles(value)
 
 
-def _manifest(document: Any) -> Manifest:
+def _manifest(document: Any, place: Place) -> Manifest:
     if not isinstance(document, dict):
         raise _At("", "expected a mapping with apiVersion, kind, metadata and spec")
     kind = document.get("kind")
@@ -121,7 +144,7 @@ def _manifest(document: Any) -> Manifest:
     else:
         _convert(metadata["name"], TenantName, "metadata.name")
         _convert(spec, TenantSpec, "spec")
-    return Manifest(kind=kind, name=metadata["name"], spec=spec)
+    return Manifest(kind=kind, name=metadata["name"], spec=spec, place=place)
 
 
 def _convert(value: Any, kind: Any, path: str) -> Any:
