@@ -20,7 +20,7 @@ from .workers import WorkerView, worker_view
 class UnconfirmedView(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     pool: str
-    state: Literal["spawning", "warm", "parked", "held"]
+    state: Literal["spawning", "warm", "parked", "held", "retiring"]
     since: datetime
     claim: str | None
     claim_state: Literal["assigned", "active"] | None
@@ -77,6 +77,8 @@ def effects(one: Unconfirmed) -> tuple[str, str]:
     """Returns what `confirm` and `give-up` would do to this worker and its claim."""
     if one.reported_claim is not None and one.reported_claim != one.claim:
         return ("nothing: its agent reports another claim",) * 2
+    if one.state == "retiring":
+        return ("its pod is deleted",) * 2
     if one.state == "spawning":
         return "it may be given out once it is ready", "it retires"
     if one.claim is None:
