@@ -40,6 +40,7 @@ TAG_OF = {
     "openapi.json": "health",
     "openapi-agents.json": "health",
     "worker": AGENTS,
+    "apply": "pools",
 }
 IN_PATHS = {"id": "Its id.", "name": "Its name.", "kind": "What to explain.", "worker": "The worker's id."}
 DONE = {
@@ -94,7 +95,7 @@ def document(routes: list[Route], version: str) -> dict[str, Any]:
 def _describe(owner: str, schema: dict[str, Any]) -> None:
     """Adds the meaning of each field to a type's schema."""
     for name, field in schema.get("properties", {}).items():
-        if text := text_of(owner, name):
+        if text := text_of(owner, name, field.get("description")):
             field["description"] = text
 
 
@@ -168,7 +169,7 @@ def _query(route: Route) -> list[dict[str, Any]]:
             "name": name,
             "in": "query",
             "required": name in own.get("required", []),
-            "description": text_of(route.query.__name__, name) or "",
+            "description": text_of(route.query.__name__, name, kind.get("description")) or "",
             "example": parameter(route.path, name),
             "schema": _plain(kind),
         }
