@@ -1,12 +1,10 @@
-"""`apply` applies correct manifests, and refuses wrong ones with the line, the path and the reason."""
+"""`apply` refuses wrong manifests with the line, the path and the reason, before it sends anything."""
 
 from pathlib import Path
 
 import pytest
 from cli_results import Cli
 from fake_holdfast import FakeHoldfast
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
 
 POOL = """apiVersion: holdfast.dev/v1alpha1
 kind: WorkerPool
@@ -15,24 +13,6 @@ spec:
   warm: 1
   protection: {mode: off}
 """
-
-
-def test_created_then_unchanged_then_configured(cli: Cli, server: FakeHoldfast, tmp_path: Path) -> None:
-    file = tmp_path / "pool.yaml"
-    file.write_text(POOL)
-    assert cli("apply", "-f", str(file)).out == "WorkerPool linux created\n"
-    assert cli("apply", "-f", str(file)).out == "WorkerPool linux unchanged\n"
-    file.write_text(POOL.replace("warm: 1", "warm: 2"))
-    assert cli("apply", "-f", str(file)).out == "WorkerPool linux configured\n"
-    assert server.pools["linux"]["spec"] == {"warm": 2, "protection": {"mode": "off"}}  # the string "off", not false
-
-
-def test_the_examples_apply(cli: Cli, server: FakeHoldfast) -> None:
-    for name in ("pools.yaml", "tenants.yaml"):
-        result = cli("apply", "-f", str(EXAMPLES / name))
-        assert result.code == 0, result.err
-    assert set(server.pools) == {"linux", "notebook"}
-    assert server.tenants["acme"]["spec"]["maxClaims"] == 5
 
 
 @pytest.mark.parametrize(
@@ -85,4 +65,30 @@ def test_all_mistakes_of_all_documents_are_shown_at_once(cli: Cli, server: FakeH
         f"{file}:7: spec.protection.mode: must be 'always', 'claim' or 'off'; did you mean 'off'?",
         f"{file}:10: kind: unknown kind 'WorkerPol'; did you mean 'WorkerPool'?",
     ]
+    assert server.log == []
+
+
+def test_a_mistake_in_each_of_two_files_is_shown_at_once(cli: Cli, server: FakeHoldfast, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(POOL.replace("warm", "worm"))
+    (tmp_path / "b.yaml").write_text(POOL.replace("mode", "mood"))
+    result = cli("apply", "-f", "a.yaml", "-f", "b.yaml")
+    assert (result.code, server.log) == (1, [])
+    assert "a.yaml:5: spec.worm: is not a field of this object" in result.err
+    assert "b.yaml:6: spec.protection.mood: is not a field of this object" in result.err
+
+
+def test_the_same_object_in_two_files_is_refused_with_both_places(cli: Cli, server: FakeHoldfast, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(POOL)
+    (tmp_path / "b.yaml").write_text(f"# the same pool\n{POOL}")
+    result = cli("apply", "-f", "a.yaml", "-f", "b.yaml")
+    assert (result.code, server.log) == (1, [])
+    assert result.err == "holdfast: b.yaml:4: WorkerPool 'linux' appears twice; it is also in a.yaml:3\n"
+    assert "b.yaml:4" in cli("apply", "-f", ".").err
+
+
+def test_standard_input_twice_and_a_folder_without_manifests_are_refused(cli: Cli, server: FakeHoldfast, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert cli("apply", "-f", "-", "-f", "-").code == 2
+    result = cli("apply", "-f", "empty")
+    assert (result.code, "empty: the folder contains no file that ends with .yaml" in result.err) == (1, True)
     assert server.log == []

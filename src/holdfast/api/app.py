@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
-from . import agents, claims, history, output, pools, recovery, system, tenants, tokens, workers
+from . import agents, apply, claims, history, output, pools, recovery, system, tenants, tokens, workers
 from .context import Context
 from .openapi import document, for_agents
 from .problems import Problem, encode
@@ -41,6 +41,7 @@ ROUTES: list[Route] = [
     *pools.ROUTES,
     *workers.ROUTES,
     *tenants.ROUTES,
+    *apply.ROUTES,
     *history.ROUTES,
     *system.ROUTES,
     *recovery.ROUTES,

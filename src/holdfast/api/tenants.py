@@ -40,12 +40,7 @@ async def tenant(context: Context, call: Call) -> Response:
 
 async def put_tenant(context: Context, call: Call) -> Response:
     name = call.path("name")
-    found = name_problems(name, TenantName)
-    try:
-        seconds(call.body.park_ttl or "0s")
-    except ValueError as error:
-        found.append(FieldProblem("parkTTL", str(error)))
-    if found:
+    if found := name_problems(name, TenantName) + tenant_problems(call.body):
         raise field_problems(found)
     return answer(_tenant(await context.store.pools.put_tenant(name, call.body)))
 
@@ -64,6 +59,15 @@ async def delete_tenant(context: Context, call: Call) -> Response:
         raise not_found("tenant", name, suggest(name, known))
     context.signals.tenants.changed(name)  # other replicas receive a notice
     return empty()
+
+
+def tenant_problems(spec: TenantSpec) -> list[FieldProblem]:
+    """Returns what is wrong with a tenant's limits that the types cannot express."""
+    try:
+        seconds(spec.park_ttl or "0s")
+    except ValueError as error:
+        return [FieldProblem("parkTTL", str(error))]
+    return []
 
 
 def _tenant(found: Tenant) -> TenantView:

@@ -5,7 +5,7 @@ changes nothing. YAML is read as version 1.2: `mode: off` is a string, because o
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -26,6 +26,18 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     kind: str  # WorkerPool | Tenant
     name: str
     spec: dict[str, Any]  # as written; the server fills in the defaults
+    place: "Place"
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a manifest is written."""
+
+    file: str
+    node: Any  # the YAML node of the document
+
+    def of(self, path: str) -> str:
+        """Returns the file and the line of a field, such as `pools.yaml:7`."""
+        return f"{self.file}:{_line(self.node, path)}"
 
 
 class WrongManifest(Exception):
@@ -51,24 +63,33 @@ def read(text: str, file: str) -> list[Manifest]:
         for node, document in _documents(text):
             if document is None:
                 continue  # an empty document between two separators
-            mistaken = document_mistakes(document)
-            wrong += [f"{file}:{_line(node, each.field)}: {each.field or 'document'}: {each.reason}" for each in mistaken]
-            if mistaken:
+            place = Place(file, node)
+            if mistaken := document_mistakes(document):
+                wrong += [f"{place.of(each.field)}: {each.field or 'document'}: {each.reason}" for each in mistaken]
                 continue
-            manifest = Manifest(kind=document["kind"], name=document["metadata"]["name"], spec=document.get("spec") or {})
-            if any(manifest.kind == other.kind and manifest.name == other.name for other in found):
-                wrong.append(f"{file}:{_line(node, 'metadata.name')}: {manifest.kind} {manifest.name!r} appears twice")
-            found.append(manifest)
+            name, spec = document["metadata"]["name"], document.get("spec") or {}
+            found.append(Manifest(kind=document["kind"], name=name, spec=spec, place=place))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise WrongManifest(f"{file}:{line}: not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise WrongManifest(f"{file}: not YAML: {error}") from None
-    if wrong:
+    if wrong := wrong or doubles(found):
         raise WrongManifest("\n".join(wrong))
     if not found:
         raise WrongManifest(f"{file}: holds no document")
     return found
+
+
+def doubles(found: Sequence[Manifest]) -> list[str]:
+    """Returns a line for each manifest of an object that an earlier manifest is about, with both places."""
+    first: dict[tuple[str, str], Manifest] = {}
+    lines = []
+    for each in found:
+        if (other := first.setdefault((each.kind, each.name), each)) is not each:
+            here, there = each.place.of("metadata.name"), other.place.of("metadata.name")
+            lines.append(f"{here}: {each.kind} {each.name!r} appears twice; it is also in {there}")
+    return lines
 
 
 def _documents(text: str) -> Iterator[tuple[yaml.Node, Any]]:

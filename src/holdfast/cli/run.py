@@ -27,7 +27,7 @@ from .connection import (
     print_priority,
     with_client,
 )
-from .exit_codes import HOLDFAST_FAILED, NO_WORKER, TABLE, RunsCommand
+from .exit_codes import TABLE, RunsCommand, code_of
 from .show import print_json
 
 if TYPE_CHECKING:
@@ -205,12 +205,11 @@ class _Job:
         if claim.outcome in ("completed", "failed"):
             if claim.exit_code in (126, 127) and claim.reason:
                 print_message(claim.reason)  # because a command that could not be started prints nothing
-            fallback = 0 if claim.outcome == "completed" else 1
-            return claim.exit_code if claim.exit_code is not None else fallback
+            return code_of(claim)
         print_message(f"claim {claim.id} ended as {claim.outcome}: {claim.reason or 'no reason given'}")
         if claim.outcome == "cancelled" and self._signal is not None:
             return 128 + self._signal
-        return NO_WORKER if claim.outcome in ("refused", "expired") else HOLDFAST_FAILED
+        return code_of(claim)
 
     def _on_hang_up(self) -> None:
         if self._signal is None:

@@ -138,6 +138,16 @@ class Tenant(_Answer, frozen=True, kw_only=True):
     spec: dict[str, Any] = {}
 
 
+class Applied(_Answer, frozen=True, kw_only=True):
+    """What `apply` did with one object: `result` is created, configured or unchanged. The specs have all defaults filled in."""
+
+    kind: str
+    name: str
+    result: str
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] = {}
+
+
 class Event(_Answer, frozen=True, kw_only=True):
     kind: str
     id: str | int = ""

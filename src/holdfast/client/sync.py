@@ -122,6 +122,8 @@ class SyncClient:
     get_tenant = _blocking(Client.get_tenant)
     put_tenant = _blocking(Client.put_tenant)
     delete_tenant = _blocking(Client.delete_tenant)
+    apply = _blocking(Client.apply)
+    scale = _blocking(Client.scale)
     list_events = _paging(Client.list_events)
     explain = _blocking(Client.explain)
     list_duties = _paging(Client.list_duties)

@@ -7,7 +7,7 @@ import msgspec
 from ..model.claim import Claim
 from ..model.effect import Effect
 from ..model.pod import Heartbeat
-from ..model.pool import Pool
+from ..model.pool import Pool, PoolSpec
 from ..model.worker import Worker
 from .recovery import Seen
 
@@ -28,6 +28,15 @@ class NewClaim(msgspec.Struct, frozen=True, kw_only=True):
     park_ttl: float | None
     retry: str | None
     secrets: dict[str, str] | None
+
+
+class PoolChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A validated pool to be stored. `seen` is the live pool with this name during the validation, or None."""
+
+    id: str  # of the new pool, if there was none
+    name: str
+    spec: PoolSpec
+    seen: Pool | None
 
 
 class Pair(msgspec.Struct, frozen=True):

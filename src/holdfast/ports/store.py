@@ -1,7 +1,7 @@
 """The store, which alone decides what is true. Every change is one guarded statement: it happens as described, together with its
 event, or not at all."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from ..model.claim import Claim
@@ -27,6 +27,7 @@ from .records import (
     Facts,
     NewClaim,
     Pair,
+    PoolChange,
     PoolLoad,
     Row,
     SubmittedAs,
@@ -196,6 +197,12 @@ class Pools(Protocol):
         """Creates or changes a pool. `taken` means that the name belongs to a pool of another source or another object; nothing
         was changed then."""
 
+    async def apply(
+        self, pools: Sequence[PoolChange], tenants: Mapping[str, TenantSpec]
+    ) -> dict[tuple[str, str], Literal["created", "changed", "same"]] | None:
+        """Stores all of these pools and tenants, or none of them. Returns what happened, by kind and name. Returns None if a pool
+        is not as it was seen during the validation; nothing was changed then."""
+
     async def delete(self, name: str, pool_id: str | None = None) -> Pool | None:
         """Starts to drain the pool; its name is free at once. With an id, only if the name still belongs to that pool."""
 
@@ -229,6 +236,9 @@ class Pools(Protocol):
         """Stores why a start is delayed. It may still succeed; the reason is erased when a start has succeeded."""
 
     async def tenants(self) -> list[Tenant]: ...
+
+    async def limits(self, names: Sequence[str]) -> dict[str, TenantSpec]:
+        """Returns the stored limits of these tenants. A tenant without an entry is left out."""
 
     async def put_tenant(self, name: str, spec: TenantSpec) -> Tenant: ...
 
@@ -294,6 +304,7 @@ __all__ = [
     "NewClaim",
     "Notices",
     "Pair",
+    "PoolChange",
     "PoolLoad",
     "Pools",
     "Row",
