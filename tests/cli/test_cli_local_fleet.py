@@ -87,7 +87,7 @@ def test_a_person_sees_a_spinner_while_no_replica_answers_and_ctrl_c_ends_it(tmp
     with silent_port() as port:
         url = f"http://127.0.0.1:{port.getsockname()[1]}"
         with Terminal("get", "pools", env=environment(tmp_path, url)) as terminal:
-            terminal.shows(f"/ no replica answered at {url}; trying again, Ctrl-C stops")
+            terminal.shows(f"/ no replica answered at {url}; trying again, Ctrl-C stops", within=8)  # a try fails after 10 s
             terminal.process.send_signal(signal.SIGINT)
             assert terminal.ends() == 130
             assert terminal.raw.endswith(CLEAR), "the spinner is removed"
