@@ -9,7 +9,7 @@ from urllib.parse import quote
 import typer
 
 from .completion import name_of_noun, names_of, state_of_noun
-from .connection import CommandFailed, TableOutput, print_message, with_client
+from .connection import CommandFailed, print_message, with_client
 from .show import print_json, print_table
 from .times import local
 
@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 
 Noun = Literal["pools", "workers", "claims", "tenants", "duties", "replicas", "events"]
 ALONE = ("pools", "workers", "claims", "tenants")  # those with an endpoint for a single item
+Output = Annotated[
+    Literal["table", "wide", "json", "yaml"],
+    typer.Option(
+        "--output",
+        "-o",
+        help="A table that fits the terminal, a table with all columns, the server's JSON, or YAML that `apply` takes back (pools,"
+        " tenants).",
+    ),
+]
 SETTLE = 0.2  # seconds in which a burst of events becomes one refresh
 BACKSTOP = 5.0  # seconds; without an event the list is read this often, because not every change is an event
 
@@ -41,7 +50,7 @@ def get(
     tenant: Annotated[str | None, typer.Option(help="Only of this tenant (claims).", autocompletion=names_of("tenants"))] = None,
     state: Annotated[str | None, typer.Option(help="Only in this state (workers, claims).", autocompletion=state_of_noun)] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many to show at most.")] = 100,
-    output: TableOutput = "table",
+    output: Output = "table",
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Print again whenever something changes.")] = False,
 ) -> None:
     """List pools, workers, claims, tenants, duties, replicas or events.
@@ -49,6 +58,8 @@ def get(
     Example: holdfast get claims --pool linux --state waiting -w
     """
     path, params = _path_and_params(noun, name, pool, tenant, state, limit)
+    if output == "yaml" and (noun not in ("pools", "tenants") or watch):
+        raise CommandFailed("-o yaml prints pools and tenants, once; use -o json for other things and with --watch", 2)
 
     async def call(client: "Client") -> None:
         if not watch:
@@ -93,7 +104,12 @@ def _print(noun: str, limit: int, body: bytes, output: str) -> None:
     if output == "json":
         print_json(body)
         return
-    print_table(noun, _rows(body), wide=output == "wide")
+    if output == "yaml":
+        from .as_yaml import documents
+
+        print(documents(noun, _rows(body), listed="items" in json.loads(body)), end="")
+    else:
+        print_table(noun, _rows(body), wide=output == "wide")
     if (found := json.loads(body)).get("next") and len(found["items"]) >= limit:  # events always have a next
         print_message("there are more: raise --limit, or narrow it down")
 

@@ -1,4 +1,4 @@
-"""Commands for operators: freeze, thaw and drain a pool, retire a worker, release the brake, check the system."""
+"""Commands for operators: scale, freeze, thaw and drain a pool, retire a worker, release the brake, check the system."""
 
 import json
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ brakes = typer.Typer(
 
 
 def register(app: typer.Typer) -> None:
-    for command in (freeze, thaw, retire, drain, doctor):
+    for command in (scale, freeze, thaw, retire, drain, doctor):
         app.command()(command)
     app.add_typer(brakes, name="brake")
 
@@ -33,6 +33,29 @@ def _post(context: typer.Context, path: str, body: dict[str, Any], output: str, 
         print_json(answer)
     else:
         typer.echo(done)
+
+
+def scale(
+    context: typer.Context,
+    pool: PoolName,
+    warm: Annotated[int | None, typer.Option(min=0, help="Free workers to keep ready.")] = None,
+    max: Annotated[int | None, typer.Option(min=0, help="All workers, busy ones included.")] = None,
+    output: Output = "table",
+) -> None:
+    """Change how many workers a pool keeps. What is not given stays as it is.
+
+    Example: holdfast scale linux --warm 5 --max 20
+    """
+    if warm is None and max is None:
+        raise CommandFailed("give --warm, --max or both", 2)
+    size = {field: count for field, count in (("warm", warm), ("max", max)) if count is not None}
+    path = f"/v1/pools/{quote(pool, safe='')}/scale"
+    answer = with_client(context, lambda client: client.raw("POST", path, body=size, safe=True))
+    if output == "json":
+        print_json(answer)
+        return
+    spec = json.loads(answer)["spec"]
+    typer.echo(f"pool {pool} scaled: warm {spec['warm']}, max {spec['max']}")
 
 
 def freeze(context: typer.Context, pool: PoolName, reason: Reason, output: Output = "table") -> None:

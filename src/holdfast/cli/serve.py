@@ -112,7 +112,7 @@ async def _apply_and_print_next_steps(plan: "Plan", layout: "Layout", listening:
     from holdfast.client import Client, Unavailable, Unreachable
     from holdfast.up import print_line
 
-    from .apply import _put
+    from .apply import send
 
     async with Client(listening, layout.token.read_text().strip()) as client:
         while True:
@@ -121,9 +121,9 @@ async def _apply_and_print_next_steps(plan: "Plan", layout: "Layout", listening:
                 break
             except (Unreachable, Unavailable):
                 await asyncio.sleep(0.2)
-        for each in found:
-            verdict, _ = await _put(client, each)
-            print_line(f"{each.kind} {each.name} {verdict}")
+        if found:
+            for each in (await send(client, found))["items"]:
+                print_line(f"{each['kind']} {each['name']} {each['result']}")
         pools = {pool.name: str(pool.spec.get("mode")) async for pool in await client.list_pools() if pool.state == "live"}
     print_line(_next_steps(plan, layout, pools))
 

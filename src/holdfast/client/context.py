@@ -37,6 +37,11 @@ class Contexts(msgspec.Struct, frozen=True, kw_only=True):
     def with_context(self, name: str, context: Context) -> "Contexts":
         return Contexts(current=name, contexts={**self.contexts, name: context})
 
+    def without(self, name: str) -> "Contexts":
+        self.named(name)
+        left = {known: context for known, context in self.contexts.items() if known != name}
+        return Contexts(current=None if self.current == name else self.current, contexts=left)
+
     def using(self, name: str) -> "Contexts":
         self.named(name)
         return Contexts(current=name, contexts=self.contexts)
