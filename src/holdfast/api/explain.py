@@ -16,10 +16,25 @@ SLOW_HANDOVER = 2.0  # seconds; a longer hand-over is called slow
 
 async def explain(context: Context, caller: Caller, kind: str, id_: str) -> tuple[list[str], dict[str, Any]]:
     if kind == "claim":
-        return await explain_claim(context, caller, id_)
-    if kind == "worker":
-        return await explain_worker(context, id_)
-    return await explain_pool(context, id_)
+        sentences, facts = await explain_claim(context, caller, id_)
+    elif kind == "worker":
+        sentences, facts = await explain_worker(context, id_)
+    else:
+        sentences, facts = await explain_pool(context, id_)
+    brake = await context.store.fleet.brake()
+    if brake["tripped"]:
+        now = await context.store.now()
+        sentences.insert(1, _braked(brake, now, caller))  # after the state, because it limits what follows
+    return sentences, facts | {"braked": brake["tripped"]}
+
+
+def _braked(brake: dict[str, Any], now: float, caller: Caller) -> str:
+    """Returns why nothing is ended. A tenant is not shown the reason, because it counts the claims of all tenants."""
+    tripped = f"The brake has been tripped {_since(brake['tripped_at'].timestamp(), now)}"
+    reason = f" ({brake['reason']})" if caller.trusted and brake["reason"] else ""
+    release = '`holdfast brake release --reason "…"` ends that' if caller.trusted else "an operator has to release it"
+    held = "neither surplus workers nor claims whose time ran out are ended"
+    return f"{tripped}{reason}: {held}; {release}."
 
 
 async def explain_claim(context: Context, caller: Caller, id_: str) -> tuple[list[str], dict[str, Any]]:

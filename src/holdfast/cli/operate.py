@@ -6,11 +6,13 @@ from urllib.parse import quote
 
 import typer
 
-from .connection import CommandFailed, Output, with_client
+from .completion import names_of
+from .connection import CommandFailed, Output, TableOutput, with_client
+from .describe import described
 from .show import print_json, print_table
 
 Reason = Annotated[str, typer.Option(help="The reason, which is stored in the history.")]
-PoolName = Annotated[str, typer.Argument(help="The pool's name.")]
+PoolName = Annotated[str, typer.Argument(help="The pool's name.", autocompletion=names_of("pools"))]
 
 brakes = typer.Typer(
     help="The brake, which limits how much may be ended in ten minutes.",
@@ -75,7 +77,7 @@ def thaw(context: typer.Context, pool: PoolName, output: Output = "table") -> No
 
 def retire(
     context: typer.Context,
-    worker: Annotated[str, typer.Argument(help="The worker's id.")],
+    worker: Annotated[str, typer.Argument(help="The worker's id.", autocompletion=names_of("workers"))],
     reason: Reason,
     output: Output = "table",
 ) -> None:
@@ -126,8 +128,7 @@ def show(context: typer.Context, output: Output = "table") -> None:
     if output == "json":
         print_json(answer)
         return
-    for name, value in json.loads(answer).items():
-        typer.echo(f"{name}: {'' if value is None else value}")
+    typer.echo("\n".join(described(json.loads(answer))))
 
 
 @brakes.command()
@@ -139,7 +140,7 @@ def release(context: typer.Context, reason: Reason, output: Output = "table") ->
     _post(context, "/v1/brake/release", {"reason": reason}, output, "brake released")
 
 
-def doctor(context: typer.Context, output: Output = "table") -> None:
+def doctor(context: typer.Context, output: TableOutput = "table") -> None:
     """Check that every promise can be kept. The exit code is 1 if a check fails.
 
     Example: holdfast doctor
@@ -149,7 +150,7 @@ def doctor(context: typer.Context, output: Output = "table") -> None:
     if output == "json":
         print_json(answer)
     else:
-        print_table("checks", found["checks"])
+        print_table("checks", found["checks"], wide=output == "wide")
     failed = [check["name"] for check in found["checks"] if not check["ok"]]
     if failed or not found["ok"]:
         raise CommandFailed(f"{len(failed)} of {len(found['checks'])} checks failed: {', '.join(failed)}")

@@ -169,6 +169,7 @@ class _Job:
         self._known.set()
         # The claim exists now and continues while no server is reachable, so wait for a server without a limit, and say so.
         self._client.transport.patience = float("inf")
+        self._client.transport.on_late = None  # it would say the same a second time
         self._client.transport.on_delay = lambda error: print_message(
             f"claim {claim.id} goes on; waiting for the server: {error}"
         )
