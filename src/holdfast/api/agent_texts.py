@@ -45,6 +45,7 @@ OF_AGENTS: dict[str, dict[str, str]] = {
         "secrets": "The claim's secrets.",
         "credential": "The credential that the holder sends to the worker's port.",
         "protected": "Whether the pod is protected from disruption.",
+        "stdin": "Whether the caller sends standard input for the command.",
         "max_seconds": "For how many seconds the claim may hold the worker.",
     },
     "Acknowledge": {
@@ -55,7 +56,20 @@ OF_AGENTS: dict[str, dict[str, str]] = {
         "exit_code": "The exit code of the command; for a signal 128 + its number.",
         "reason": "Why it ended, if the exit code does not say it.",
     },
-    "Refusal": {"reason": "Why the activation failed."},
-    "Failure": {"reason": "Why the agent gives up its worker."},
+    "Refusal": {
+        "reason": "Why the activation failed.",
+        "output": "The last lines that the hook wrote, without secrets.",
+    },
+    "Failure": {
+        "reason": "Why the agent gives up its worker.",
+        "output": "The last lines that the served process or its reset wrote, without secrets.",
+    },
+    "LogReport": {"text": "What the worker's processes and its agent wrote last, without secrets."},
+    "TakeInput": {
+        "taken": "How many bytes the command has received.",
+        "closed": "Whether the command reads no more.",
+        "wait": "For how many seconds the request waits for more input.",
+    },
+    "GivenInput": {"data": "The next bytes, as base64.", "end": "Whether these are the last bytes."},
     "Accepted": {"claim": "The claim to which the report belongs."},
 }
