@@ -45,7 +45,6 @@ OF_AGENTS: dict[str, dict[str, str]] = {
         "secrets": "The claim's secrets.",
         "credential": "The credential that the holder sends to the worker's port.",
         "protected": "Whether the pod is protected from disruption.",
-        "stdin": "Whether the caller sends standard input for the command.",
         "max_seconds": "For how many seconds the claim may hold the worker.",
     },
     "Acknowledge": {
@@ -60,16 +59,6 @@ OF_AGENTS: dict[str, dict[str, str]] = {
         "reason": "Why the activation failed.",
         "output": "The last lines that the hook wrote, without secrets.",
     },
-    "Failure": {
-        "reason": "Why the agent gives up its worker.",
-        "output": "The last lines that the served process or its reset wrote, without secrets.",
-    },
-    "LogReport": {"text": "What the worker's processes and its agent wrote last, without secrets."},
-    "TakeInput": {
-        "taken": "How many bytes the command has received.",
-        "closed": "Whether the command reads no more.",
-        "wait": "For how many seconds the request waits for more input.",
-    },
-    "GivenInput": {"data": "The next bytes, as base64.", "end": "Whether these are the last bytes."},
+    "Failure": {"reason": "Why the agent gives up its worker."},
     "Accepted": {"claim": "The claim to which the report belongs."},
 }

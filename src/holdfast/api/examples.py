@@ -112,9 +112,6 @@ EXAMPLES: dict[str, Any] = {
     "Nothing": {},
     "WorkerView": WORKER,
     "WorkerList": _list(WORKER),
-    "LogView": {"worker": WORKER_ID, "at": AT, "text": "listening on 8080\n"},
-    "SentInput": {"offset": 0, "data": "aGVsbG8K", "end": True},
-    "StoredInput": {"offset": 6, "taken": 6, "end": True, "closed": False},
     "TenantSpec": TENANT_SPEC,
     "TenantView": TENANT,
     "TenantList": _list(TENANT),
@@ -204,9 +201,6 @@ EXAMPLES: dict[str, Any] = {
     "Poll": {"doing": "idle", "incarnation": 1, "wait": 20.0},
     "DirectiveView": {"do": "end", "fence": FENCE, "reason": "released by its holder", "park": True},
     "Fenced": {"fence": FENCE},
-    "LogReport": {"text": "listening on 8080\n"},
-    "TakeInput": {"fence": FENCE, "taken": 6, "wait": 20},
-    "GivenInput": {"data": "aGVsbG8K", "end": False},
     "Acknowledge": {"fence": FENCE, "endpoint": "http://127.0.0.1:41234", "incarnation": 1},
     "ResultReport": {"fence": FENCE, "exit_code": 0, "reason": ""},
     "Refusal": {"fence": FENCE, "reason": "activate exited with 1"},
@@ -242,7 +236,6 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "/v1/workers": {"id": WORKER_ID, "cursor": WORKER_ID, "state": "warm"},
     "/v1/tenants": {"name": "acme", "cursor": "acme"},
     "/v1/tokens": {"id": TOKEN_ID, "cursor": TOKEN_ID},
-    "/v1/events": {"before": EVENT_ID, "until": LATER, "kind": "claim.ended"},
     "/v1/explain": {"kind": "claim", "id": CLAIM_ID},
     "": {
         "limit": 100,
@@ -255,10 +248,6 @@ PARAMETERS: dict[str, dict[str, Any]] = {
         "offset": 0,
         "follow": False,
         "cursor": "match",
-        "outcome": "failed",
-        "key": "build-7",
-        "since": "10m",
-        "label": "team=x,ci",
     },
 }
 

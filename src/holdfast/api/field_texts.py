@@ -18,8 +18,6 @@ COMMON = {
     "limit": "How many items a page has at most.",
     "cursor": "The `next` of the page before. Without it, the list starts at its beginning.",
     "version": "The version of Holdfast.",
-    "since": "Only what happened later: so long ago (`10m`), or a time such as 2026-01-31T12:00:00Z.",
-    "label": "Only with these labels: `team=x` has this value, `ci` any; several are separated by commas.",
     "fence": "The number of the assignment. It grows with each assignment, so an old holder is recognized by it.",
 }
 
@@ -33,7 +31,6 @@ CLAIM = {
     "attempts": "How many workers the claim was given to.",
     "timings": "How long the claim waited, was handed over, and was held.",
     "key": "The name that the request gave to this claim.",
-    "labels": "The claim's labels.",
     "worker": "The worker, from when the claim is active.",
     "endpoint": "The address of the worker's port, while the claim is active.",
     "credential": "The bearer token for the endpoint, while the claim is active. It is never in a list.",
@@ -62,8 +59,6 @@ REQUEST = {
     "lease": "The time within which the holder must renew. Sessions take the pool's by default; jobs have none.",
     "maxDuration": "How long the worker may be held, at most the pool's value, which is the default.",
     "parkTTL": "How long the worker stays parked for the tenant after the claim.",
-    "labels": "Up to 16 names with values, by which claims and events can be filtered.",
-    "stdin": "Whether standard input will be sent to the command.",
     "retry": "`lost` runs the command again, at most twice, if the death of its worker is proven.",
 }
 
@@ -81,9 +76,6 @@ OF_TYPE: dict[str, dict[str, str]] = {
         "pool": "Only claims of this pool.",
         "tenant": "Only claims of this tenant.",
         "state": "Only claims in this state.",
-        "outcome": "Only claims that ended in this way.",
-        "key": "Only the claim with this key.",
-        "worker": "Only claims of this worker.",
     },
     "GetQuery": {
         "wait": "How long to wait, at most 60s.",
@@ -93,13 +85,9 @@ OF_TYPE: dict[str, dict[str, str]] = {
         "offset": "How many bytes of the output to skip.",
         "follow": "Whether to go on until the claim has ended.",
     },
-    "WorkerQuery": {"pool": "Only workers of this pool.", "tenant": "Only workers of this tenant.", "state": "Only workers in this state. Without it, all that are not gone."},
+    "WorkerQuery": {"pool": "Only workers of this pool.", "state": "Only workers in this state. Without it, all that are not gone."},
     "EventQuery": {
         "after": "The id of an event. Only later events are returned.",
-        "before": "The id of an event. Only earlier events are returned, the last ones of them.",
-        "until": "Only what happened earlier: so long ago (`10m`), or a time such as 2026-01-31T12:00:00Z.",
-        "kind": "Only events of these kinds (`claim.ended`) or about these (`claim`); several are separated by commas.",
-        "tenant": "Only events of this tenant.",
         "claim": "Only events about this claim.",
         "worker": "Only events about this worker.",
         "pool": "Only events about this pool.",
@@ -151,24 +139,6 @@ OF_TYPE: dict[str, dict[str, str]] = {
         "claim": "The claim that it is about, or null.",
         "tenant": "The tenant that it is about, or null.",
         "data": "More about this kind of event, or null.",
-        "actor": "The token with which somebody caused it, or null if Holdfast or an agent did.",
-    },
-    "EventList": {
-        "next": "The cursor for `after`, to read later events.",
-        "previous": "The cursor for `before`, to read earlier events, or null if there are none.",
-    },
-    "Actor": {"id": "The token's id.", "name": "What the token is for.", "role": "The token's role."},
-    "LogView": {"at": "When its agent sent it, or null if it sent nothing.", "text": "What the worker wrote last."},
-    "SentInput": {
-        "offset": "How many bytes were sent before these.",
-        "data": "The bytes, as base64.",
-        "end": "Whether these are the last bytes.",
-    },
-    "StoredInput": {
-        "offset": "Where the next request continues. If it has not grown, there was no room, and the same bytes are sent again.",
-        "taken": "How many bytes the command has received, or null until its agent has asked.",
-        "end": "Whether the input is complete.",
-        "closed": "Whether the command reads no more.",
     },
     "Explanation": {
         "kind": "What is explained.",
