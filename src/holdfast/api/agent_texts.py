@@ -55,7 +55,10 @@ OF_AGENTS: dict[str, dict[str, str]] = {
         "exit_code": "The exit code of the command; for a signal 128 + its number.",
         "reason": "Why it ended, if the exit code does not say it.",
     },
-    "Refusal": {"reason": "Why the activation failed."},
+    "Refusal": {
+        "reason": "Why the activation failed.",
+        "output": "The last lines that the hook wrote, without secrets.",
+    },
     "Failure": {"reason": "Why the agent gives up its worker."},
     "Accepted": {"claim": "The claim to which the report belongs."},
 }
