@@ -214,3 +214,18 @@ def test_a_duty_is_stale_by_its_own_period() -> None:
     assert duty({"duty": "match", "age": 60.0}) == "match 1m STALE"
     assert "STALE" in duty({"duty": "match", "age": -1.0})  # a negative age is stale
     assert duty({"duty": "scale", "age": None}) == "scale never"
+
+
+def test_all_mistakes_of_a_request_are_shown_one_per_line(cli: Cli, server: FakeHoldfast) -> None:
+    async def refuse(_: object) -> object:
+        wrong = [{"field": "lease", "reason": "must be a duration such as 60s"}, {"field": "wait", "reason": "must not be empty"}]
+        return problem(422, "invalid", "lease: must be a duration such as 60s; wait: must not be empty", wrong)
+
+    server.fail_next("POST", "/claims", refuse)  # type: ignore[arg-type]
+    result = cli("claim", "--pool", "linux", "--lease", "60s")
+    assert result.code == 1
+    assert result.err.splitlines() == [
+        "holdfast: the server refused 2 fields:",
+        "  lease: must be a duration such as 60s",
+        "  wait: must not be empty",
+    ]

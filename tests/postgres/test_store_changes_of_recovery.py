@@ -133,6 +133,7 @@ async def test_a_claim_of_which_only_its_worker_knows_gets_rows_of_its_own(store
                 "lease": "00:01:00",
                 "state": "active",
                 "losses": 0,
+                "activation_failures": 0,
                 "reason": "adopted after lost commits",
                 "secret": False,
                 "tenant": "acme",
@@ -256,6 +257,7 @@ async def test_a_known_claim_is_found_on_another_worker_than_in_its_rows(store: 
             "reason": "its end was in commits that the database lost",
             "outcome": "lost",
             "ended_at": 105.0,
+            "ended_heard": 5.0,
         }
         assert found["events"] == [
             '105 claim.ended p-1 w-3 c-3 c "its end was in commits that the database lost"'

@@ -37,6 +37,7 @@ from .routes import AGENT, BOOTSTRAP, Call, Route, answer, empty
 LOOK_AGAIN = 3.0
 OUTPUT_LIMIT = 64 * 1024 * 1024
 REASON_LIMIT = 500
+LAST_LINES = 5  # of a hook's output that a reason contains
 
 
 class UnknownWorker(Problem):
@@ -110,6 +111,7 @@ async def poll(context: Context, call: Call) -> Response:
         with context.signals.workers.watch(report.worker) as waiter:
             while True:
                 waiter.clear()
+                _require_compared(context)
                 directive = await context.store.workers.report(report, fresh=fresh)
                 fresh = False
                 if directive.do == "outdated":
@@ -134,6 +136,13 @@ async def poll(context: Context, call: Call) -> Response:
     finally:
         if context.polls.get(report.worker) is mine:
             del context.polls[report.worker]
+
+
+def _require_compared(context: Context) -> None:
+    """Sends the agent to another replica while this one has not compared its marks. It gives out and ends nothing then, so its
+    agents would get no claim, and would not learn that their claims have ended."""
+    if not context.store.recovery.compared:
+        raise unavailable("this replica has not compared the database with what other replicas have seen")
 
 
 def _report(call: Call) -> AgentReport:
@@ -209,10 +218,16 @@ async def _stale(context: Context) -> Problem:
 
 async def refuse(context: Context, call: Call) -> Response:
     claim = await _held(context, call)
-    reason = f"its worker could not be activated: {one_line(call.body.reason)}"
-    await context.store.claims.requeue(claim, call.body.fence, reason=reason)
+    await context.claim_path.activation_failed(claim, call.body.fence, _cause(call.body))
     context.signals.workers.changed(call.agent.worker)
     return empty()
+
+
+def _cause(refusal: Refusal) -> str:
+    """Returns why an activation failed, in one line: the agent's reason, and the last lines that the hook wrote."""
+    lines = [line.strip() for line in refusal.output.splitlines() if line.strip()]
+    output = " / ".join(one_line(line) for line in lines[-LAST_LINES:])
+    return f"{one_line(refusal.reason)}: {output}"[:REASON_LIMIT] if output else one_line(refusal.reason)
 
 
 async def result(context: Context, call: Call) -> Response:

@@ -5,10 +5,10 @@ from typing import Any
 
 from ..model.claim import Claim
 from ..model.duration import text
+from ..model.pool import Pool
 from ..ports.store import Event, PoolLoad
 from .auth import Caller
 from .context import Context
-from .problems import not_found
 
 SHOWS_WORKER = ("claim.active", "claim.adopted")  # the events that show a tenant the worker of its claim (P1)
 SLOW_HANDOVER = 2.0  # seconds; a longer hand-over is called slow
@@ -40,15 +40,17 @@ def _braked(brake: dict[str, Any], now: float, caller: Caller) -> str:
 async def explain_claim(context: Context, caller: Caller, id_: str) -> tuple[list[str], dict[str, Any]]:
     found = await context.store.claims.get([id_])
     if not found or not caller.sees(found[0].tenant):
-        raise not_found("claim", id_)
+        raise await context.unknown_claim(id_, caller)
     claim, now = found[0], await context.store.now()
     events, _ = await context.store.history.events(after=None, limit=200, claim=id_)
     loads = {load.pool.id: load for load in await context.store.pools.loads()}
     sentences = [_state_of(claim, now)]
+    if claim.priority_reason is not None:
+        sentences.append(f"Its {claim.priority_reason}.")
     if claim.state == "waiting":
         sentences.append(f"It waits because {claim.reason}.")
         if load := loads.get(claim.pool_id):
-            sentences += pool_sentences(load)
+            sentences += pool_sentences(load, trusted=caller.trusted)
         if claim.deadline_at is not None:
             sentences.append(f"Without a worker it is refused {_ahead(claim.deadline_at, now)}.")
     if claim.waited is not None:
@@ -95,7 +97,7 @@ def _active(claim: Claim, now: float) -> list[str]:
 async def explain_worker(context: Context, id_: str) -> tuple[list[str], dict[str, Any]]:
     worker = await context.store.workers.get(id_)
     if worker is None:
-        raise not_found("worker", id_)
+        raise await context.unknown_worker(id_)
     now = await context.store.now()
     events, _ = await context.store.history.events(after=None, limit=200, worker=id_)
     sentences = [f"Worker {id_} of pool {worker.pool} has been {worker.state} {_since(worker.state_since, now)}."]
@@ -134,7 +136,7 @@ async def explain_pool(context: Context, name: str) -> tuple[list[str], dict[str
     # A name can be used again as soon as its pool is being deleted, so there may be several. The live pool comes first.
     found = sorted((load for load in await context.store.pools.loads() if load.pool.name == name), key=_live_first)
     if not found:
-        raise not_found("pool", name)
+        raise await context.unknown_pool(name)
     load, *earlier = found
     events, _ = await context.store.history.events(after=None, limit=15, pool=name, newest=True)
     pool = load.pool
@@ -146,7 +148,7 @@ async def explain_pool(context: Context, name: str) -> tuple[list[str], dict[str
     if recovery.recovering:
         why = f" ({recovery.reason})" if recovery.reason else ""
         sentences.append(f"The database lost commits{why}: nothing is given out, spawned or ended until pods have been compared.")
-    sentences += pool_sentences(load)
+    sentences += pool_sentences(load, trusted=True)
     for old in earlier:
         held = "1 of its workers is held" if old.held == 1 else f"{old.held} of its workers are held"
         sentences.append(f"An earlier pool of this name ({old.pool.id}) is still draining: {held}.")
@@ -166,7 +168,8 @@ def _live_first(load: PoolLoad) -> tuple[bool, float]:
     return load.pool.state != "live", -load.pool.created_at
 
 
-def pool_sentences(load: PoolLoad) -> list[str]:
+def pool_sentences(load: PoolLoad, *, trusted: bool) -> list[str]:
+    """Returns what there is to say about a pool. Only a trusted caller sees lines of a hook, which may be another tenant's."""
     pool, sentences = load.pool, []
     present = load.spawning + load.warm + load.held + load.parked + load.retiring
     gives = pool.state == "live" and not load.stopping
@@ -198,9 +201,20 @@ def pool_sentences(load: PoolLoad) -> list[str]:
         sentences.append(f"{failed} failed: {pool.trouble}.")
     if pool.backoff_until is not None and pool.backoff_until > load.now:
         sentences.append(f"The next start is tried {_ahead(pool.backoff_until, load.now)}.")
+    if pool.activation_trouble is not None:
+        sentences.append(_activation_trouble(pool, load.now, trusted))
     if load.outdated_warm:
         sentences.append(f"A rollout to revision {pool.revision} is under way; busy workers finish first.")
     return sentences
+
+
+def _activation_trouble(pool: Pool, now: float, trusted: bool) -> str:
+    claims = "1 claim" if pool.claims_failing == 1 else f"{pool.claims_failing} claims"
+    fails = f"Activation failed for {claims} since the last success" + (f": {pool.activation_trouble}." if trusted else ".")
+    if not pool.activations_fail:
+        return f"{fails} Other claims are served meanwhile."
+    due = "" if pool.activation_retry_at is None else f" The next claim is tried {_ahead(pool.activation_retry_at, now)}."
+    return f"{fails} So claims are tried one at a time until one succeeds.{due}"
 
 
 def _sentence(event: Event) -> str:

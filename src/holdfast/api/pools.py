@@ -1,20 +1,20 @@
 """The routes for pools."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 from starlette.responses import Response
 
 from ..model.pool import FieldProblem, Name, Pool, PoolSpec, problems
 from ..ports.store import PoolLoad
+from .auth import Caller
 from .claim_shapes import when
-from .context import Context, suggest
-from .problems import Problem, field_problems, not_found, refused
+from .context import Context
+from .problems import Problem, field_problems, name_problems
 from .routes import OPERATORS, Because, Call, PageQuery, Route, answer, page
 
 NOT_OURS = "pool {name!r} belongs to its WorkerPool object; change that object"
-POOL_NAME = r"^[a-z]([-a-z0-9]{0,51}[a-z0-9])?$(?!\n)"
 
 
 class PoolStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-def pool_view(pool: Pool, load: PoolLoad | None) -> PoolView:
+def pool_view(pool: Pool, load: PoolLoad | None, caller: Caller) -> PoolView:
     status = PoolStatus()
     if load is not None:
         status = PoolStatus(
@@ -66,7 +66,7 @@ def pool_view(pool: Pool, load: PoolLoad | None) -> PoolView:
             servable=load.servable,
             free=load.free_ready,
             oldest_wait=round(load.oldest_wait, 3),
-            trouble=pool.trouble,
+            trouble=pool.troubles if caller.trusted else pool.troubles_for_tenants,
             backoff_until=when(pool.backoff_until),
         )
     created = when(pool.created_at)
@@ -86,25 +86,22 @@ def pool_view(pool: Pool, load: PoolLoad | None) -> PoolView:
 
 
 async def pools(context: Context, call: Call) -> Response:
-    views = [pool_view(load.pool, load) for load in await context.store.pools.loads()]
+    views = [pool_view(load.pool, load, call.caller) for load in await context.store.pools.loads()]
     return answer(PoolList(*page(views, call.query, lambda view: f"{view.name} {view.id}")))
 
 
 async def pool(context: Context, call: Call) -> Response:
     found = await context.store.pools.get(call.path("name"))
     if found is None:
-        names = [p.name for p in await context.store.pools.all() if p.state == "live"]
-        raise not_found("pool", call.path("name"), suggest(call.path("name"), names))
+        raise await context.unknown_pool(call.path("name"))
     loads = {load.pool.id: load for load in await context.store.pools.loads()}
-    return answer(pool_view(found, loads.get(found.id)))
+    return answer(pool_view(found, loads.get(found.id), call.caller))
 
 
 async def put_pool(context: Context, call: Call) -> Response:
     name, spec = call.path("name"), call.body
-    try:
-        msgspec.convert(name, Annotated[str, msgspec.Meta(pattern=POOL_NAME)])
-    except msgspec.ValidationError:
-        raise refused("name", "must be a DNS label: a-z, 0-9 and '-', at most 53 characters") from None
+    if found := name_problems(name, Name):
+        raise field_problems(found + problems(spec))
     existing = await context.store.pools.get(name)
     if existing is not None and existing.source == "cr":
         raise _not_ours(name)
@@ -115,7 +112,7 @@ async def put_pool(context: Context, call: Call) -> Response:
     context.forget_pool(name)
     if what == "taken":
         raise _not_ours(name)
-    return answer(pool_view(stored, None), 201 if what == "created" else 200, {"Holdfast-Result": what})
+    return answer(pool_view(stored, None, call.caller), 201 if what == "created" else 200, {"Holdfast-Result": what})
 
 
 def _not_ours(name: str) -> Problem:
@@ -143,24 +140,25 @@ async def delete_pool(context: Context, call: Call) -> Response:
     drained = await context.store.pools.delete(name)
     context.forget_pool(name)
     if drained is None:
-        raise not_found("pool", name)
-    return answer(pool_view(drained, None))
+        raise await context.unknown_pool(name)
+    return answer(pool_view(drained, None, call.caller))
 
 
 async def freeze(context: Context, call: Call) -> Response:
-    return await _freeze(context, call.path("name"), call.body.reason)
+    return await _freeze(context, call, call.body.reason)
 
 
 async def thaw(context: Context, call: Call) -> Response:
-    return await _freeze(context, call.path("name"), None)
+    return await _freeze(context, call, None)
 
 
-async def _freeze(context: Context, name: str, reason: str | None) -> Response:
+async def _freeze(context: Context, call: Call, reason: str | None) -> Response:
+    name = call.path("name")
     found = await context.store.pools.freeze(name, reason)
     context.forget_pool(name)
     if found is None:
-        raise not_found("pool", name)
-    return answer(pool_view(found, None))
+        raise await context.unknown_pool(name)
+    return answer(pool_view(found, None, call.caller))
 
 
 ROUTES = [

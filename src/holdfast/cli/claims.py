@@ -18,6 +18,7 @@ from .connection import (
     PoolName,
     TenantName,
     TruncationNotice,
+    check_durations,
     check_key,
     print_message,
     with_client,
@@ -55,6 +56,7 @@ def claim(
     Example: holdfast claim --pool notebook --tenant acme --hold
     """
     check_key(key)
+    check_durations(wait=wait, lease=lease)
 
     async def call(client: "Client") -> None:
         if hold:

@@ -73,6 +73,20 @@ def check_key(key: str | None) -> None:
         raise CommandFailed("--key: must not be empty; leave the option out if the claim needs no key", 2)
 
 
+def check_durations(**given: str | None) -> None:
+    """Refuses options that are not durations, all at once. The names are those of the options."""
+    from holdfast.model.duration import seconds
+
+    wrong = []
+    for name, value in given.items():
+        try:
+            seconds(value or "0s")
+        except ValueError as error:
+            wrong.append(f"--{name}: {error}")
+    if wrong:
+        raise CommandFailed("; ".join(wrong), 2)
+
+
 def with_client(context: typer.Context, call: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
     """Connects to the server, runs `call` with the client, and returns its result."""
     from holdfast.client import Client
@@ -103,6 +117,12 @@ def print_message(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
+def print_priority(reason: str | None) -> None:
+    """Prints why a claim got a lower priority than it asked for, if it did."""
+    if reason is not None:
+        print_message(f"note: {reason}")
+
+
 class TruncationNotice:
     """Remembers whether an output was truncated, and prints that after the output, where the user sees it."""
 
@@ -119,12 +139,18 @@ class TruncationNotice:
 
 
 def print_error(error: Exception) -> int:
-    """Prints the error as one line and returns the exit code. An unexpected error is printed as a bug."""
-    from holdfast.client.errors import HoldfastError
+    """Prints the error as one line and returns the exit code. A request with several mistakes gets a line for each. An unexpected
+    error is printed as a bug."""
+    from holdfast.client.errors import HoldfastError, Refused
 
     if isinstance(error, CommandFailed):
         print_message(f"holdfast: {error}")
         return error.code
+    if isinstance(error, Refused) and len(fields := error.problem.errors) > 1:
+        print_message(f"holdfast: the server refused {len(fields)} fields:")
+        for wrong in fields:
+            print_message(f"  {wrong.field}: {wrong.reason}")
+        return 1
     if isinstance(error, HoldfastError | OSError):
         print_message(f"holdfast: {error}")
         return 1

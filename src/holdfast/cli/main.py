@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from . import apply, claims, completion, get, init, login, manifests, operate, plan, recover, run, serve, token, top, wait
+from . import apply, claims, completion, delete, get, init, login, manifests, operate, plan, recover, run, serve, token, top, wait
 from .connection import ServerOptions
 
 app = typer.Typer(
@@ -57,7 +57,10 @@ def options(
         context.default_map = {command: {"data_dir": data_dir} for command in ("up", "serve", "migrate")}
 
 
-MODULES = (init, login, apply, get, run, claims, wait, operate, recover, top, plan, token, serve, manifests, completion)
+MODULES = (
+    *(init, login, apply, get, delete, run, claims, wait, operate, recover),
+    *(top, plan, token, serve, manifests, completion),
+)
 for module in MODULES:
     module.register(app)
 

@@ -24,6 +24,7 @@ from .connection import (
     check_key,
     hide,
     print_message,
+    print_priority,
     with_client,
 )
 from .exit_codes import TABLE, RunsCommand, code_of
@@ -88,6 +89,7 @@ def run(
     async def call(client: "Client") -> int:
         if detach:
             claim = await client.claim(pool, wait="0s", **options)
+            print_priority(claim.priority_reason)
             if output == "json":
                 print_json({"id": claim.id, "state": claim.state})
             else:
@@ -175,6 +177,7 @@ class _Job:
         )
         if self._signal not in (None, signal.SIGHUP):
             self._cancel()
+        print_priority(claim.priority_reason)
         self._explain(claim)
         claim = await self._client.until(claim, "active", poll="10s", news=self._explain)
         if self._told and not claim.ended:

@@ -64,7 +64,9 @@ class Claim(_Answer, frozen=True, kw_only=True):
     max_until: datetime | None = None
     deadline_at: datetime | None = None
     attempts: int = 0
-    priority: int = 0
+    priority: int = 0  # as granted
+    requested_priority: int | None = None  # only if it is more than was granted
+    priority_reason: str | None = None  # why less was granted than requested
     outcome: str | None = None
     exit_code: int | None = None
     created_at: datetime | None = None

@@ -93,6 +93,11 @@ class FleetEndpoints(Endpoints):
     async def put_tenant(self, name: str, spec: Mapping[str, Any]) -> Tenant:
         return await self.ask(Tenant, "PUT", at("tenants", name), body=spec)
 
+    async def delete_tenant(self, name: str) -> None:
+        """Deletes a tenant's limits and tokens. Raises Conflict while it has live or waiting claims."""
+        # This is never repeated after a lost answer, because the name may belong to a new tenant by then.
+        await self.raw("DELETE", at("tenants", name))
+
     # History
 
     async def list_events(

@@ -121,6 +121,7 @@ class SyncClient:
     list_tenants = _paging(Client.list_tenants)
     get_tenant = _blocking(Client.get_tenant)
     put_tenant = _blocking(Client.put_tenant)
+    delete_tenant = _blocking(Client.delete_tenant)
     apply = _blocking(Client.apply)
     scale = _blocking(Client.scale)
     list_events = _paging(Client.list_events)

@@ -76,6 +76,14 @@ class EndedClaim(msgspec.Struct, frozen=True):
     claim: Claim | None = None
 
 
+class FailedActivation(msgspec.Struct, frozen=True):
+    """The result of a failed activation. `claim` is the claim if it has ended as refused, because it failed too often."""
+
+    effect: Effect
+    pool: str | None  # its name
+    claim: Claim | None = None
+
+
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """What is sent to a worker's agent. Within one fence it is always the same."""
 
@@ -187,6 +195,15 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     parked_free: list[tuple[str, int]] = []
     parked_expired: list[tuple[str, int]] = []  # past their TTL, oldest first
     shrunk_ago: float | None = None
+
+
+class DeletedTenant(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened to a tenant. It is not deleted while it has claims, or if it has neither limits nor tokens."""
+
+    deleted: bool
+    tokens: int  # how many of its tokens were deleted
+    live: int
+    waiting: int
 
 
 class TermState(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,12 +18,14 @@ from .records import (
     Assignment,
     Batch,
     Beat,
+    DeletedTenant,
     Directive,
     Due,
     DutyReport,
     EndedClaim,
     Event,
     Facts,
+    FailedActivation,
     NewClaim,
     Pair,
     PoolChange,
@@ -94,6 +96,13 @@ class Claims(Protocol):
         is `untouched`, which means that it provably never began. With `idle`, only if its hand-over has made no progress for so
         many seconds."""
 
+    async def activation_failed(
+        self, claim: str, fence: int, cause: str, *, dead: bool = False, idle: float | None = None
+    ) -> FailedActivation:
+        """Puts an assigned claim back to its place in the queue and retires its worker, because the activation failed. The claim
+        is not given out again before its backoff is over, and is refused after too many failures. If different claims fail in a
+        row, the pool waits as well. `dead` and `idle` have the same meaning as in `requeue`."""
+
     async def due(self, limit: int, stalled: float) -> list[Due]:
         """Returns claims with something due, oldest first. A hand-over is due when it has made no progress for `stalled`
         seconds."""
@@ -106,6 +115,9 @@ class Claims(Protocol):
 
     async def state(self, claim: str) -> str | None:
         """Returns only the claim's state, which waiting requests read often."""
+
+    async def newest_ids(self, tenant: str | None, limit: int) -> list[str]:
+        """Returns the ids of the newest claims, of all tenants or of one."""
 
     async def get(self, ids: Sequence[str]) -> list[Claim]: ...
 
@@ -176,6 +188,9 @@ class Workers(Protocol):
     async def identity(self, worker: str) -> tuple[str | None, Pool] | None:
         """Returns the worker's pod UID and pool, or None when the worker is gone."""
 
+    async def newest_ids(self, limit: int) -> list[str]:
+        """Returns the ids of the newest workers that are not gone."""
+
     async def get(self, worker: str) -> Worker | None: ...
 
     async def find(
@@ -235,6 +250,9 @@ class Pools(Protocol):
 
     async def put_tenant(self, name: str, spec: TenantSpec) -> Tenant: ...
 
+    async def delete_tenant(self, name: str) -> DeletedTenant:
+        """Deletes the tenant's limits and tokens, unless it has live or waiting claims. Its history stays."""
+
 
 class Store(Protocol):
     @property
@@ -268,8 +286,9 @@ class Store(Protocol):
 class Notices(Protocol):
     def __aiter__(self) -> "Notices": ...
 
-    async def __anext__(self) -> tuple[Literal["c", "w", "p", "reset"], list[str]]:
-        """Returns ('c'|'w'|'p', ids), or ('reset', []) after a gap in which notices may have been missed."""
+    async def __anext__(self) -> tuple[Literal["c", "w", "p", "t", "reset"], list[str]]:
+        """Returns ('c'|'w'|'p'|'t', ids) for claims, workers, pools and deleted tenants, or ('reset', []) after a gap in which
+        notices may have been missed."""
 
     async def close(self) -> None: ...
 
@@ -281,12 +300,14 @@ __all__ = [
     "Batch",
     "Beat",
     "Claims",
+    "DeletedTenant",
     "Directive",
     "Due",
     "DutyReport",
     "EndedClaim",
     "Event",
     "Facts",
+    "FailedActivation",
     "Fleet",
     "History",
     "NewClaim",

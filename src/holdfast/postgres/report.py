@@ -6,7 +6,7 @@ from .database import Database
 
 WORKERS = """
 SELECT p.name AS pool, w.state, count(*) AS n, count(*) FILTER (WHERE w.suspect_since IS NOT NULL) AS suspects,
-       count(*) FILTER (WHERE w.state IN @worker.living AND NOT @confirmed(w)) AS unconfirmed
+       count(*) FILTER (WHERE NOT @confirmed(w)) AS unconfirmed
 FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id WHERE w.state <> 'gone' GROUP BY 1, 2
 """
 CLAIMS = """
@@ -116,7 +116,7 @@ CHECKS: tuple[tuple[str, str, str, str], ...] = (
         """SELECT format('worker %s of pool %s has not reported since the database lost commits%s', w.id, p.name,
                          CASE WHEN w.claim_id IS NULL THEN '' ELSE format(' and has claim %s of tenant %s', w.claim_id, w.tenant) END)
            FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id
-           WHERE w.state IN @worker.living AND w.unconfirmed_since < holdfast.now() - interval '1 min'""",
+           WHERE w.state <> 'gone' AND w.unconfirmed_since < holdfast.now() - interval '1 min'""",
     ),
     (
         "P7",
@@ -129,6 +129,16 @@ CHECKS: tuple[tuple[str, str, str, str], ...] = (
              THEN format('whether standby %s is asynchronous cannot be seen: GRANT pg_read_all_stats TO %I', application_name, current_user)
              ELSE format('standby %s is asynchronous: a failover to it loses commits', application_name) END
            FROM pg_stat_replication WHERE coalesce(sync_state, 'async') = 'async' AND application_name NOT IN ('pg_basebackup')""",
+    ),
+    (
+        "P8",
+        "activations succeed",
+        "see the hook's last lines in `holdfast explain pool NAME`; correct the hook or what it needs, and apply the pool again",
+        """SELECT format('pool %s: activation failed for %s since the last success: %s', p.name,
+                         CASE WHEN @failing(p) THEN 'all claims' ELSE format('%s claims', cardinality(p.activation_failing)) END,
+                         p.activation_trouble)
+           FROM holdfast.pool p WHERE p.state = 'live' AND p.activation_trouble IS NOT NULL AND (@failing(p) OR EXISTS (
+               SELECT FROM holdfast.claim c WHERE c.pool_id = p.id AND c.state IN ('waiting', 'assigned') AND c.activation_failures > 0))""",
     ),
     (
         "P8",
