@@ -85,6 +85,7 @@ class Route:
     names: Any = str  # the type of the first name in the path; only for the OpenAPI document
     query: type[msgspec.Struct] = NoQuery
     body: Any = None
+    body_limit: int = BODY_LIMIT  # bytes
     answers: dict[int, Any] = field(default_factory=lambda: {200: None})
     errors: tuple[int, ...] = ()  # in addition to those that openapi.py derives from the route
     raw: str | None = None  # the media type of an answer that is not JSON
@@ -184,7 +185,7 @@ def decode_query(request: Request, kind: type[msgspec.Struct]) -> Any:
 
 
 async def decode_body(request: Request, route: Route) -> Any:
-    raw = await read_body(request)
+    raw = await read_body(request, route.body_limit)
     if not raw and route.needs_body:
         raise refused("body", "is required")
     try:
@@ -202,15 +203,15 @@ async def decode_body(request: Request, route: Route) -> Any:
     return body
 
 
-async def read_body(request: Request) -> bytes:
+async def read_body(request: Request, limit: int) -> bytes:
     length = request.headers.get("content-length", "0")
-    if re.fullmatch(r"[0-9]{1,15}", length) and int(length) > BODY_LIMIT:
-        raise Problem(413, "too-large", f"the body is larger than {BODY_LIMIT} bytes")
+    if re.fullmatch(r"[0-9]{1,15}", length) and int(length) > limit:
+        raise Problem(413, "too-large", f"the body is larger than {limit} bytes")
     parts, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
-        if size > BODY_LIMIT:
-            raise Problem(413, "too-large", f"the body is larger than {BODY_LIMIT} bytes")
+        if size > limit:
+            raise Problem(413, "too-large", f"the body is larger than {limit} bytes")
         parts.append(chunk)
     return b"".join(parts)
 
