@@ -57,8 +57,12 @@ OF_AGENTS: dict[str, dict[str, str]] = {
     },
     "Refusal": {
         "reason": "Why the activation failed.",
-        "output": "The last lines that the hook wrote, without secrets.",
+        "output": "The end of what the hook wrote, without secrets.",
     },
-    "Failure": {"reason": "Why the agent gives up its worker."},
+    "Failure": {
+        "reason": "Why the agent gives up its worker.",
+        "output": "The end of what the served process or the reset wrote, without secrets.",
+    },
+    "LogReport": {"text": "What the worker's processes and its agent wrote last, at most 64 KB, without secrets."},
     "Accepted": {"claim": "The claim to which the report belongs."},
 }

@@ -112,6 +112,7 @@ EXAMPLES: dict[str, Any] = {
     "Nothing": {},
     "WorkerView": WORKER,
     "WorkerList": _list(WORKER),
+    "LogView": {"worker": WORKER["id"], "at": WORKER["created_at"], "text": "loading the model\n"},
     "TenantSpec": TENANT_SPEC,
     "TenantView": TENANT,
     "TenantList": _list(TENANT),
@@ -203,8 +204,9 @@ EXAMPLES: dict[str, Any] = {
     "Fenced": {"fence": FENCE},
     "Acknowledge": {"fence": FENCE, "endpoint": "http://127.0.0.1:41234", "incarnation": 1},
     "ResultReport": {"fence": FENCE, "exit_code": 0, "reason": ""},
-    "Refusal": {"fence": FENCE, "reason": "activate exited with 1"},
-    "Failure": {"reason": "serve did not listen"},
+    "Refusal": {"fence": FENCE, "reason": "activate exited with 1", "output": "no such volume\n"},
+    "Failure": {"reason": "serve did not listen", "output": ""},
+    "LogReport": {"text": "loading the model\n"},
     "Accepted": {"claim": CLAIM_ID},
 }
 STREAM = f'id: {EVENT_ID}\nevent: claim.active\ndata: {{"id": "{EVENT_ID}", "kind": "claim.active"}}\n\n'
