@@ -118,7 +118,7 @@ async def put_pool(context: Context, call: Call) -> Response:
     )
     if found := await context.cluster.check(msgspec.structs.replace(draft, spec=spec)):
         raise field_problems(found)
-    stored, what = await context.store.pools.put(draft.id, name, spec, "api")
+    stored, what = await context.store.pools.put(draft.id, name, spec, "api", call.caller.actor)
     context.forget_pool(name)
     if what == "taken":
         raise Problem(409, "not-ours", f"pool {name!r} belongs to its WorkerPool object; change that object")
@@ -130,7 +130,7 @@ async def delete_pool(context: Context, call: Call) -> Response:
     existing = await context.store.pools.get(name)
     if existing is not None and existing.source == "cr":
         raise Problem(409, "not-ours", f"pool {name!r} belongs to its WorkerPool object; delete that object")
-    drained = await context.store.pools.delete(name)
+    drained = await context.store.pools.delete(name, actor=call.caller.actor)
     context.forget_pool(name)
     if drained is None:
         raise not_found("pool", name)
@@ -138,15 +138,16 @@ async def delete_pool(context: Context, call: Call) -> Response:
 
 
 async def freeze(context: Context, call: Call) -> Response:
-    return await _freeze(context, call.path("name"), call.body.reason)
+    return await _freeze(context, call, call.body.reason)
 
 
 async def thaw(context: Context, call: Call) -> Response:
-    return await _freeze(context, call.path("name"), None)
+    return await _freeze(context, call, None)
 
 
-async def _freeze(context: Context, name: str, reason: str | None) -> Response:
-    found = await context.store.pools.freeze(name, reason)
+async def _freeze(context: Context, call: Call, reason: str | None) -> Response:
+    name = call.path("name")
+    found = await context.store.pools.freeze(name, reason, call.caller.actor)
     context.forget_pool(name)
     if found is None:
         raise not_found("pool", name)

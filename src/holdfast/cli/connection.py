@@ -22,6 +22,12 @@ TenantName = Annotated[str | None, typer.Option(help="The tenant; only for admin
 Key = Annotated[
     str | None, typer.Option(help="Names the claim until 24 h after its end: the same request with it returns the same claim.")
 ]
+Label = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label", "-l", metavar="NAME=VALUE", help="A label by which `get claims -l` finds the claim; can be repeated."
+    ),
+]
 Output = Annotated[Format, typer.Option("--output", "-o", help="A table for people, or the server's JSON.")]
 
 # A shorter secret is not searched for. It also occurs in ids and ordinary words, so replacing it would spoil them and show what
@@ -57,6 +63,16 @@ def check_key(key: str | None) -> None:
     """Refuses an empty key. It is most likely an unset variable of a script, whose runs would then not be told apart."""
     if key == "":
         raise CommandFailed("--key: must not be empty; leave the option out if the claim needs no key", 2)
+
+
+def labels_of(given: list[str] | None) -> dict[str, str] | None:
+    """Returns the labels that a command was given. A name without a value is a label with an empty value."""
+    labels: dict[str, str] = {}
+    for text in given or ():
+        name, _, value = text.partition("=")
+        if labels.setdefault(name, value) != value:
+            raise CommandFailed(f"--label {name}: is given twice, with different values", 2)
+    return labels or None
 
 
 def with_client(context: typer.Context, call: Callable[[Client], Coroutine[Any, Any, T]]) -> T:

@@ -7,24 +7,25 @@ import msgspec
 
 from ..model.duration import exact, seconds
 from ..model.effect import Effect, Stale, effect_of
+from ..model.event import Actor
 from ..model.pool import Pool, PoolSpec, revision_of
 from ..model.tenant import Tenant, TenantSpec
 from ..ports.store import PoolLoad
-from .database import Database
+from .database import Database, actor_json
 
 POOL_COLUMNS = """
 p.id, p.name, p.spec, p.revision, p.state AS pool_state, p.source, p.generation, p.frozen, p.failures, p.trouble,
 extract(epoch FROM p.created_at)::float8 AS created_at, extract(epoch FROM p.backoff_until)::float8 AS backoff_until
 """
 
-PUT = "SELECT * FROM @fn.put_pool(p_id => $1, p_name => $2, p_spec => $3::jsonb, p_revision => $4, p_source => $5)"
+PUT = "SELECT * FROM @fn.put_pool(p_id => $1, p_name => $2, p_spec => $3::jsonb, p_revision => $4, p_source => $5, p_actor => $6::jsonb)"
 
 DELETE = f"""
 WITH clock AS (SELECT holdfast.now() AS t),
 p AS (UPDATE holdfast.pool AS pool SET state = 'draining', frozen = NULL, updated_at = clock.t FROM clock
       WHERE pool.name = $1 AND pool.state = 'live' AND ($2::text IS NULL OR pool.id = $2) RETURNING pool.*),
-e AS (INSERT INTO holdfast.event (at, kind, pool_id, reason)
-      SELECT clock.t, 'pool.draining', p.id, 'deleted: free workers go, busy ones finish' FROM p, clock),
+e AS (INSERT INTO holdfast.event (at, kind, pool_id, reason, actor)
+      SELECT clock.t, 'pool.draining', p.id, 'deleted: free workers go, busy ones finish', $3::jsonb FROM p, clock),
 n AS (SELECT pg_notify('holdfast', 'p ' || p.id) FROM p)
 SELECT {POOL_COLUMNS}, (SELECT count(*) FROM n) FROM p
 """
@@ -33,12 +34,14 @@ FREEZE = f"""
 WITH clock AS (SELECT holdfast.now() AS t),
 p AS (UPDATE holdfast.pool AS pool SET frozen = $2, updated_at = clock.t FROM clock
       WHERE pool.name = $1 AND pool.state = 'live' RETURNING pool.*),
-e AS (INSERT INTO holdfast.event (at, kind, pool_id, reason)
-      SELECT clock.t, CASE WHEN $2::text IS NULL THEN 'pool.thawed' ELSE 'pool.frozen' END, p.id, coalesce($2, '') FROM p, clock)
+e AS (INSERT INTO holdfast.event (at, kind, pool_id, reason, actor)
+      SELECT clock.t, CASE WHEN $2::text IS NULL THEN 'pool.thawed' ELSE 'pool.frozen' END, p.id, coalesce($2, ''), $3::jsonb
+      FROM p, clock)
 SELECT {POOL_COLUMNS} FROM p
 """
 
 GET = f"SELECT {POOL_COLUMNS} FROM holdfast.pool p WHERE p.name = $1 AND p.state = 'live'"
+EXISTS = "SELECT EXISTS (SELECT FROM holdfast.pool WHERE name = $1)"
 BY_ID = f"SELECT {POOL_COLUMNS} FROM holdfast.pool p WHERE p.id = $1"
 ALL = f"SELECT {POOL_COLUMNS} FROM holdfast.pool p WHERE p.state <> 'gone' ORDER BY p.name, p.created_at"
 
@@ -178,25 +181,29 @@ class PostgresPools:
         self._db = db
 
     async def put(
-        self, pool_id: str, name: str, spec: PoolSpec, source: str
+        self, pool_id: str, name: str, spec: PoolSpec, source: str, actor: Actor | None = None
     ) -> tuple[Pool, Literal["created", "changed", "same", "taken"]]:
-        row = await self._db.row(PUT, pool_id, name, msgspec.json.encode(spec).decode(), revision_of(spec), source)
+        written = msgspec.json.encode(spec).decode()
+        row = await self._db.row(PUT, pool_id, name, written, revision_of(spec), source, actor_json(actor))
         assert row is not None
         pool = await self._db.row(BY_ID, row["o_id"])
         assert pool is not None
         return pool_of(pool), row["o_what"]
 
-    async def delete(self, name: str, pool_id: str | None = None) -> Pool | None:
-        row = await self._db.row(DELETE, name, pool_id)
+    async def delete(self, name: str, pool_id: str | None = None, actor: Actor | None = None) -> Pool | None:
+        row = await self._db.row(DELETE, name, pool_id, actor_json(actor))
         return pool_of(row) if row else None
 
-    async def freeze(self, name: str, reason: str | None) -> Pool | None:
-        row = await self._db.row(FREEZE, name, reason)
+    async def freeze(self, name: str, reason: str | None, actor: Actor | None = None) -> Pool | None:
+        row = await self._db.row(FREEZE, name, reason, actor_json(actor))
         return pool_of(row) if row else None
 
     async def get(self, name: str) -> Pool | None:
         row = await self._db.row(GET, name)
         return pool_of(row) if row else None
+
+    async def exists(self, name: str) -> bool:
+        return bool(await self._db.value(EXISTS, name))
 
     async def by_id(self, pool_id: str) -> Pool | None:
         row = await self._db.row(BY_ID, pool_id)
