@@ -1,4 +1,4 @@
-"""Runs the command line in this process, against the fake server of the client's tests or the real API."""
+"""Runs the command line in this process, against the fake server of the client's tests or the real API of the API's tests."""
 
 import sys
 from collections.abc import Iterator
@@ -25,8 +25,14 @@ def server() -> Iterator[FakeHoldfast]:
 
 
 @pytest.fixture
+def stage(dsn: str) -> Iterator[Stage]:
+    with staged(dsn) as stage:
+        yield stage
+
+
+@pytest.fixture
 def run_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
-    """`run_cli("get", "pools")` runs a command in an empty home folder."""
+    """Returns a function that runs a command in an empty home folder."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.chdir(tmp_path)
@@ -47,21 +53,15 @@ def run_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 
 @pytest.fixture
 def cli(server: FakeHoldfast, run_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """The command line with the fake server. Server and token come from the environment."""
+    """`cli("get", "pools")` runs a command against the fake server. Server and token come from the environment."""
     monkeypatch.setenv("HOLDFAST_URL", ",".join(server.urls))
     monkeypatch.setenv("HOLDFAST_TOKEN", TOKEN)
     return run_cli
 
 
 @pytest.fixture
-def stage(dsn: str) -> Iterator[Stage]:
-    with staged(dsn) as stage:
-        yield stage
-
-
-@pytest.fixture
 def real_cli(stage: Stage, run_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """The command line of an admin, with the real API on a real store."""
+    """Runs a command against the real API on a real Postgres, as its admin. No duty runs there."""
     monkeypatch.setenv("HOLDFAST_URL", stage.url)
     monkeypatch.setenv("HOLDFAST_TOKEN", "admin")
     return run_cli

@@ -12,6 +12,7 @@ from ..model.duration import seconds
 from ..model.event import Actor
 from ..model.pool import FieldProblem, Pool
 from ..ports.store import NewClaim
+from .claim_checks import check
 from .claim_shapes import Cancel, ClaimList, ClaimRequest, ClaimView, GetQuery, ListQuery, Release, Renew, view
 from .context import Context
 from .filters import known_pool, labels, moment
@@ -24,17 +25,17 @@ ENOUGH = ("active", "ended")  # the states in which a claim is answered
 
 async def ask(context: Context, call: Call) -> Response:
     request: ClaimRequest = call.body
-    wait = min(_duration("wait", request.wait), LONGEST_WAIT)
     if request.tenant is not None and not call.caller.sees(request.tenant):
         raise Problem(403, "forbidden", "the tenant comes from your token; only admins and operators may name another")
     tenant = request.tenant or call.caller.tenant or "default"
     try:
-        result, claim = await _submit(context, request, tenant, wait, call.caller.actor)
+        result, claim = await _submit(context, request, tenant, call.caller.actor)
     except Problem as refusal:
         # A key names its claim also after its pool was deleted or changed, so that a holder finds its worker again (P1).
         known = await context.store.claims.by_key(tenant, request.key, _hash(request, tenant)) if request.key else None
-        if known is None:
+        if known is None or any(found.field == "wait" for found in refusal.errors):
             raise refusal from None
+        wait = min(_duration("wait", request.wait), LONGEST_WAIT)
         result, claim = Submitted(known, "same"), await context.claim_path.wait(known, ENOUGH, wait)
     if result.what == "other":
         detail = f"key {request.key!r} already names claim {result.claim}, which is another request"
@@ -46,11 +47,10 @@ async def ask(context: Context, call: Call) -> Response:
     return answer(view(context, claim), status)
 
 
-async def _submit(
-    context: Context, request: ClaimRequest, tenant: str, wait: float, actor: Actor
-) -> tuple[Submitted, Claim | None]:
+async def _submit(context: Context, request: ClaimRequest, tenant: str, actor: Actor) -> tuple[Submitted, Claim | None]:
     pool = await context.pool(request.pool)
     new = msgspec.structs.replace(new_claim(context, request, tenant, pool), actor=actor)
+    wait = min(seconds(request.wait), LONGEST_WAIT)
     result, claim = await context.claim_path.submit(pool, new, ENOUGH, wait)
     if result.what == "closed":
         context.forget_pool(request.pool)
@@ -59,30 +59,8 @@ async def _submit(
 
 
 def new_claim(context: Context, request: ClaimRequest, tenant: str, pool: Pool) -> NewClaim:
-    """Returns the claim to store. Checks what the types cannot express; every refusal names its field."""
-    longest = _duration("maxDuration", request.max_duration) if request.max_duration else pool.spec.max_duration
-    if longest > pool.spec.max_duration or longest <= 0:
-        raise refused("maxDuration", f"must be more than 0s and at most the pool's {pool.spec.max_duration:.0f}s")
-    lease = _duration("lease", request.lease) if request.lease else pool.spec.lease
-    if lease is not None and not 1 <= lease <= longest:
-        raise refused("lease", "must be at least 1s and at most maxDuration")
-    if pool.spec.mode == "job" and not request.command and not pool.spec.has_command:
-        hint = f"give one, as in `holdfast run --pool {pool.name} -- make test`"
-        raise refused("command", f"pool {pool.name!r} runs the claim's own command, and none is given; {hint}")
-    if request.command and pool.spec.mode == "session":
-        hint = f"leave it out and hold a worker, as in `holdfast claim --pool {pool.name}`"
-        raise refused("command", f"pool {pool.name!r} is for sessions, which run no command; {hint}")
-    if request.command and pool.spec.worker.run:
-        raise refused("command", f"pool {pool.name!r} runs its own command (worker.run); leave it out to run that")
-    if request.secrets and not pool.spec.worker.agent:
-        raise refused("secrets", f"pool {pool.name!r} has no agent that could receive them")
-    if request.secrets and request.retry:
-        raise refused("secrets", "are erased at hand-over, so a retry could not have them; leave out retry or secrets")
-    if request.retry and pool.spec.mode == "session":
-        raise refused("retry", "only jobs can be run again")
-    deadline = _duration("deadline", request.deadline)
-    if deadline <= 0:
-        raise refused("deadline", "must be longer than 0s")
+    """Returns the claim to store, or raises a Problem with all mistakes of the request."""
+    times = check(request, pool)
     return NewClaim(
         id=context.ids.new("c", 16),
         tenant=tenant,
@@ -90,10 +68,10 @@ def new_claim(context: Context, request: ClaimRequest, tenant: str, pool: Pool) 
         hash=_hash(request, tenant),
         request={"command": request.command, "payload": request.payload, "env": request.env},
         priority=request.priority,
-        lease=lease,
-        max_duration=longest,
-        deadline=deadline,
-        park_ttl=_duration("parkTTL", request.park_ttl) if request.park_ttl else None,
+        lease=times.lease,
+        max_duration=times.max_duration,
+        deadline=times.deadline,
+        park_ttl=times.park_ttl,
         retry=request.retry,
         secrets=request.secrets or None,
         labels=request.labels or None,
@@ -134,7 +112,7 @@ async def find(context: Context, call: Call) -> Response:
         since=await moment(context, "since", query.since),
         labels=labels(query.label),
     )
-    return answer(ClaimList([view(context, claim) for claim in claims], after))
+    return answer(ClaimList([view(context, claim, listed=True) for claim in claims], after))
 
 
 async def own(context: Context, call: Call) -> Claim:
@@ -145,7 +123,7 @@ async def own(context: Context, call: Call) -> Claim:
         # The claim may be adopted soon. A holder that received 404 would give it up.
         raise unavailable("the database lost commits, and claims are being found again")
     if not found or not call.caller.sees(found[0].tenant):
-        raise not_found("claim", id_)
+        raise await context.unknown_claim(id_, call.caller)
     return found[0]
 
 

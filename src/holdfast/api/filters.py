@@ -5,7 +5,8 @@ from datetime import datetime
 from ..model.duration import seconds
 from ..model.event import KINDS, kinds_named
 from ..model.label import LabelFilter, parse_filter
-from .context import Context, suggest
+from ..model.nearest import suggest
+from .context import Context
 from .problems import refused
 
 MOMENT = "is neither a duration such as 10m nor a time such as 2030-01-31T12:00:00Z"

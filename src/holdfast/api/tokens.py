@@ -7,15 +7,16 @@ import msgspec
 from starlette.responses import Response
 
 from ..model.duration import Duration, seconds
+from ..model.nearest import SIMILAR_ID, suggest
 from ..model.tenant import TenantName
 from .auth import hash_token
 from .context import Context
 from .problems import Problem, not_found, refused
-from .routes import ADMINS, PRINTED, Call, PageQuery, Route, answer, empty, page
+from .routes import ADMINS, ONE_LINE, PRINTED, Call, PageQuery, Route, answer, empty, page
 
 
 class NewToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern=PRINTED)]
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern=PRINTED, extra=ONE_LINE)]
     role: Literal["admin", "operator", "tenant"]
     tenant: TenantName | None = None
     expires_in: Duration | None = None
@@ -60,7 +61,8 @@ async def revoke(context: Context, call: Call) -> Response:
     if call.path("id") == call.caller.id:
         raise Problem(409, "own-token", "this is the token that you use; revoke it with another token")
     if not await context.store.tokens.revoke(call.path("id")):
-        raise not_found("token", call.path("id"))
+        known = [row["id"] for row in await context.store.tokens.all()]
+        raise not_found("token", call.path("id"), suggest(call.path("id"), known, SIMILAR_ID))
     return empty()
 
 

@@ -11,7 +11,7 @@ from ..model.worker import Worker
 from .claim_shapes import when
 from .context import Context
 from .filters import known_pool, moment
-from .problems import Problem, not_found, not_now, refused
+from .problems import Problem, not_now, refused
 from .routes import OPERATORS, Because, Call, Route, answer
 
 
@@ -90,14 +90,14 @@ async def workers(context: Context, call: Call) -> Response:
 async def worker(context: Context, call: Call) -> Response:
     found = await context.store.workers.get(call.path("id"))
     if found is None:
-        raise not_found("worker", call.path("id"))
+        raise await context.unknown_worker(call.path("id"))
     return answer(worker_view(found))
 
 
 async def retire(context: Context, call: Call) -> Response:
     found = await context.store.workers.get(call.path("id"))
     if found is None:
-        raise not_found("worker", call.path("id"))
+        raise await context.unknown_worker(call.path("id"))
     reason = f"retired by an operator: {call.body.reason}"
     result = await context.store.workers.condemn(found.id, None, reason, counted=False, actor=call.caller.actor)
     if isinstance(result, Skipped):

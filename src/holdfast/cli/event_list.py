@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from .connection import CommandFailed, print_message
 from .listing import PAGE, SHOWN
 from .show import actor, print_json, print_table
+from .times import local
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -24,7 +25,7 @@ async def show_events(
     if output == "json":
         print_json(found)
         return
-    print_table("events", found["items"])
+    print_table("events", found["items"], wide=output == "wide")
     if found.get("previous"):
         print_message(f"there are earlier events: --cursor {found['previous']} shows them, --all shows every one")
 
@@ -82,4 +83,4 @@ def print_event(event: Mapping[str, Any], output: str) -> None:
         return
     about = " ".join(str(event[name]) for name in ("pool", "worker", "claim") if event.get(name))
     kind, reason, by = event.get("kind", ""), event.get("reason") or "", actor(event)
-    print(f"{event.get('at', '')}  {kind:<18} {about}  {reason}{f'  (by {by})' if by else ''}", flush=True)
+    print(f"{local(event.get('at'))}  {kind:<18} {about}  {reason}{f'  (by {by})' if by else ''}", flush=True)

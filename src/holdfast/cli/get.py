@@ -3,11 +3,12 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from .connection import CommandFailed, Output, print_message, with_client
+from .completion import name_of_noun, names_of, state_of_noun
+from .connection import CommandFailed, print_message, with_client
 from .event_list import follow_events, show_events
 from .listing import NOUNS, SHOWN, noun_of, read, request
 from .show import print_json, print_table
@@ -15,6 +16,15 @@ from .show import print_json, print_table
 if TYPE_CHECKING:
     from holdfast.client import Client
 
+Output = Annotated[
+    Literal["table", "wide", "json", "yaml"],
+    typer.Option(
+        "--output",
+        "-o",
+        help="A table that fits the terminal, a table with all columns, the server's JSON, or YAML that `apply` takes back"
+        " (pools, tenants).",
+    ),
+]
 SETTLE = 0.2  # seconds in which a burst of events becomes one refresh
 BACKSTOP = 5.0  # seconds; without an event the list is read this often, because not every change is an event
 
@@ -27,11 +37,18 @@ def get(
     context: typer.Context,
     noun: Annotated[str, typer.Argument(help=f"What to list: {', '.join(NOUNS)}.", metavar="NOUN")],
     name: Annotated[
-        str | None, typer.Argument(help="The name or id of one; for events, of the pool, worker or claim they are about.")
+        str | None,
+        typer.Argument(
+            help="The name or id of one; for events, of the pool, worker or claim they are about.", autocompletion=name_of_noun
+        ),
     ] = None,
-    pool: Annotated[str | None, typer.Option(help="Only of this pool (workers, claims, events).")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only of this tenant (workers, claims, events).")] = None,
-    state: Annotated[str | None, typer.Option(help="Only in this state (workers, claims).")] = None,
+    pool: Annotated[
+        str | None, typer.Option(help="Only of this pool (workers, claims, events).", autocompletion=names_of("pools"))
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Only of this tenant (workers, claims, events).", autocompletion=names_of("tenants"))
+    ] = None,
+    state: Annotated[str | None, typer.Option(help="Only in this state (workers, claims).", autocompletion=state_of_noun)] = None,
     outcome: Annotated[str | None, typer.Option(help="Only with this outcome (claims).")] = None,
     key: Annotated[str | None, typer.Option(help="Only the claim that this key names (claims).")] = None,
     worker: Annotated[str | None, typer.Option(help="Only of this worker (claims, events).")] = None,
@@ -60,6 +77,8 @@ def get(
     filters = {"pool": pool, "tenant": tenant, "state": state, "outcome": outcome, "key": key, "worker": worker}
     path, params = request(noun, name, {**filters, "label": label, "kind": kind, "since": since, "until": until, "tail": tail})
     _check_paging(limit, cursor, every, watch, until)
+    if output == "yaml" and (noun not in ("pools", "tenants") or watch):
+        raise CommandFailed("-o yaml prints pools and tenants, once; use -o json for other things and with --watch", 2)
 
     async def call(client: "Client") -> None:
         if noun == "events":
@@ -102,7 +121,13 @@ async def _show(
     if output == "json":
         print_json(found)
         return
-    print_table(noun, found.get("items", [found]))
+    rows = found.get("items", [found])
+    if output == "yaml":
+        from .as_yaml import documents
+
+        print(documents(noun, rows, listed="items" in found), end="")
+    else:
+        print_table(noun, rows, wide=output == "wide")
     if found.get("next"):
         print_message(f"there are more: --cursor {found['next']!s} shows the next, --all shows every one")
 

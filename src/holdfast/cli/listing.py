@@ -1,11 +1,12 @@
 """What `get` asks for: nouns, the filters that go with each of them, and lists that are longer than one page."""
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+from holdfast.model.nearest import suggest
 
 from .connection import CommandFailed
 
@@ -31,9 +32,8 @@ def noun_of(given: str, choices: Sequence[str] = NOUNS) -> str:
     for name in (given.lower(), forms.get(given.lower(), "")):
         if name in choices:
             return name
-    near = difflib.get_close_matches(given, choices, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(choices)}"
-    raise CommandFailed(f"there is no {given!r} to show; {hint}", 2)
+    hint = suggest(given, choices) or f"; it is one of {', '.join(choices)}"
+    raise CommandFailed(f"there is no {given!r} to show{hint}", 2)
 
 
 def request(noun: str, name: str | None, filters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -65,7 +65,9 @@ class Claim(_Answer, frozen=True, kw_only=True):
     max_until: datetime | None = None
     deadline_at: datetime | None = None
     attempts: int = 0
-    priority: int = 0
+    priority: int = 0  # as granted
+    requested_priority: int | None = None  # only if it is more than was granted
+    priority_reason: str | None = None  # why less was granted than requested
     outcome: str | None = None
     exit_code: int | None = None
     created_at: datetime | None = None
@@ -144,6 +146,16 @@ class Actor(_Answer, frozen=True, kw_only=True):
     id: str
     name: str = ""
     role: str = ""
+
+
+class Applied(_Answer, frozen=True, kw_only=True):
+    """What `apply` did with one object: `result` is created, configured or unchanged. The specs have all defaults filled in."""
+
+    kind: str
+    name: str
+    result: str
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] = {}
 
 
 class Event(_Answer, frozen=True, kw_only=True):

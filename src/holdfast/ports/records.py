@@ -10,7 +10,7 @@ from ..model.effect import Effect
 from ..model.event import Actor
 from ..model.label import LabelFilter
 from ..model.pod import Heartbeat
-from ..model.pool import Pool
+from ..model.pool import Pool, PoolSpec
 from ..model.worker import Worker
 from .recovery import Seen
 
@@ -33,6 +33,15 @@ class NewClaim(msgspec.Struct, frozen=True, kw_only=True):
     secrets: dict[str, str] | None
     actor: Actor | None = None
     labels: dict[str, str] | None = None
+
+
+class PoolChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A validated pool to be stored. `seen` is the live pool with this name during the validation, or None."""
+
+    id: str  # of the new pool, if there was none
+    name: str
+    spec: PoolSpec
+    seen: Pool | None
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -183,6 +192,15 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     parked_free: list[tuple[str, int]] = []
     parked_expired: list[tuple[str, int]] = []  # past their TTL, oldest first
     shrunk_ago: float | None = None
+
+
+class DeletedTenant(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened to a tenant. It is not deleted while it has claims, or if it has neither limits nor tokens."""
+
+    deleted: bool
+    tokens: int  # how many of its tokens were deleted
+    live: int
+    waiting: int
 
 
 class TermState(msgspec.Struct, frozen=True, kw_only=True):

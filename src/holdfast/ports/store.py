@@ -1,7 +1,7 @@
 """The store, which alone decides what is true. Every change is one guarded statement: it happens as described, together with its
 event, or not at all. `actor` is who caused a change, for its event. It is None if Holdfast itself or an agent did."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, Unpack
 
 from ..model.claim import Claim
@@ -20,6 +20,7 @@ from .records import (
     Batch,
     Beat,
     ClaimFilters,
+    DeletedTenant,
     Directive,
     Due,
     DutyReport,
@@ -29,6 +30,7 @@ from .records import (
     Facts,
     NewClaim,
     Pair,
+    PoolChange,
     PoolLoad,
     Row,
     SubmittedAs,
@@ -111,6 +113,9 @@ class Claims(Protocol):
     async def state(self, claim: str) -> str | None:
         """Returns only the claim's state, which waiting requests read often."""
 
+    async def newest_ids(self, tenant: str | None, limit: int) -> list[str]:
+        """Returns the ids of the newest claims, of all tenants or of one."""
+
     async def get(self, ids: Sequence[str]) -> list[Claim]: ...
 
     async def find(
@@ -189,6 +194,9 @@ class Workers(Protocol):
     async def identity(self, worker: str) -> tuple[str | None, Pool] | None:
         """Returns the worker's pod UID and pool, or None when the worker is gone."""
 
+    async def newest_ids(self, limit: int) -> list[str]:
+        """Returns the ids of the newest workers that are not gone."""
+
     async def get(self, worker: str) -> Worker | None: ...
 
     async def find(
@@ -204,6 +212,12 @@ class Pools(Protocol):
     ) -> tuple[Pool, Literal["created", "changed", "same", "taken"]]:
         """Creates or changes a pool. `taken` means that the name belongs to a pool of another source or another object; nothing
         was changed then."""
+
+    async def apply(
+        self, pools: Sequence[PoolChange], tenants: Mapping[str, TenantSpec], actor: Actor | None = None
+    ) -> dict[tuple[str, str], Literal["created", "changed", "same"]] | None:
+        """Stores all of these pools and tenants, or none of them. Returns what happened, by kind and name. Returns None if a pool
+        is not as it was seen during the validation; nothing was changed then."""
 
     async def delete(self, name: str, pool_id: str | None = None, actor: Actor | None = None) -> Pool | None:
         """Starts to drain the pool; its name is free at once. With an id, only if the name still belongs to that pool."""
@@ -242,7 +256,13 @@ class Pools(Protocol):
 
     async def tenants(self) -> list[Tenant]: ...
 
-    async def put_tenant(self, name: str, spec: TenantSpec) -> Tenant: ...
+    async def limits(self, names: Sequence[str]) -> dict[str, TenantSpec]:
+        """Returns the stored limits of these tenants. A tenant without an entry is left out."""
+
+    async def put_tenant(self, name: str, spec: TenantSpec, actor: Actor | None = None) -> Tenant: ...
+
+    async def delete_tenant(self, name: str, actor: Actor | None = None) -> DeletedTenant:
+        """Deletes the tenant's limits and tokens, unless it has live or waiting claims. Its history stays."""
 
 
 class Store(Protocol):
@@ -277,8 +297,9 @@ class Store(Protocol):
 class Notices(Protocol):
     def __aiter__(self) -> "Notices": ...
 
-    async def __anext__(self) -> tuple[Literal["c", "w", "p", "reset"], list[str]]:
-        """Returns ('c'|'w'|'p', ids), or ('reset', []) after a gap in which notices may have been missed."""
+    async def __anext__(self) -> tuple[Literal["c", "w", "p", "t", "reset"], list[str]]:
+        """Returns ('c'|'w'|'p'|'t', ids) for claims, workers, pools and deleted tenants, or ('reset', []) after a gap in which
+        notices may have been missed."""
 
     async def close(self) -> None: ...
 
@@ -291,6 +312,7 @@ __all__ = [
     "Beat",
     "ClaimFilters",
     "Claims",
+    "DeletedTenant",
     "Directive",
     "Due",
     "DutyReport",
@@ -303,6 +325,7 @@ __all__ = [
     "NewClaim",
     "Notices",
     "Pair",
+    "PoolChange",
     "PoolLoad",
     "Pools",
     "Row",
