@@ -8,8 +8,9 @@ import pytest
 from served_api import Stage
 
 from holdfast.api.app import ROUTES
-from holdfast.api.examples import EXAMPLES
+from holdfast.api.examples import EXAMPLES, PROBLEMS
 from holdfast.api.openapi import TAGS, document, for_agents
+from holdfast.api.problems import ProblemBody
 
 USERS = document([route for route in ROUTES if not for_agents(route)], "1")
 AGENTS = document([route for route in ROUTES if for_agents(route)], "1")
@@ -20,6 +21,12 @@ def operations(described: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
     for path, item in described["paths"].items():
         for method, operation in item.items():
             yield f"{method.upper()} {path}", operation
+
+
+def resolved(described: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    """Returns the response itself; the problems are shared by all operations."""
+    reference = answer.get("$ref", "")
+    return described["components"]["responses"][reference.rpartition("/")[2]] if reference else answer
 
 
 @BOTH
@@ -47,7 +54,7 @@ def test_every_operation_has_a_tag_a_summary_and_examples(described: dict[str, A
         assert [listed.get(tag) for tag in operation["tags"]] != [None], f"{name}: describe its tag in api/openapi.py"
         assert operation["summary"], name
         assert operation["description"], name
-        contents = [answer.get("content", {}) for answer in operation["responses"].values()]
+        contents = [resolved(described, answer).get("content", {}) for answer in operation["responses"].values()]
         contents += [operation["requestBody"]["content"]] if "requestBody" in operation else []
         for content in contents:
             for media, about in content.items():
@@ -60,6 +67,13 @@ def test_every_example_fits_its_type() -> None:
         known = {field.encode_name for field in msgspec.structs.fields(kind)}
         assert set(EXAMPLES[name]) <= known, name
         msgspec.json.decode(msgspec.json.encode(EXAMPLES[name]), type=kind)
+
+
+def test_every_example_of_a_problem_is_a_problem() -> None:
+    for status, (code, _) in PROBLEMS.items():
+        content = USERS["components"]["responses"][f"Problem{status}"]["content"]["application/problem+json"]
+        problem = msgspec.convert(content["example"], ProblemBody)
+        assert (problem.status, problem.code, problem.type_) == (status, code, f"urn:holdfast:{code}")
 
 
 def test_agents_have_a_document_of_their_own(stage: Stage) -> None:
@@ -81,5 +95,5 @@ def test_every_reference_leads_to_a_schema(described: dict[str, Any]) -> None:
         elif isinstance(node, list):
             yield from (found for each in node for found in references(each))
 
-    known = {f"#/components/schemas/{name}" for name in described["components"]["schemas"]}
+    known = {f"#/components/{kind}/{name}" for kind, named in described["components"].items() for name in named}
     assert set(references(described)) <= known

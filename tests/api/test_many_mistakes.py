@@ -54,6 +54,13 @@ def test_a_tenant_with_several_mistakes_names_all_of_them(stage: Stage) -> None:
     assert set(problems(stage, "PUT", "/v1/tenants/acme", {"weight": 0, "maxClaim": 3})) == {"weight", "maxClaim"}
 
 
+def test_a_token_with_several_mistakes_names_all_of_them(stage: Stage) -> None:
+    assert set(problems(stage, "POST", "/v1/tokens", {"name": "x", "role": "tenant", "expiresIn": "0s"})) == {
+        "tenant",
+        "expiresIn",
+    }
+
+
 def test_a_query_with_several_mistakes_names_all_of_them(stage: Stage) -> None:
     found = problems(stage, "GET", "/v1/claims?state=actve&limit=ten&curser=x")
     assert set(found) == {"state", "limit", "curser"}

@@ -2,6 +2,8 @@
 
 from served_api import Stage
 
+from holdfast.client.sync import SyncClient
+
 WHY = (
     "priority 7 was requested and 2 granted, because tenant 'acme' may use at most 2 (its maxPriority, which an admin can raise)"
 )
@@ -27,3 +29,10 @@ def test_a_later_change_of_the_limit_does_not_change_what_was_granted(stage: Sta
     claim = stage.claim(priority=7)
     stage.ask("PUT", "/v1/tenants/acme", {"maxPriority": 9})
     assert stage.ask("GET", f"/v1/claims/{claim['id']}").json["priority_reason"] == WHY
+
+
+def test_the_sdk_shows_what_was_granted_and_why(stage: Stage) -> None:
+    stage.ask("PUT", "/v1/tenants/acme", {"maxPriority": 2})
+    with SyncClient(stage.url, "acme") as client:
+        claim = client.claim("direct", priority=7)
+    assert (claim.priority, claim.requested_priority, claim.priority_reason) == (2, 7, WHY)

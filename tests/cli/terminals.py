@@ -72,9 +72,14 @@ class Terminal:
         """Returns the lines of the last frame of a live screen."""
         return CODES.sub("", self.raw.rsplit(HOME, 1)[-1]).replace("\r\n", "\n").split("\n")
 
-    def shows(self, words: str) -> str:
+    @property
+    def echoes(self) -> bool:
+        """Returns whether the terminal shows what is typed, as a shell expects it."""
+        return bool(termios.tcgetattr(self._ours)[3] & termios.ECHO)
+
+    def shows(self, words: str, within: float = 30) -> str:
         """Waits until the words are printed, and returns everything that was printed."""
-        return eventually(lambda: self.text if words in self.text else "", 30, f"the terminal shows {words!r}")
+        return eventually(lambda: self.text if words in self.text else "", within, f"the terminal shows {words!r}")
 
     def frame_with(self, words: str) -> list[str]:
         return eventually(lambda: (f := self.frame) and any(words in line for line in f) and f, 30, f"a frame with {words!r}")

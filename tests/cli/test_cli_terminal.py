@@ -132,8 +132,19 @@ def test_typing_a_slash_shows_only_the_pools_that_contain_what_follows(server: F
         terminal.frame_with("/ changes it")
         terminal.press("\x1b")
         terminal.frame_with("linux")
+        assert not terminal.echoes
         terminal.press("q")
         assert terminal.ends() == 0
+        assert terminal.echoes
+
+
+def test_a_top_that_is_ended_leaves_the_terminal_as_it_was(server: FakeHoldfast, env: dict[str, str]) -> None:
+    with Terminal("top", env=env) as terminal:
+        terminal.frame_with("q quits")
+        terminal.process.terminate()
+        assert terminal.ends() == 143
+        assert terminal.echoes
+        assert terminal.raw.endswith("\x1b[?25h\x1b[?1049l"), "the cursor and the screen of before are back"
 
 
 def test_top_draws_again_when_the_terminal_gets_another_size(server: FakeHoldfast, env: dict[str, str]) -> None:

@@ -83,6 +83,31 @@ def test_a_query_is_written_as_text_and_refused_in_the_same_words() -> None:
     assert found["curser"] == "is not a field of this object; did you mean 'cursor'?"
 
 
+class Circle(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="circle"):
+    radius: int
+
+
+class Square(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="square"):
+    side: int
+
+
+class Drawing(msgspec.Struct, forbid_unknown_fields=True):
+    shapes: list[Circle | Square]
+    picture: bytes = b""
+
+
+def test_an_object_of_several_kinds_is_compared_with_the_kind_that_it_names() -> None:
+    shapes = [{"kind": "circle", "radius": 1}, {"kind": "circle", "radios": 1}, {"kind": "sqare"}, {"side": 2}, 7]
+    assert found_in({"shapes": shapes, "picture": "not base64"}, Drawing) == {
+        "shapes[1].radios": "is not a field of this object; did you mean 'radius'?",
+        "shapes[1].radius": "is required",
+        "shapes[2].kind": "must be 'circle' or 'square'; did you mean 'square'?",
+        "shapes[3].kind": "is required",
+        "shapes[4]": "must be an object, not a whole number",
+        "picture": "must be base64 text",
+    }
+
+
 def test_very_many_mistakes_are_cut() -> None:
     assert len(found_in({"pool": "x", "command": [7] * 256}, ClaimRequest)) == MOST
 

@@ -105,8 +105,9 @@ class Control:
         body = {"fence": fence, "exit_code": exit_code, "reason": reason}
         return not _stale(await self._call_until_answered("result", body))
 
-    async def refuse(self, fence: int, reason: str, patience: float) -> None:
-        await self._call_for("refuse", {"fence": fence, "reason": reason}, patience)
+    async def refuse(self, fence: int, reason: str, output: str, patience: float) -> None:
+        body: dict[str, object] = {"fence": fence, "reason": reason}
+        await self._call_for("refuse", body | ({"output": output} if output else {}), patience)
 
     async def failed(self, reason: str, patience: float) -> None:
         await self._call_for("failed", {"reason": reason}, patience)

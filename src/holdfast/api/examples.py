@@ -177,15 +177,6 @@ EXAMPLES: dict[str, Any] = {
     "NewToken": {"name": "ci", "role": "tenant", "tenant": "acme", "expiresIn": "720h"},
     "TokenView": {**TOKEN, "token": "hf_…"},
     "TokenList": _list(TOKEN),
-    "ProblemBody": {
-        "type": "urn:holdfast:invalid",
-        "title": "Refused",
-        "status": 422,
-        "detail": "wait: must be a duration such as 500ms, 60s, 10m or 1h30m",
-        "code": "invalid",
-        "problems": [{"field": "wait", "reason": "must be a duration such as 500ms, 60s, 10m or 1h30m"}],
-        "errors": [{"field": "wait", "reason": "must be a duration such as 500ms, 60s, 10m or 1h30m"}],
-    },
     # The worker protocol
     "Register": {"worker": WORKER_ID, "uid": WORKER["uid"], "version": "0.1.0", "protocol": 1},
     "Registered": {
@@ -208,6 +199,18 @@ EXAMPLES: dict[str, Any] = {
     "Accepted": {"claim": CLAIM_ID},
 }
 STREAM = f'id: {EVENT_ID}\nevent: claim.active\ndata: {{"id": "{EVENT_ID}", "kind": "claim.active"}}\n\n'
+# Of problems: the code and the detail, by status.
+PROBLEMS = {
+    400: ("malformed", "the body is not JSON"),
+    401: ("unauthenticated", "the token is not known here, or has expired"),
+    403: ("forbidden", "this needs the role admin or operator; yours is tenant"),
+    404: ("not-found", "there is no pool 'linx'; did you mean 'linux'?"),
+    409: ("stale", f"claim {CLAIM_ID} is waiting and not active yet; wait for it, or cancel it"),
+    413: ("too-large", "the body is larger than 65536 bytes"),
+    422: ("invalid", "wait: must be a duration such as 500ms, 60s, 10m or 1h30m"),
+    429: ("too-many", "this token has 32 streams open here; close one"),
+    503: ("unavailable", "the store is not available; nothing was lost, try again"),
+}
 # Of answers that are not JSON objects, by path.
 RAW = {
     "/v1/claims/{id}/output": "hello\n",

@@ -47,6 +47,7 @@ CLAIM = {
 }
 
 REQUEST = {
+    "pool": "The pool's name.",
     "tenant": "The tenant for which to claim. Only admins and operators may name another one than their own.",
     "key": "A name for this claim. Until 24 h after its end, the same request with it returns the same claim.",
     "command": "The command of a job and its arguments. Without it, the pool's own command runs.",
@@ -263,6 +264,7 @@ OF_TYPE: dict[str, dict[str, str]] = {
 }  # fmt: skip
 
 
-def text_of(owner: str, name: str) -> str | None:
-    """Returns what a field of a type or query means, or None if nobody wrote it down."""
-    return OF_TYPE.get(owner, {}).get(name) or COMMON.get(name)
+def text_of(owner: str, name: str, own: str | None) -> str | None:
+    """Returns what a field of a type or query means, or None if no text was written for it. `own` is the description that the
+    field's type has; it is more exact than COMMON."""
+    return OF_TYPE.get(owner, {}).get(name) or own or COMMON.get(name)

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from .examples import EXAMPLES, RAW, STREAM, parameter
+from .examples import EXAMPLES, PROBLEMS, RAW, STREAM, parameter
 from .field_texts import text_of
 from .problems import TITLES, ProblemBody
 from .routes import AGENT, ANYONE, BOOTSTRAP, PATH_LIMIT, Route
@@ -40,6 +40,7 @@ TAG_OF = {
     "openapi.json": "health",
     "openapi-agents.json": "health",
     "worker": AGENTS,
+    "apply": "pools",
 }
 IN_PATHS = {"id": "Its id.", "name": "Its name.", "kind": "What to explain.", "worker": "The worker's id."}
 DONE = {
@@ -84,6 +85,7 @@ def document(routes: list[Route], version: str) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": components,
+            "responses": {_name(status): _problem(status) for status in PROBLEMS},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer", "description": "Every request needs a token, on loopback as well."}
             },
@@ -94,12 +96,11 @@ def document(routes: list[Route], version: str) -> dict[str, Any]:
 def _describe(owner: str, schema: dict[str, Any]) -> None:
     """Adds the meaning of each field to a type's schema."""
     for name, field in schema.get("properties", {}).items():
-        if text := text_of(owner, name):
+        if text := text_of(owner, name, field.get("description")):
             field["description"] = text
 
 
 def _operation(route: Route, schema_of: dict[int, Any]) -> dict[str, Any]:
-    problem = {"application/problem+json": _content(ProblemBody, {"$ref": TEMPLATE.format(name="ProblemBody")})}
     responses: dict[str, Any] = {}
     for status, kind in route.answers.items():
         content: dict[str, Any] | None = None
@@ -116,7 +117,7 @@ def _operation(route: Route, schema_of: dict[int, Any]) -> dict[str, Any]:
     if "{" in route.path:
         errors |= {404}
     for status in sorted(errors):
-        responses[str(status)] = {"description": f"{TITLES[status]}.", "content": problem}
+        responses[str(status)] = {"$ref": f"#/components/responses/{_name(status)}"}
     operation: dict[str, Any] = {
         "operationId": _id(route),
         "tags": [tag(route)],
@@ -145,6 +146,28 @@ def _operation(route: Route, schema_of: dict[int, Any]) -> dict[str, Any]:
     return operation
 
 
+def _name(status: int) -> str:
+    return f"Problem{status}"
+
+
+def _problem(status: int) -> dict[str, Any]:
+    """Returns the response of a status that is an error. All operations share it."""
+    code, detail = PROBLEMS[status]
+    field, _, reason = detail.partition(": ")
+    found = [{"field": field, "reason": reason}] if status == 422 else []
+    example = {
+        "type": f"urn:holdfast:{code}",
+        "title": TITLES[status],
+        "status": status,
+        "detail": detail,
+        "code": code,
+        "problems": found,
+        "errors": found,
+    }
+    content = {"schema": {"$ref": TEMPLATE.format(name="ProblemBody")}, "example": example}
+    return {"description": f"{TITLES[status]}.", "content": {"application/problem+json": content}}
+
+
 def _content(kind: Any, schema: dict[str, Any], example: Any = None) -> dict[str, Any]:
     example = EXAMPLES.get(getattr(kind, "__name__", ""), example)
     return {"schema": schema} | ({} if example is None else {"example": example})
@@ -157,7 +180,8 @@ def _roles(route: Route) -> str:
         return "Needs the token of a registered agent."
     if route.roles == ANYONE:
         return "Any valid token may do this."
-    return f"For the role {' or '.join(route.roles)}."
+    *others, last = route.roles
+    return f"Needs a token with the role {' or '.join([', '.join(others), last] if others else [last])}."
 
 
 def _query(route: Route) -> list[dict[str, Any]]:
@@ -168,7 +192,7 @@ def _query(route: Route) -> list[dict[str, Any]]:
             "name": name,
             "in": "query",
             "required": name in own.get("required", []),
-            "description": text_of(route.query.__name__, name) or "",
+            "description": text_of(route.query.__name__, name, kind.get("description")) or "",
             "example": parameter(route.path, name),
             "schema": _plain(kind),
         }

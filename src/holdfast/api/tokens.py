@@ -8,10 +8,11 @@ from starlette.responses import Response
 
 from ..model.duration import Duration, seconds
 from ..model.nearest import SIMILAR_ID, suggest
+from ..model.pool import FieldProblem
 from ..model.tenant import TenantName
 from .auth import hash_token
 from .context import Context
-from .problems import Problem, not_found, refused
+from .problems import Problem, field_problems, not_found
 from .routes import ADMINS, ONE_LINE, PRINTED, Call, PageQuery, Route, answer, empty, page
 
 
@@ -44,14 +45,18 @@ async def tokens(context: Context, call: Call) -> Response:
 
 async def make_token(context: Context, call: Call) -> Response:
     body: NewToken = call.body
+    found: list[FieldProblem] = []
+    expires: float | None = None
     if (body.role == "tenant") != (body.tenant is not None):
-        raise refused("tenant", "is required for the role tenant, and only for it")
+        found.append(FieldProblem("tenant", "is required for the role tenant, and only for it"))
     try:
         expires = seconds(body.expires_in) if body.expires_in else None
     except ValueError as error:
-        raise refused("expiresIn", str(error)) from None
+        found.append(FieldProblem("expiresIn", str(error)))
     if expires == 0:
-        raise refused("expiresIn", "must be longer than 0s")
+        found.append(FieldProblem("expiresIn", "must be longer than 0s"))
+    if found:
+        raise field_problems(found)
     token, id_ = context.ids.token(), context.ids.new("t")
     await context.store.tokens.make(id_, hash_token(token), body.name, body.role, body.tenant, expires)
     return answer(TokenView(id=id_, name=body.name, role=body.role, tenant=body.tenant, token=token), 201)

@@ -86,7 +86,7 @@ class _Parts:
             found = [[], *self._table(kind, shown, style)]
             if len(shown) < len(rows):
                 found += self.lines(_line(f"… and {len(rows) - len(shown)} more", "dim"))
-            if room is None or len(found) <= room or not shown:
+            if room is None or len(found) <= room or len(shown) <= 1:
                 return found
             shown = shown[: -max(1, (len(found) - room) // 3)]  # a row seldom has more than three lines
 
@@ -95,7 +95,7 @@ class _Parts:
         shown = rows if room is None else rows[-room:]
         while True:
             found = [[], *self._table(kind, shown, style)]
-            if room is None or len(found) <= room or not shown:
+            if room is None or len(found) <= room or len(shown) <= 1:
                 return found
             shown = shown[max(1, (len(found) - room) // 3) :]
 

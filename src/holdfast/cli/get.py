@@ -21,8 +21,7 @@ Output = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="A table that fits the terminal, a table with all columns, the server's JSON, or YAML that `apply` takes back"
-        " (pools, tenants).",
+        help="A table that fits the terminal or has all columns, the server's JSON, or YAML that `apply` takes back.",
     ),
 ]
 SETTLE = 0.2  # seconds in which a burst of events becomes one refresh

@@ -61,10 +61,12 @@ async def _live(client: Client) -> None:
     client.transport.on_late = None  # the screen itself says that it is not current
     out = Console(highlight=False)
     reading = asyncio.create_task(screen.read_changes())
-    asyncio.get_running_loop().add_signal_handler(signal.SIGWINCH, screen.changed.set)  # the terminal has another size
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGWINCH, screen.changed.set)  # the terminal has another size
+    loop.add_signal_handler(signal.SIGTERM, screen.leave, 128 + signal.SIGTERM)  # otherwise the terminal stays as it is now
     try:
         with Live(console=out, screen=True, auto_refresh=False) as live, keys(screen.press):
-            while not screen.left and not reading.done():
+            while screen.left is None and not reading.done():
                 live.update(draw(out, screen.seen, out.width, out.height, screen.chosen), refresh=True)
                 changed = asyncio.create_task(screen.changed.wait())
                 await asyncio.wait([changed, reading], return_when=asyncio.FIRST_COMPLETED)
@@ -75,6 +77,7 @@ async def _live(client: Client) -> None:
         await asyncio.wait([reading])
     if not reading.cancelled():
         reading.result()  # raises, for example if the token was revoked
+    raise typer.Exit(screen.left or 0)
 
 
 class _Screen:
@@ -83,7 +86,7 @@ class _Screen:
     def __init__(self, client: Client, seen: dict[str, Any]) -> None:
         self.seen = seen
         self.chosen = Filter()
-        self.left = False
+        self.left: int | None = None  # the exit code, once the user has left
         self.changed = asyncio.Event()
         self._client = client
 
@@ -110,7 +113,11 @@ class _Screen:
         elif key == "/":
             self.chosen = Filter(text, typing=True)
         elif key in ("q", "Q"):
-            self.left = True
+            self.leave(0)
+        self.changed.set()
+
+    def leave(self, code: int) -> None:
+        self.left = code
         self.changed.set()
 
 

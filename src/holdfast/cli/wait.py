@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import typer
 
+from .claims import ClaimId
 from .connection import CommandFailed, Output, print_message, with_client
 from .exit_codes import NO_WORKER, RunsCommand, code_of
 from .show import print_json
@@ -28,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 def wait(
     context: typer.Context,
-    claim: Annotated[str, typer.Argument(help="The claim's id.")],
+    claim: ClaimId,
     state: Annotated[Literal["active", "ended"], typer.Option("--for", help="What to wait for.")] = "ended",
     timeout: Annotated[str | None, typer.Option(help="How long to wait, such as 10m; without a limit by default.")] = None,
     output: Output = "table",

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import inspect
@@ -70,16 +70,31 @@ class _Walk:
                     yield FieldProblem(path, reason)
 
     def _union(self, value: Any, kind: inspect.UnionType, path: str, must: str | None) -> Iterator[FieldProblem]:
-        found = [list(self.walk(value, option, path, must)) for option in kind.types]
-        if not all(found):
-            return
         options = [option for option in kind.types if not isinstance(option, inspect.NoneType)]
+        by_tag = {option.tag: option for option in options if isinstance(option, inspect.StructType) and option.tag is not None}
+        if by_tag and isinstance(value, dict):
+            yield from self._tagged(value, by_tag, path)
+            return
+        if not all(list(self.walk(value, option, path, must)) for option in kind.types):
+            return  # one of the options takes it
         fitting = [option for option in options if isinstance(value, _json_type(option))]
         if fitting or len(options) == 1:
             yield from self.walk(value, (fitting or options)[0], path, must)
         else:
-            expected = must or f"be {_either([NOUNS[_json_type(option)] for option in options])}"
+            expected = must or f"be {_either(list(dict.fromkeys(NOUNS[_json_type(option)] for option in options)))}"
             yield FieldProblem(path, f"must {expected}, not {_noun(value)}")
+
+    def _tagged(self, value: dict[str, Any], kinds: dict[Any, inspect.StructType], path: str) -> Iterator[FieldProblem]:
+        """Yields the mistakes of an object that is of one of several kinds, which one of its fields names."""
+        field = next(iter(kinds.values())).tag_field
+        assert field is not None
+        named = value.get(field)
+        if isinstance(named, str) and named in kinds:
+            yield from self._struct(value, kinds[named], path)
+            return
+        near = suggest(named, map(str, kinds)) if isinstance(named, str) else ""
+        reason = f"must be {_either([repr(tag) for tag in kinds])}{near}" if field in value else "is required"
+        yield FieldProblem(_join(path, field), reason)
 
     def _struct(self, value: Any, kind: inspect.StructType, path: str) -> Iterator[FieldProblem]:
         if not isinstance(value, dict):
@@ -89,7 +104,7 @@ class _Walk:
         for name, item in value.items():
             if name in fields:
                 yield from self.walk(item, fields[name].type, _join(path, name))
-            elif kind.forbid_unknown_fields:
+            elif kind.forbid_unknown_fields and name != kind.tag_field:
                 near = suggest(name, (known for known in fields if known not in value))
                 yield FieldProblem(_join(path, name), f"is not a field of this object{near}")
         for name, field in fields.items():
@@ -136,6 +151,12 @@ class _Walk:
                 return None if low and high else f"must be{_range(kind)}"
             case inspect.BoolType():
                 return None if self._fits(value, bool) else "must be true or false"
+            case inspect.BytesType():
+                return (
+                    None
+                    if self._fits(value, Annotated[bytes, msgspec.Meta(max_length=kind.max_length)])
+                    else "must be base64 text" + ("" if kind.max_length is None else f" of at most {kind.max_length} bytes")
+                )
             case inspect.NoneType():
                 return None if value is None else f"must be null, not {_noun(value)}"
             case inspect.DateTimeType():
