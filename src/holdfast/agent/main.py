@@ -16,7 +16,7 @@ from .jobs import serve_job
 from .log import log, set_worker
 from .memory import Memory
 from .messages import AgentReport, Assignment, Directive, Registration
-from .process import Sink
+from .sink import Sink
 from .staging import NOT_STAGED
 from .tasks import first_of, settle
 
@@ -132,7 +132,7 @@ class Agent:
         try:
             env = extra | environment(assignment, write_payload(self.config.folder, assignment))
             if hook:
-                running = asyncio.create_task(run_hook("activate", hook, env, self.config.folder, sink.write))
+                running = asyncio.create_task(run_hook("activate", hook, env, self.config.folder, sink.write_error))
                 activated = await activate(running, self.control, assignment.fence, hold.ended)
                 if activated != "done":
                     log("not ours", claim=assignment.claim, why=activated)

@@ -9,7 +9,8 @@ from pathlib import Path
 from .activation import HookFailed, run_hook
 from .log import log
 from .messages import Hooks
-from .process import CannotStart, Group, Sink, base_environment
+from .process import CannotStart, Group, base_environment
+from .sink import Sink
 from .tasks import first_of, settle
 
 RESET_SECONDS = 60.0
@@ -46,7 +47,9 @@ class Served:
             port, self._reserved = free_port()
             self.address = (LOOPBACK[0], port)
             try:
-                self._group = await Group.start(self._hooks.serve, self.environment(), self._folder, self.keep_output)
+                self._group = await Group.start(
+                    self._hooks.serve, self.environment(), self._folder, self.keep_output, self.keep_errors
+                )
             except CannotStart as error:
                 log("serve failed", why=error.reason)
                 raise ServeEnded(error.code) from None
@@ -73,6 +76,10 @@ class Served:
     def keep_output(self, data: bytes) -> None:
         """Stores output with the claim that is being served, or in serve.log if there is none."""
         (self._sink or self._log).write(data)
+
+    def keep_errors(self, data: bytes) -> None:
+        """Stores what was printed to stderr, like `keep_output`."""
+        (self._sink or self._log).write_error(data)
 
     def output_to(self, sink: Sink | None) -> None:
         if self._sink is not None:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
-from . import agents, claims, history, output, pools, recovery, system, tenants, tokens, workers
+from . import agents, claims, history, inputs, output, pools, recovery, system, tenants, tokens, workers
 from .context import Context
 from .openapi import document
 from .problems import Problem, encode
@@ -34,6 +34,7 @@ def _document(version: str) -> bytes:
 ROUTES: list[Route] = [
     *claims.ROUTES,
     *output.ROUTES,
+    *inputs.ROUTES,
     *pools.ROUTES,
     *workers.ROUTES,
     *tenants.ROUTES,

@@ -30,6 +30,8 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_duration: Duration | None = None
     park_ttl: Duration | None = msgspec.field(default=None, name="parkTTL")
     retry: Literal["lost"] | None = None
+    # Not in the hash of a key's request unless it is set, so that requests of the release before stay the same requests.
+    stdin: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):

@@ -74,6 +74,8 @@ def new_claim(context: Context, request: ClaimRequest, tenant: str, pool: Pool) 
         raise refused("secrets", f"pool {pool.name!r} has no agent that could receive them")
     if request.secrets and request.retry:
         raise refused("secrets", "are erased at hand-over, so a retry could not have them; leave out retry or secrets")
+    if request.stdin:
+        _check_takes_input(context, request, pool)
     if request.retry and pool.spec.mode == "session":
         raise refused("retry", "only jobs can be run again")
     deadline = _duration("deadline", request.deadline)
@@ -84,7 +86,8 @@ def new_claim(context: Context, request: ClaimRequest, tenant: str, pool: Pool) 
         tenant=tenant,
         key=request.key,
         hash=_hash(request, tenant),
-        request={"command": request.command, "payload": request.payload, "env": request.env},
+        request={"command": request.command, "payload": request.payload, "env": request.env}
+        | ({"stdin": True} if request.stdin else {}),
         priority=request.priority,
         lease=lease,
         max_duration=longest,
@@ -93,6 +96,17 @@ def new_claim(context: Context, request: ClaimRequest, tenant: str, pool: Pool) 
         retry=request.retry,
         secrets=request.secrets or None,
     )
+
+
+def _check_takes_input(context: Context, request: ClaimRequest, pool: Pool) -> None:
+    if pool.spec.mode == "session":
+        raise refused("stdin", f"pool {pool.name!r} is for sessions, which run no command")
+    if not pool.spec.worker.agent:
+        raise refused("stdin", f"pool {pool.name!r} has no agent that could pass it on")
+    if not context.cluster.passes_input:
+        raise refused("stdin", "workers on Kubernetes cannot pass input to a command; send it as payload, env or a file instead")
+    if request.retry:
+        raise refused("stdin", "is sent once, so a retry could not have it; leave out retry or stdin")
 
 
 def _hash(request: ClaimRequest, tenant: str) -> str:

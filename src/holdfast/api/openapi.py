@@ -48,6 +48,8 @@ def _operation(route: Route, schema_of: dict[int, Any]) -> dict[str, Any]:
         responses[str(status)] = {"description": "done", **({"content": content} if content else {})}
         if route.path == "/v1/events":
             responses[str(status)]["content"]["text/event-stream"] = {}
+        if route.path.endswith("/output"):
+            responses[str(status)]["content"]["application/x-ndjson"] = {}
     errors = set(route.errors) | {401, 422, 503} | ({403} if route.roles not in (AGENT, BOOTSTRAP, ANYONE) else set())
     if route.body is not None:
         errors |= {400, 413}

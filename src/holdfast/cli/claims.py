@@ -16,12 +16,12 @@ from .connection import (
     Output,
     PoolName,
     TenantName,
-    TruncationNotice,
     check_key,
     print_message,
     with_client,
 )
 from .exit_codes import NO_WORKER
+from .output import OutputPrinter
 from .show import print_json
 
 if TYPE_CHECKING:
@@ -207,17 +207,16 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the claim has ended.")] = False,
     offset: Annotated[int, typer.Option(min=0, help="How many bytes to skip.")] = 0,
 ) -> None:
-    """Print a job's output.
+    """Print a job's output, stdout and stderr each to its own stream.
 
     Example: holdfast logs -f c-1a2b3c
     """
 
     async def call(client: "Client") -> None:
-        cut = TruncationNotice(claim)
-        async for piece in client.output(claim, offset=offset, follow=follow, truncated=cut):
-            sys.stdout.buffer.write(piece)
-            sys.stdout.buffer.flush()
-        cut.print()
+        printer = OutputPrinter(claim)
+        async for piece in client.output_pieces(claim, offset=offset, follow=follow, truncated=printer.truncated):
+            printer.print(piece)
+        printer.finish()
 
     try:
         with_client(context, call)

@@ -11,6 +11,7 @@ from ..model.pool import Pool, PoolSpec
 from ..model.tenant import Tenant, TenantSpec
 from ..model.worker import Worker
 from .errors import StoreUnavailable, Unstorable, WrongInstallation
+from .inputs import Inputs
 from .installation import Fleet, History, Tokens
 from .records import (
     AcknowledgedClaim,
@@ -229,6 +230,8 @@ class Pools(Protocol):
 class Store(Protocol):
     @property
     def claims(self) -> Claims: ...
+    @property
+    def inputs(self) -> Inputs: ...
     @property
     def workers(self) -> Workers: ...
     @property
