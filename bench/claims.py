@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from . import limit, load
+from . import load
 from .figure import Figure
 from .part import Part
 from .sizes import Sizes
@@ -90,13 +90,24 @@ def _work(what: What, here: Stage, sizes: Sizes, pool: str, clients: int, *, cou
     )
 
 
+async def limit_of(
+    here: Stage, what: Literal["jobs", "sessions", "renew", "release"], clients: int, sizes: Sizes
+) -> load.Done | None:
+    """Measures the limit, or returns None if `sizes` contains no limits."""
+    if not sizes.limits:
+        return None
+    from . import limit  # the package of an older checkout may lack what only the limits import
+
+    return await limit.measure(here, what, clients, sizes)
+
+
 async def measured(here: Stage, sizes: Sizes, what: What, once: Callable[[int], load.Done]) -> AsyncIterator[Figure]:
     once(max(sizes.clients))  # warm up: plans, caches, the replica's connections
     for clients in sizes.clients:
         rounds = []
         for _ in range(sizes.rounds):
             done = once(clients)
-            bare = await limit.measure(here, what, clients, sizes) if sizes.limits else None
+            bare = await limit_of(here, what, clients, sizes)
             rounds.append(Round(load.claims_of(done), None if bare is None else load.claims_of(bare)))
         for figure in figures_of(what, clients, rounds):
             yield figure

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 from typing import Literal
 
-from . import limit, load
-from .claims import SAME, Round, middle, staged
+from . import load
+from .claims import SAME, Round, limit_of, middle, staged
 from .figure import Figure
 from .part import Part
 from .sizes import Sizes
@@ -27,7 +27,7 @@ async def leases(here: Stage, sizes: Sizes) -> AsyncIterator[Figure]:
             done = load.run(_work(here, sizes, pool, what=what, held=held, seconds=sizes.seconds))
             if n == 0:
                 continue  # warm up: plans, caches, the replica's connections
-            bare = await limit.measure(here, what, sizes.holders, sizes) if sizes.limits else None
+            bare = await limit_of(here, what, sizes.holders, sizes)
             rounds[what].append(Round(_spread(what, done), None if bare is None else _spread(what, bare)))
     for what, label in RATES.items():
         rate, base = middle(rounds[what], lambda spread: spread.rate)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 POSTGRES = Path("src/holdfast/postgres")
 FUNCTIONS = POSTGRES / "functions"
-MODULES = ("pools", "claims", "workers", "fleet", "history", "tokens", "recovery")  # `workers` reads a constant of `pools`
+# `claims` reads constants of `claim_view`, and `workers` one of `pools`, so these come first.
+MODULES = ("pools", "claim_view", "claims", "workers", "fleet", "history", "tokens", "recovery")
 
 # The tests that judge a mutant. Those of them that never reach the store are left out by the recorded run.
 JUDGES = ("tests/postgres", "tests/duties", "tests/running", "tests/claimpath", "tests/recovery", "tests/model/test_tenants.py")

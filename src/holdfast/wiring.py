@@ -188,6 +188,8 @@ def wire(
     apply = Apply(duties_store, cluster, claim_path, ids, metrics)
     info = ReplicaInfo(os.getpid(), socket.gethostname(), url, __version__)
     replica = Replica(ids.new("r", 6), Ports(duties_store, cluster), apply, signals, metrics, info)
+    auth = Auth(store.tokens, key, clock)
+    signals.tenants.subscribe(auth.forget_tenants)
     context = Context(
         store=store,
         cluster=cluster,
@@ -195,7 +197,7 @@ def wire(
         signals=signals,
         replica=replica,
         metrics=metrics,
-        auth=Auth(store.tokens, key, clock),
+        auth=auth,
         ids=ids,
         version=__version__,
         install=cluster.install,

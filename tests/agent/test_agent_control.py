@@ -270,6 +270,16 @@ def test_a_report_that_did_not_count_is_sent_again_once_with_the_incarnation_tha
     assert world.paused == []
 
 
+def test_the_last_report_of_a_draining_agent_is_sent_again_if_it_did_not_count(world: World) -> None:
+    """Otherwise a claim could still be assigned to the worker, because the server does not know that its agent has exited."""
+    world.script = [HttpResponse(200, b'{"do": "nothing", "incarnation": 3}')]
+    world.do(world.control.send_report(AgentReport(doing="draining"), 5))
+    assert [(body["doing"], body["incarnation"]) for _, path, _, body, _ in world.calls if "poll" in path] == [
+        ("draining", 0),
+        ("draining", 3),
+    ]
+
+
 def test_silence_counts_from_the_first_failure_and_ends_with_an_answer(world: World) -> None:
     world.now = 5000.0
     world.script = [GONE, GONE, GONE]

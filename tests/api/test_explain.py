@@ -157,3 +157,24 @@ def test_after_a_retry_a_user_sees_how_long_the_claim_waited_for_its_last_worker
     assert (shown["state"], shown["worker"], shown["attempts"]) == ("active", "w-second", 2)
     assert 0 <= shown["timings"]["wait"] < 600, "the hour in which the first worker was held is no waiting"
     assert not [sentence for sentence in explained(stage, "claim", claim["id"]) if sentence.startswith("It waited 1h")]
+
+
+def test_who_explains_a_pool_worker_or_claim_sees_that_the_brake_holds(stage: Stage) -> None:
+    claim = stage.claim(lease="60s")
+    things = (("pool", "direct"), ("worker", claim["worker"]), ("claim", claim["id"]))
+    for kind, name in things:
+        assert stage.ask("GET", f"/v1/explain/{kind}/{name}").json["facts"]["braked"] is False
+        assert not any("brake" in sentence for sentence in explained(stage, kind, name))
+    tripped = "UPDATE holdfast.installation SET brake_tripped_at = holdfast.now(), brake_reason = '50 claims were ended'"
+    stage.do(stage.store.db.rows(tripped))
+    for kind, name in things:
+        assert stage.ask("GET", f"/v1/explain/{kind}/{name}").json["facts"]["braked"] is True
+        second = explained(stage, kind, name)[1]
+        assert re.fullmatch(
+            rf"The brake has been tripped for \d+m?s, since {MOMENT} UTC \(50 claims were ended\): neither surplus workers nor"
+            r' claims whose time ran out are ended; `holdfast brake release --reason "…"` ends that\.',
+            second,
+        ), second
+    seen = stage.ask("GET", f"/v1/explain/claim/{claim['id']}", token="acme").json["sentences"][1]
+    assert "50 claims" not in seen, "the number of all tenants' claims is not for one tenant"
+    assert seen.endswith("an operator has to release it.")

@@ -91,6 +91,18 @@ def test_a_worker_that_is_given_up_takes_its_claim_with_it(left: Stage) -> None:
     assert (status, problem["code"]) == (409, "retiring")
 
 
+@pytest.mark.parametrize("decision", ["confirm", "give-up"])
+def test_a_worker_whose_claim_was_cancelled_stays_listed_until_it_is_decided(left: Stage, decision: str) -> None:
+    claim = items(left)["w-agent"]["claim"]
+    assert left.ask("POST", f"/v1/claims/{claim}/cancel", {}, token="acme").status == 200
+    shown = items(left)["w-agent"]
+    assert (shown["state"], shown["claim"], shown["tenant"]) == ("retiring", None, "acme")
+    assert shown["confirm"] == shown["give_up"] == "its pod is deleted"
+    status, worker = decided(left, "w-agent", decision=decision, **BECAUSE)
+    assert (status, worker["state"], worker["unconfirmed"]) == (200, "retiring", False)
+    assert "w-agent" not in items(left)
+
+
 @pytest.mark.parametrize(
     ("worker", "body", "status", "field"),
     [

@@ -3,6 +3,8 @@
 The document is made here from the same table that is served. test_whole_api.py proves that /openapi.json is the same document.
 """
 
+from collections.abc import Callable
+from functools import cache
 from itertools import count
 from typing import Any
 
@@ -11,6 +13,7 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import load_all_checks
 from schemathesis.config import SchemathesisConfig
+from schemathesis.generation.hypothesis.builder import HypothesisTestConfig, HypothesisTestMode, create_test
 from served_api import Stage
 
 from holdfast import __version__
@@ -20,7 +23,7 @@ from holdfast.api.openapi import document
 load_all_checks()
 BRIEF = 0.05  # seconds; `wait` is shortened to this, so that generated requests wait only briefly
 CONFIG: dict[str, Any] = {
-    "generation": {"deterministic": True, "max-examples": 8, "no-shrink": True},
+    "generation": {"deterministic": True, "max-examples": 5, "no-shrink": True},
     # Requests that the types allow may be refused too: a command on a pool that has one, a duration beyond a year.
     "checks": {
         "positive_data_acceptance": {"enabled": False},
@@ -28,7 +31,7 @@ CONFIG: dict[str, Any] = {
     },
 }
 GENTLY = settings(
-    max_examples=8,
+    max_examples=5,
     derandomize=True,
     database=None,
     deadline=None,
@@ -36,12 +39,28 @@ GENTLY = settings(
 )
 
 
-def described(*, agents: bool) -> Any:
-    routes = [route for route in ROUTES if route.path.startswith("/v1/worker/") == agents]
-    return schemathesis.openapi.from_dict(document(routes, __version__), config=SchemathesisConfig.from_dict(CONFIG))
+OPERATIONS = [(route.path, route.method) for route in ROUTES]
+ORDINARY = [operation for operation in OPERATIONS if not operation[0].startswith("/v1/worker/")]
+AGENTS = [operation for operation in OPERATIONS if operation[0].startswith("/v1/worker/")]
 
 
-ORDINARY, AGENTS = described(agents=False), described(agents=True)
+@cache
+def described() -> Any:
+    return schemathesis.openapi.from_dict(document(ROUTES, __version__), config=SchemathesisConfig.from_dict(CONFIG))
+
+
+def generate(path: str, method: str, send: Callable[[Any], None]) -> None:
+    """Generates requests for one operation and sends each. This happens in the test, because generating those of all operations
+    while tests are collected takes seconds in every process."""
+
+    @GENTLY
+    def each(case: Any) -> None:
+        send(case)
+
+    config = HypothesisTestConfig(project=described().config, modes=list(HypothesisTestMode))
+    create_test(operation=described()[path][method], test_func=each, config=config)()
+
+
 turn = count()
 
 
@@ -81,18 +100,22 @@ def real(stage: Stage, case: Any) -> None:
         case.path_parameters.update(kind="claim", id=claims[0]["id"])
 
 
-@ORDINARY.parametrize()
-@GENTLY
-def test_every_route_does_what_it_documents(case: Any, lively: Stage) -> None:
-    real(lively, case)
-    case.call_and_validate(base_url=lively.url, headers={"Authorization": "Bearer admin"})
+@pytest.mark.parametrize(("path", "method"), ORDINARY)
+def test_every_route_does_what_it_documents(path: str, method: str, lively: Stage) -> None:
+    def send(case: Any) -> None:
+        real(lively, case)
+        case.call_and_validate(base_url=lively.url, headers={"Authorization": "Bearer admin"})
+
+    generate(path, method, send)
 
 
-@AGENTS.parametrize()
-@GENTLY
-def test_every_route_of_agents_does_what_it_documents(case: Any, lively: Stage) -> None:
-    if case.path == "/v1/worker/poll" and isinstance(case.body, dict):
-        wait = case.body.setdefault("wait", BRIEF)
-        if isinstance(wait, int | float) and BRIEF < wait <= 60:
-            case.body["wait"] = BRIEF
-    case.call_and_validate(base_url=lively.url, headers={"Authorization": f"Bearer {lively.agent_token()}"})
+@pytest.mark.parametrize(("path", "method"), AGENTS)
+def test_every_route_of_agents_does_what_it_documents(path: str, method: str, lively: Stage) -> None:
+    def send(case: Any) -> None:
+        if case.path == "/v1/worker/poll" and isinstance(case.body, dict):
+            wait = case.body.setdefault("wait", BRIEF)
+            if isinstance(wait, int | float) and BRIEF < wait <= 60:
+                case.body["wait"] = BRIEF
+        case.call_and_validate(base_url=lively.url, headers={"Authorization": f"Bearer {lively.agent_token()}"})
+
+    generate(path, method, send)

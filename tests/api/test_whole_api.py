@@ -17,14 +17,20 @@ from holdfast.api.auth import STREAMS
 from holdfast.ports.store import StoreUnavailable
 
 ROOT = Path(__file__).parents[2]
-ANYONES = ("/healthz", "/readyz", "/openapi.json")
+DOCUMENTS = ("/openapi.json", "/openapi-agents.json")
+ANYONES = ("/healthz", "/readyz", *DOCUMENTS)
 
 
 @pytest.fixture
 def described(stage: Stage) -> dict[str, Any]:
-    answer = stage.ask("GET", "/openapi.json")
-    assert answer.status == 200
-    return dict(answer.json)
+    """Returns the paths of both documents."""
+    paths: dict[str, Any] = {}
+    for document in DOCUMENTS:
+        answer = stage.ask("GET", document)
+        assert answer.status == 200
+        assert not paths.keys() & answer.json["paths"].keys()
+        paths |= answer.json["paths"]
+    return {"paths": paths}
 
 
 def operations(described: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:

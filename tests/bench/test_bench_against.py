@@ -1,6 +1,7 @@
 """Two checkouts are measured by the same benchmark and compared figure by figure."""
 
 import subprocess
+import sys
 
 import pytest
 
@@ -33,6 +34,14 @@ def test_the_other_checkouts_package_is_the_one_that_runs() -> None:
 
         with pytest.raises(SystemExit, match="ended with 7"):
             against.measure(there, ["growth"], ["--tiny"])
+
+
+@pytest.mark.parametrize("part", against.PARTS)
+def test_a_checkout_that_lacks_what_only_the_limits_use_can_be_measured_without_them(part: str) -> None:
+    renamed = "import holdfast.up, holdfast.wiring, holdfast.model.effect as effect; del effect.Done"
+    script = f"{renamed}; from bench.__main__ import find; print(find({part!r}).name)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == f"{part}\n", done.stderr
 
 
 def test_an_unknown_revision_is_refused() -> None:

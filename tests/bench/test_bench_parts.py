@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from bench_checks import check, ignore
 
-from bench.__main__ import PARTS
+from bench.__main__ import PARTS, find
 from bench.claims import staged
 from bench.sizes import TINY
 from bench.stage import Stage
@@ -24,11 +24,11 @@ def place() -> Iterator[Stage]:
 
 @pytest.mark.parametrize("name", WITH_REPLICA)
 def test_every_figure_of_a_part_with_a_replica_is_there_with_its_limit(name: str, place: Stage) -> None:
-    part = PARTS[name]
+    part = find(name)
     check(part, part.run_on(place, TINY, ignore))
 
 
 @pytest.mark.parametrize("name", [name for name in PARTS if name not in WITH_REPLICA])
 def test_every_figure_of_a_part_without_a_replica_is_there_with_its_limit(name: str) -> None:
-    part = PARTS[name]
+    part = find(name)
     check(part, part.run(TINY, ignore))

@@ -46,8 +46,8 @@ def test_a_signal_with_a_row_does_not_hide_an_earlier_one_without() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(("kind", "topic"), [("c", "claims"), ("w", "workers"), ("p", "pools")])
-def test_a_notice_of_another_replica_is_the_same_signal(kind: Literal["c", "w", "p"], topic: str) -> None:
+@pytest.mark.parametrize(("kind", "topic"), [("c", "claims"), ("w", "workers"), ("p", "pools"), ("t", "tenants")])
+def test_a_notice_of_another_replica_is_the_same_signal(kind: Literal["c", "w", "p", "t"], topic: str) -> None:
     async def main() -> None:
         signals, received = Signals(), list[set[str]]()
         getattr(signals, topic).subscribe(received.append)

@@ -1,4 +1,4 @@
-"""Runs the command line in this process, against the fake server of the client's tests."""
+"""Runs the command line in this process, against the fake server of the client's tests or the real API of the API's tests."""
 
 import sys
 from collections.abc import Iterator
@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "client"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "api"))
 
 from cli_results import Cli, Result
 from fake_holdfast import TOKEN, FakeHoldfast
+from served_api import Stage, staged
 
 from holdfast.cli import connection
 from holdfast.cli.main import main
@@ -23,11 +25,15 @@ def server() -> Iterator[FakeHoldfast]:
 
 
 @pytest.fixture
-def cli(server: FakeHoldfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
-    """`cli("get", "pools")` runs a command in an empty home folder. Server and token come from the environment."""
+def stage(dsn: str) -> Iterator[Stage]:
+    with staged(dsn) as stage:
+        yield stage
+
+
+@pytest.fixture
+def run_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    """Returns a function that runs a command in an empty home folder."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("HOLDFAST_URL", ",".join(server.urls))
-    monkeypatch.setenv("HOLDFAST_TOKEN", TOKEN)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.chdir(tmp_path)
 
@@ -43,3 +49,19 @@ def cli(server: FakeHoldfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
         return Result(code if isinstance(code, int) else 0, printed.out, printed.err)
 
     return run
+
+
+@pytest.fixture
+def cli(server: FakeHoldfast, run_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """`cli("get", "pools")` runs a command against the fake server. Server and token come from the environment."""
+    monkeypatch.setenv("HOLDFAST_URL", ",".join(server.urls))
+    monkeypatch.setenv("HOLDFAST_TOKEN", TOKEN)
+    return run_cli
+
+
+@pytest.fixture
+def real_cli(stage: Stage, run_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Runs a command against the real API on a real Postgres, as its admin. No duty runs there."""
+    monkeypatch.setenv("HOLDFAST_URL", stage.url)
+    monkeypatch.setenv("HOLDFAST_TOKEN", "admin")
+    return run_cli

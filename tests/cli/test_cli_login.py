@@ -1,5 +1,6 @@
 """Contexts are stored so that only their user can read them, and a token is sent only to its own server."""
 
+import json
 import stat
 from pathlib import Path
 
@@ -63,6 +64,30 @@ def test_use_changes_the_context_and_an_unknown_one_is_named(cli: Cli, server: F
     result = cli("login", "--use", "three")
     assert result.code == 1
     assert "no context 'three' (known: one, two)" in result.err
+
+
+def test_logout_removes_the_token_from_this_machine(cli: Cli, server: FakeHoldfast, tmp_path: Path) -> None:
+    for name in ("one", "two", "three"):
+        cli("login", server.urls[0], "--token", TOKEN, "--name", name)
+    file = tmp_path / "config" / "holdfast" / "contexts.json"
+    assert f"logged out of {server.urls[0]}; context 'three' is removed" in cli("logout").out
+    assert cli("login", "--list").out == f"  one  {server.urls[0]}\n  two  {server.urls[0]}\n"
+    assert (cli("logout").code, cli("logout", "none").code, cli("logout", "one", "--all").code) == (1, 1, 2)
+    assert "context 'two' is removed" in cli("logout", "two").out
+    assert cli("logout", "--all").code == 0
+    assert TOKEN not in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_whoami_shows_role_tenant_and_server(cli: Cli, server: FakeHoldfast) -> None:
+    url = ",".join(server.urls)
+    assert cli("whoami").out == f"admin 'root' at {url}\n"
+    server.role = {"name": "ci", "role": "tenant", "tenant": "acme"}
+    assert cli("whoami").out == f"tenant 'ci' of tenant 'acme' at {url}\n"
+    shown = json.loads(cli("whoami", "-o", "json").out)
+    assert shown == {"url": url, "role": "tenant", "name": "ci", "tenant": "acme"}
+    refused = cli("--token", "wr0ng-t0ken", "whoami")
+    assert (refused.code, "wr0ng-t0ken" in refused.err) == (1, False)
 
 
 @pytest.fixture

@@ -23,11 +23,15 @@ class FakeHoldfast(FakeClaims):
     def __init__(self, replicas: int = 1) -> None:
         super().__init__()
         self.token = TOKEN
-        self.role: dict[str, Any] | None = {"name": "root", "role": "admin", "tenant": None}
+        self.role: dict[str, Any] | None = {"name": "root", "role": "admin", "tenant": None, "install": "i-fake", "version": "0"}
         self.pools: dict[str, dict[str, Any]] = {}
         self.tenants: dict[str, dict[str, Any]] = {}
         self.checks: list[dict[str, Any]] = [{"name": "database", "promise": "P6", "ok": True, "detail": "fine", "advice": ""}]
         self.replicas: list[dict[str, Any]] = [{"id": "r-1", "state": "live", "url": "http://127.0.0.1:7070"}]
+        self.duties: list[dict[str, Any]] = [
+            {"duty": "match", "holder": "r-1", "number": 4, "age": 0.5, "seconds": 0.01, "actions": 3}
+        ]
+        self.brake: dict[str, Any] = {"tripped": False, "tripped_at": None, "reason": None}
         self.log: list[tuple[int, str, str]] = []  # (replica, method, path with query)
         self.faults: dict[tuple[str, str], deque[Fault]] = {}
         self._loop = asyncio.new_event_loop()
@@ -152,8 +156,8 @@ class FakeHoldfast(FakeClaims):
         router.add_post("/v1/pools/{name}/freeze", self._freeze)
         router.add_get("/v1/workers", self._listing(tuple))
         router.add_get("/v1/tokens", self._listing(tuple))
-        duty = {"duty": "match", "holder": "r-1", "number": 4, "age": 0.5, "seconds": 0.01, "actions": 3}
-        router.add_get("/v1/duties", self._listing(lambda: (duty,)))
+        router.add_get("/v1/duties", self._listing(lambda: self.duties))
+        router.add_get("/v1/brake", self._brake)
         router.add_get("/v1/replicas", self._listing(lambda: self.replicas))
         router.add_get("/v1/doctor", self._doctor)
         router.add_get("/v1/explain/{kind}/{id}", self._explain)
@@ -202,6 +206,9 @@ class FakeHoldfast(FakeClaims):
 
     async def _doctor(self, _: web.Request) -> web.Response:
         return web.json_response({"checks": self.checks, "ok": all(check["ok"] for check in self.checks)})
+
+    async def _brake(self, _: web.Request) -> web.Response:
+        return web.json_response(self.brake)
 
     async def _whoami(self, _: web.Request) -> web.Response:
         return problem(404, "not-found", "no such route") if self.role is None else web.json_response(self.role)

@@ -138,6 +138,7 @@ def test_only_retiring_workers_lose_their_pod_and_only_theirs(view: Observed) ->
     for action in Converge().plan(view):
         if isinstance(action, DeletePod) and not action.orphan:
             assert view.rows[action.name].worker.state == "retiring"
+            assert view.rows[action.name].worker.confirmed
             assert action.uid == view.pods[action.name].uid
             assert view.rows[action.name].worker.pod_uid in (None, action.uid)
         if isinstance(action, Bury):

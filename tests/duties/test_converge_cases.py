@@ -36,6 +36,9 @@ RECOVERING = {"state": state(recovering=True)}
 YOUNG = msgspec.structs.replace(STAMP, at=NOW - 1)
 FREE_POD, BUSY_POD = pod(), pod(stamp=STAMP, protected=True)
 
+# The holder of an unconfirmed worker has released its claim.
+RELEASED: dict[str, Any] = {"tenant": "acme", "fence": FENCE, "unconfirmed_since": NOW - 9}
+
 # An example of each case: the row, the pod, and other facts.
 EXAMPLES: list[tuple[Case, Row | None, Pod | None, dict[str, Any]]] = [
     (Case.QUIET, row(), FREE_POD, {}),
@@ -82,6 +85,9 @@ EXAMPLES: list[tuple[Case, Row | None, Pod | None, dict[str, Any]]] = [
     (Case.RETIRING, row("retiring"), FREE_POD, {}),
     (Case.RETIRING_ENDING, row("retiring", age=2.0), pod(terminating=True), {}),
     (Case.RETIRING_ENDING, row("retiring", pool_frozen=True), FREE_POD, {}),
+    (Case.RETIRING_UNCONFIRMED, row("retiring", **RELEASED), FREE_POD, {}),
+    (Case.RETIRING_ENDING, row("retiring", age=2.0, **RELEASED), pod(terminating=True), {}),
+    (Case.HEARD_AGAIN, row("retiring", **RELEASED), pod(left_to=FENCE), {}),
     (Case.RETIRED, row("retiring"), pod(phase="ended"), {}),
     (Case.RETIRED, row("retiring"), None, {}),
     (Case.POD_MISSING_ONCE, row(), None, {}),

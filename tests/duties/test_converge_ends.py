@@ -98,7 +98,9 @@ def test_a_report_of_an_assignment_that_no_row_shows_begins_a_recovery() -> None
             one = row(state_, heartbeat=heartbeat(age, "running", ahead=True, **BUSY))
             assert (case(one, pod()) == Case.AHEAD) == begins
     retiring = row("retiring", heartbeat=heartbeat(1.0, "running", ahead=True, **BUSY))
-    assert case(retiring, pod()) == Case.RETIRING, "it was decided"
+    assert case(retiring, pod()) == Case.RETIRING, "it was free, and that it ends was decided"
+    released = row("retiring", tenant="acme", heartbeat=heartbeat(1.0, "running", ahead=True, **BUSY))
+    assert case(released, pod()) == Case.AHEAD, "the row's claim was released before the loss was noticed"
 
 
 def test_a_spawn_of_unknown_outcome_is_looked_up_until_its_start_timeout() -> None:

@@ -68,10 +68,11 @@ def test_scale_reads_the_loads_of_all_pools() -> None:
         (state(recovering=True), False),
         (state(recovering=True, recovered_ago=1e9), False),
         (state(recovered_ago=0.0), False),
-        (state(recovered_ago=OUTPUT_SECONDS - 1), False),
-        (state(recovered_ago=OUTPUT_SECONDS), True),
+        (state(recovered_ago=OUTPUT_SECONDS - 1, age=OUTPUT_SECONDS), False),
+        (state(recovered_ago=OUTPUT_SECONDS, age=OUTPUT_SECONDS), True),
+        (state(recovered_ago=OUTPUT_SECONDS, age=OUTPUT_SECONDS - 1), False),
     ],
-    ids=["never recovered", "recovering", "recovering again", "just recovered", "recovered within a day", "a day ago"],
+    ids=["never", "recovering", "recovering again", "just recovered", "within a day", "a day ago", "a jump of the clock ago"],
 )
 def test_outputs_are_pruned_only_by_a_database_that_knows_them_all(fleet: Recovery, known: bool) -> None:
     """A database that lost commits does not know claims that ended in them, so their outputs must not be pruned."""

@@ -82,6 +82,10 @@ class RecordedCluster:
         self._write(name, None, False)
         return True
 
+    async def delete(self, name: str, uid: str, grace: float) -> None:
+        assert self.kept[name].uid == uid
+        del self.kept[name]
+
     async def prune_output(self, keep: set[str]) -> int:
         before, self.outputs = self.outputs, self.outputs & keep
         return len(before) - len(self.outputs)

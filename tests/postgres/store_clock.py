@@ -37,6 +37,12 @@ class Clock:
             await self.jump(1)
             await self.beat(1.0)
 
+    async def elapse(self, seconds: float) -> None:
+        """Lets time pass as in normal operation, in one step. So days of heard time can pass in a test."""
+        await self.jump(seconds)
+        later = "UPDATE holdfast.hearing SET last_heard = last_heard + make_interval(secs => $1)"
+        await self._store.db.rows(later, float(seconds))
+
     async def outage(self, seconds: float) -> None:
         """Lets time pass without any beat. Then the first beat of a replica arrives."""
         await self.jump(seconds)

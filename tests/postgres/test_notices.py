@@ -6,7 +6,9 @@ from typing import Any
 import asyncpg
 import pytest
 
+from holdfast.model.tenant import TenantSpec
 from holdfast.postgres import notices
+from holdfast.postgres.store import PostgresStore
 
 
 @pytest.mark.parametrize(
@@ -30,3 +32,15 @@ async def test_a_refused_connection_is_tried_again(dsn: str, refusal: Exception,
         assert await asyncio.wait_for(anext(received), 60) == ("c", ["c-1", "c-2"])
     finally:
         await received.close()
+
+
+async def test_a_deleted_tenant_is_noticed_with_and_without_listening(dsn: str, store: PostgresStore) -> None:
+    """Behind PgBouncer the history is polled, so the event must lead to the same notice."""
+    for received in (notices.PostgresNotices(dsn), notices.PolledNotices(store.db)):
+        try:
+            assert await asyncio.wait_for(anext(received), 60) == ("reset", [])
+            await store.pools.put_tenant("acme", TenantSpec())
+            assert (await store.pools.delete_tenant("acme")).deleted
+            assert await asyncio.wait_for(anext(received), 60) == ("t", ["acme"])
+        finally:
+            await received.close()

@@ -10,7 +10,20 @@ from postgres.recorded_cluster import RecordedCluster, pod_of, replica_on
 from postgres.store_clock import Clock
 from postgres.store_locks import replicas
 from postgres.store_rows import set_brake
-from postgres.store_steps import DIRECT, JOB, SESSION, active, agent_report, ask, end, make_pool, make_warm, match
+from postgres.store_steps import (
+    DIRECT,
+    JOB,
+    SESSION,
+    active,
+    agent_report,
+    ask,
+    assigned,
+    deliver,
+    end,
+    make_pool,
+    make_warm,
+    match,
+)
 from postgres.store_tables import state_of
 
 
@@ -148,3 +161,33 @@ async def test_a_restore_to_before_an_earlier_recovery_gives_no_fence_twice(stor
     await make_warm(store, pool)
     [pair] = await match(store, pool)
     assert pair.fence > given, "two assignments with one fence cannot be distinguished"
+
+
+async def test_a_tenant_gets_its_parked_worker_again_although_the_agent_never_received_the_released_claim(
+    store: PostgresStore,
+) -> None:
+    # Given a claim whose delivery was stored, but whose answer the agent did not receive
+    pool = await make_pool(store, SESSION)
+    [worker] = await make_warm(store, pool)
+    pair = await assigned(store, pool, ask("acme", lease=60.0))
+    await deliver(store, pair)
+    # When its holder releases it
+    assert await end(store, pair.claim, "release") == Done()
+    assert await state_of(store, "worker", worker) == "parked"
+    assert await match(store, pool, ask("acme", lease=60.0)) == [], "the agent may have received it, and has not reported since"
+    assert (await store.workers.report(agent_report(worker), fresh=False)).freed is None, "an open poll proves nothing"
+    # Then the worker is free for its tenant when its agent reports that it is idle
+    assert (await store.workers.report(agent_report(worker, doing="resetting"))).freed is None
+    assert (await store.workers.report(agent_report(worker))).freed == pool.id
+    assert [again.worker for again in await match(store, pool)] == [worker]
+    assert await match(store, pool, ask("rival", lease=60.0)) == []
+
+
+async def test_a_session_that_was_held_is_given_out_again_only_after_its_reset(store: PostgresStore) -> None:
+    pool = await make_pool(store, SESSION)
+    [worker] = await make_warm(store, pool)
+    pair = await active(store, pool, ask("acme", lease=60.0))
+    assert await end(store, pair.claim, "release") == Done()
+    assert (await store.workers.report(agent_report(worker))).freed is None, "its agent has not reported the reset"
+    assert await match(store, pool, ask("acme", lease=60.0)) == []
+    assert (await store.workers.report(agent_report(worker, served_fence=pair.fence))).freed == pool.id

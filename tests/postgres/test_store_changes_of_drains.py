@@ -150,14 +150,20 @@ async def test_a_tenant_is_written_again_with_every_field(store: PostgresStore) 
         assert await changes.seen() == {
             "tenant acme": {
                 "name": "acme", "weight": 4, "max_claims": 5, "max_priority": 6, "park_ttl": "00:00:07", "updated_at": 100.0,
-            }
+            },
+            "events": ["100 tenant.created acme"],
         }  # fmt: skip
         await clock.live(1)
         await changes.seen()
         assert (await store.pools.put_tenant("acme", TenantSpec(weight=2))).spec == TenantSpec(weight=2)
-        assert (await changes.seen())["tenant acme"] == {
-            "weight": 2, "max_claims": None, "max_priority": 0, "park_ttl": None, "updated_at": 101.0,
-        }  # fmt: skip
+        assert await changes.seen() == {
+            "tenant acme": {"weight": 2, "max_claims": None, "max_priority": 0, "park_ttl": None, "updated_at": 101.0},
+            "events": ["101 tenant.changed acme"],
+        }
+        await clock.live(1)
+        await changes.seen()
+        await store.pools.put_tenant("acme", TenantSpec(weight=2))
+        assert await changes.seen() == {}, "equal limits change nothing"
 
 
 async def test_tenants_are_shown_with_their_claims_whether_or_not_they_were_written(store: PostgresStore) -> None:

@@ -25,6 +25,7 @@ async def test_a_released_session_is_parked_for_its_tenant(store: PostgresStore)
                 "reason": "release",
                 "outcome": "released",
                 "ended_at": 105.0,
+                "ended_heard": 5.0,
                 "exit_code": 3,
             },
             "worker w-1": {
@@ -55,7 +56,14 @@ async def test_a_cancelled_hand_over_gives_the_worker_back_as_it_was(store: Post
     async with await Changes.of(store) as changes:
         assert await end(store, "c-1", "cancel") == Done()
         assert await changes.seen() == {
-            "claim c-1": {"how": "cancel", "state": "ended", "reason": "cancel", "outcome": "cancelled", "ended_at": 105.0},
+            "claim c-1": {
+                "how": "cancel",
+                "state": "ended",
+                "reason": "cancel",
+                "outcome": "cancelled",
+                "ended_at": 105.0,
+                "ended_heard": 5.0,
+            },
             "claim_secret c-1": None,
             "worker w-1": {
                 "state": "warm",
@@ -81,7 +89,14 @@ async def test_a_cancelled_hand_over_gives_the_worker_back_as_it_was(store: Post
         await changes.seen()
         assert await end(store, "c-3", "cancel") == Done()
         assert await changes.seen() == {
-            "claim c-3": {"how": "cancel", "state": "ended", "reason": "cancel", "outcome": "cancelled", "ended_at": 110.0},
+            "claim c-3": {
+                "how": "cancel",
+                "state": "ended",
+                "reason": "cancel",
+                "outcome": "cancelled",
+                "ended_at": 110.0,
+                "ended_heard": 10.0,
+            },
             "worker w-1": {"state": "parked", "version": 12, "claim_id": None, "held_from": None},
             "events": [
                 '110 claim.ended worker.returned p-1 w-1 c-3 acme "cancel"'
@@ -110,6 +125,7 @@ async def test_a_job_that_ends_takes_its_worker_with_it(store: PostgresStore) ->
                 "reason": "result",
                 "outcome": "completed",
                 "ended_at": 105.0,
+                "ended_heard": 5.0,
                 "exit_code": 0,
             },
             "worker w-1": {
@@ -132,7 +148,14 @@ async def test_a_job_that_ends_takes_its_worker_with_it(store: PostgresStore) ->
         await changes.seen()
         assert await end(store, "c-2", "death") == Done(), "nothing was delivered, but its pod is gone"
         assert await changes.seen() == {
-            "claim c-2": {"how": "death", "state": "ended", "reason": "death", "outcome": "lost", "ended_at": 105.0},
+            "claim c-2": {
+                "how": "death",
+                "state": "ended",
+                "reason": "death",
+                "outcome": "lost",
+                "ended_at": 105.0,
+                "ended_heard": 5.0,
+            },
             "worker w-2": {
                 "state": "retiring",
                 "reason": "its claim ended: lost",
@@ -153,7 +176,14 @@ async def test_a_job_that_ends_takes_its_worker_with_it(store: PostgresStore) ->
         await changes.seen()
         assert await end(store, "c-3", "deadline") == Done(), "at the very moment of its deadline"
         assert await changes.seen() == {
-            "claim c-3": {"how": "deadline", "state": "ended", "reason": "deadline", "outcome": "refused", "ended_at": 110.0},
+            "claim c-3": {
+                "how": "deadline",
+                "state": "ended",
+                "reason": "deadline",
+                "outcome": "refused",
+                "ended_at": 110.0,
+                "ended_heard": 10.0,
+            },
             "events": [
                 '110 claim.ended p-1 c-3 acme "deadline"'
                 ' {"how": "deadline", "from": "waiting", "outcome": "refused", "exit_code": null}'

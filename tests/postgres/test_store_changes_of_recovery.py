@@ -256,6 +256,7 @@ async def test_a_known_claim_is_found_on_another_worker_than_in_its_rows(store: 
             "reason": "its end was in commits that the database lost",
             "outcome": "lost",
             "ended_at": 105.0,
+            "ended_heard": 5.0,
         }
         assert found["events"] == [
             '105 claim.ended p-1 w-3 c-3 c "its end was in commits that the database lost"'

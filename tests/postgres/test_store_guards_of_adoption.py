@@ -107,7 +107,7 @@ async def test_the_other_claim_of_an_adopted_worker_has_left_it(store: PostgresS
                 "progress_heard": None, "assigned_at": None, "reason": "its worker was found to hold another claim",
             },
             "active": {
-                "state": "ended", "outcome": "lost", "how": "forgotten", "ended_at": 100.0,
+                "state": "ended", "outcome": "lost", "how": "forgotten", "ended_at": 100.0, "ended_heard": 0.0,
                 "reason": "its end was in commits that the database lost",
             },
         }  # fmt: skip

@@ -118,14 +118,16 @@ async def test_unconfirmed_workers_are_listed_with_their_claims(store: PostgresS
     found = await store.recovery.unconfirmed()
     assert [(one.worker, one.pool, one.state, one.agent) for one in found] == [
         ("w-1", "linux", "held", True), ("w-2", "linux", "held", True), ("w-3", "bare", "warm", False),
+        ("w-4", "linux", "retiring", True),
     ]  # fmt: skip
     assert [(one.claim, one.claim_state, one.delivered, one.tenant) for one in found] == [
         ("c-1", "assigned", False, "other"), ("c-2", "active", True, "acme"), (None, None, False, None),
+        (None, None, False, None),
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("state", ["warm", "parked", "held", "retiring", "spawning"])
-async def test_an_operator_confirms_an_unconfirmed_worker_that_is_not_retiring(store: PostgresStore, state: str) -> None:
+@pytest.mark.parametrize("state", ["warm", "parked", "held", "retiring", "spawning", "gone"])
+async def test_an_operator_confirms_an_unconfirmed_worker_that_is_not_gone(store: PostgresStore, state: str) -> None:
     await installed(store)
     if state == "held":
         await add_held(store, "w-1", "c-1")
@@ -138,7 +140,7 @@ async def test_an_operator_confirms_an_unconfirmed_worker_that_is_not_retiring(s
         assert await changes.seen() == {}
         await store.db.rows(f"UPDATE holdfast.worker SET unconfirmed_since = {NOW}, suspect_since = {NOW} WHERE id = 'w-1'")
         await changes.seen()
-        living = state != "retiring"
+        living = state != "gone"
         assert await store.recovery.confirm("w-1", "looked at it") == (Done() if living else Stale())
         about = {"held": "w-1 c-1 acme", "parked": "w-1 acme"}.get(state, "w-1")
         confirmed = {
@@ -153,7 +155,7 @@ async def given_up(store: PostgresStore, worker: str = "w-1") -> Any:
     return await store.recovery.give_up(worker, "hopeless")
 
 
-@pytest.mark.parametrize("state", ["warm", "parked", "retiring", "spawning"])
+@pytest.mark.parametrize("state", ["warm", "parked", "gone", "spawning"])
 async def test_a_free_unconfirmed_worker_that_is_given_up_retires(store: PostgresStore, state: str) -> None:
     await installed(store)
     parked: dict[str, Any] = {"tenant": "acme", "parked_since": NOW} if state == "parked" else {}
@@ -162,7 +164,7 @@ async def test_a_free_unconfirmed_worker_that_is_given_up_retires(store: Postgre
     await store.db.rows(f"UPDATE holdfast.worker SET unconfirmed_since = {NOW}")
     await set_brake(store, 0, 0.0)
     await store.pools.freeze("linux", "hands off")
-    if state != "retiring":
+    if state != "gone":
         assert await given_up(store) == Skipped("frozen")
         await store.pools.freeze("linux", None)
         async with await Changes.of(store) as changes:
@@ -176,6 +178,19 @@ async def test_a_free_unconfirmed_worker_that_is_given_up_retires(store: Postgre
     else:
         assert await given_up(store) == Stale()
         assert await state_of(store, "worker", "w-1") == state
+
+
+async def test_a_retiring_unconfirmed_worker_that_is_given_up_is_confirmed(store: PostgresStore) -> None:
+    await installed(store)
+    await insert(store, "worker", id="w-1", state="retiring", tenant="acme")
+    assert await given_up(store) == Stale(), "it is confirmed"
+    await store.db.rows(f"UPDATE holdfast.worker SET unconfirmed_since = {NOW}")
+    async with await Changes.of(store) as changes:
+        assert await given_up(store) == Done()
+        assert await changes.seen() == {
+            "worker w-1": {"unconfirmed_since": None, "version": 2},
+            "events": ['100 worker.given_up p-1 w-1 acme "by an operator: hopeless"'],
+        }
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.model.effect import Done
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import Changes, apart
+from postgres.store_clock import Clock
 from postgres.store_rows import NOW, Sql, ago, heard_ago, insert
-from postgres.store_steps import JOB
+from postgres.store_steps import JOB, ask, end, make_pool, match
 from postgres.store_tables import column
 
 HOUR, DAY = 3600, 86_400
@@ -25,6 +27,41 @@ async def test_a_key_is_free_a_day_after_its_claims_end(store: PostgresStore) ->
     await insert(store, "claim", id="live", key="k", key_live=True, ended_at=ago(9 * DAY))
     assert (await store.history.prune(7))["keys"] == 1
     assert await column(store, "SELECT id FROM holdfast.claim WHERE key_live ORDER BY id") == ["c-0", "c-1", "live"]
+
+
+async def test_a_jump_of_the_databases_clock_frees_no_key_and_removes_no_output_or_claim(store: PostgresStore) -> None:
+    pool = await make_pool(store, JOB)
+    clock = await Clock.of(store)
+    new = ask(key="nightly")
+    await match(store, pool, new)
+    assert await end(store, new.id, "cancel") == Done()
+    # When the clock jumps ahead by a month, and a replica beats as before
+    await clock.jump(30 * DAY)
+    await clock.beat(1.0)
+    pruned = await store.history.prune(7)
+    # Then the same request still gets its claim
+    assert (pruned["keys"], pruned["claims"]) == (0, 0)
+    again = ask(key="nightly")
+    assert (await store.claims.match(pool.id, [again], 1)).answers == {again.id: ("same", new.id)}
+    assert await store.history.live_outputs() == {new.id}
+
+
+async def test_a_key_is_free_and_an_output_is_removed_after_a_day_of_heard_time(store: PostgresStore) -> None:
+    await apart(store)
+    for n, seconds in enumerate((DAY - 1, DAY, DAY + 1)):
+        about = {"ended_at": ago(9 * DAY), "ended_heard": heard_ago(seconds)}
+        await insert(store, "claim", id=f"c-{n}", key=f"k-{n}", key_live=True, **about, **ENDED)
+    assert await store.history.live_outputs() == {"c-0"}
+    assert (await store.history.prune(7))["keys"] == 1
+    assert await column(store, "SELECT id FROM holdfast.claim WHERE key_live ORDER BY id") == ["c-0", "c-1"]
+
+
+async def test_an_ended_claim_is_kept_for_the_days_of_the_history_in_heard_time(store: PostgresStore) -> None:
+    await apart(store)
+    for n, seconds in enumerate((7 * DAY - 1, 7 * DAY, 7 * DAY + 1)):
+        await insert(store, "claim", id=f"c-{n}", ended_at=ago(9 * DAY), ended_heard=heard_ago(seconds), **ENDED)
+    assert (await store.history.prune(7))["claims"] == 1
+    assert await left(store, "claim") == ["c-0", "c-1"]
 
 
 async def test_an_ended_claim_is_kept_for_the_days_of_the_history_and_while_its_key_is(store: PostgresStore) -> None:

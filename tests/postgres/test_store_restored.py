@@ -185,10 +185,10 @@ async def test_pruning_takes_nothing_that_lost_commits_may_have_known_of(store: 
     assert await store.recovery.adopt(left_over) == Stale(), "a claim that ended is known as such, and is not adopted"
 
     assert await store.recovery.end() == Done()
-    await clock.jump(DAY - 60)
+    await clock.elapse(DAY - 60)
     assert [type(action) for action, _ in await passed(prune, store, cluster)] == [PruneHistory]
     assert cluster.outputs == {pair.claim, "c-lost"}, "its claim may have ended just before it was lost: 24 h from then"
-    await clock.jump(120)
+    await clock.elapse(120)
     await passed(prune, store, cluster)
     assert cluster.outputs == set()
 

@@ -9,10 +9,10 @@ from holdfast.duties.actions import Action, NoteUid, ShowFacts
 from holdfast.duties.cases import classify
 from holdfast.duties.converge import Converge
 from holdfast.model.claim import fence_of
-from holdfast.model.pod import Phase, Pod, Stamp
+from holdfast.model.pod import Heartbeat, Phase, Pod, Stamp
 from holdfast.ports.store import Row
 from holdfast.recovery.actions import Adopt, AdoptFree, EndRecovery
-from holdfast.recovery.compare import LISTEN, adopt_free, compare, finish
+from holdfast.recovery.compare import LISTEN, adopt_free, compare, finish, holds_no_other
 
 LOST = state(recovering=True, age=6.0)
 REPORTED = {"reported_since_recovery": True}
@@ -165,3 +165,25 @@ def test_recovery_does_not_end_before_a_pod_that_is_ahead_was_compared(age: floa
     report = heartbeat(doing="running", claim="c-9", fence=fence_of(EPOCH, 5000), tenant="acme", **REPORTED)
     plan = Converge().plan(seen(row(heartbeat=report), ahead, state=state(recovering=True, age=age)))
     assert EndRecovery() not in plan or any(isinstance(action, Adopt) for action in plan)
+
+
+@pytest.mark.parametrize(
+    ("report", "its_pod", "known"),
+    [
+        (None, pod(), False),
+        (None, pod(phase="pending"), True),
+        (heartbeat(), pod(phase="pending"), False),
+        (heartbeat(), pod(), False),
+        (heartbeat(**REPORTED), pod(), True),
+        (heartbeat(doing="resetting", **REPORTED), pod(), True),
+        (heartbeat(doing="running", **REPORTED), pod(), False),  # the agent could not prove which claim it holds
+        (heartbeat(doing="running", claim="c-1", fence=FENCE, **REPORTED), pod(), True),
+        (heartbeat(doing="running", claim="c-1", fence=FENCE), pod(), False),
+        (heartbeat(doing="running", claim="c-2", fence=FENCE + 1, **REPORTED), pod(), False),
+        (None, pod(left_to=FENCE), True),
+        (None, pod(left_to=FENCE + 1), False),
+        (heartbeat(**REPORTED), pod(left_to=FENCE + 1), False),
+    ],
+)
+def test_what_shows_that_a_released_worker_holds_no_later_claim(report: Heartbeat | None, its_pod: Pod, known: bool) -> None:
+    assert holds_no_other(row("retiring", fence=FENCE, tenant="acme", heartbeat=report), its_pod) == known

@@ -7,8 +7,8 @@ Every call is safe to repeat, so the client repeats a call whose answer was lost
 import asyncio
 import random
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -76,7 +76,8 @@ class Control:
     async def poll(self, report: AgentReport, wait: float) -> Directive:
         repeated = False
         while True:
-            answer = await self._call_until_answered("poll", self._poll_body(report, wait), wait + POLL_SLACK)
+            body = {**msgspec.to_builtins(report), "incarnation": self._incarnation, "wait": wait}
+            answer = await self._call_until_answered("poll", body, wait + POLL_SLACK)
             directive = _decoded(answer, Directive)
             if directive is None:
                 await asyncio.sleep(LONGEST_PAUSE)
@@ -123,19 +124,19 @@ class Control:
         await self._call_for("failed", {"reason": reason}, patience)
 
     async def send_report(self, report: AgentReport, patience: float) -> None:
-        """Sends a report without waiting for a directive."""
-        await self._call_for("poll", self._poll_body(report, 0), patience)
-
-    def _poll_body(self, report: AgentReport, wait: float) -> dict[str, object]:
-        return {**msgspec.to_builtins(report), "incarnation": self._incarnation, "wait": wait}
+        """Sends a report without waiting for a directive. It is a poll, so that a report which did not count is sent again."""
+        await self._wait_for(self.poll(report, 0), "poll", patience)
 
     # How calls are sent
 
     async def _call_for(self, call: str, body: dict[str, object], patience: float) -> None:
+        await self._wait_for(self._call_until_answered(call, body), call, patience)
+
+    async def _wait_for(self, calling: Coroutine[Any, Any, object], call: str, patience: float) -> None:
         """Calls for at most `patience` seconds. Used before an exit, from which the server learns the same a little later."""
         try:
             async with asyncio.timeout(patience):
-                await self._call_until_answered(call, body)
+                await calling
         except TimeoutError:
             log("gave up", call=call, patience=patience)
 

@@ -110,6 +110,7 @@ async def poll(context: Context, call: Call) -> Response:
         with context.signals.workers.watch(report.worker) as waiter:
             while True:
                 waiter.clear()
+                _require_compared(context)
                 directive = await context.store.workers.report(report, fresh=fresh)
                 fresh = False
                 if directive.do == "outdated":
@@ -134,6 +135,13 @@ async def poll(context: Context, call: Call) -> Response:
     finally:
         if context.polls.get(report.worker) is mine:
             del context.polls[report.worker]
+
+
+def _require_compared(context: Context) -> None:
+    """Sends the agent to another replica while this one has not compared its marks. It gives out and ends nothing then, so its
+    agents would get no claim, and would not learn that their claims have ended."""
+    if not context.store.recovery.compared:
+        raise unavailable("this replica has not compared the database with what other replicas have seen")
 
 
 def _report(call: Call) -> AgentReport:

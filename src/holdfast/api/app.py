@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
-from . import agents, claims, history, inputs, output, pools, recovery, system, tenants, tokens, workers
+from . import agents, apply, claims, history, inputs, output, pools, recovery, system, tenants, tokens, workers
 from .context import Context
-from .openapi import document
+from .openapi import document, for_agents
 from .problems import Problem, encode
 from .routes import ANYONE, Call, Route, answered, serve
 
@@ -23,12 +23,16 @@ REFUSED = {
 
 
 async def described(context: Context, _call: Call) -> Response:
-    return Response(_document(context.version), media_type="application/json")
+    return Response(_document(context.version, agents=False), media_type="application/json")
+
+
+async def described_for_agents(context: Context, _call: Call) -> Response:
+    return Response(_document(context.version, agents=True), media_type="application/json")
 
 
 @functools.cache
-def _document(version: str) -> bytes:
-    return encode(document(ROUTES, version))
+def _document(version: str, *, agents: bool) -> bytes:
+    return encode(document([route for route in ROUTES if for_agents(route) == agents], version))
 
 
 ROUTES: list[Route] = [
@@ -38,12 +42,14 @@ ROUTES: list[Route] = [
     *pools.ROUTES,
     *workers.ROUTES,
     *tenants.ROUTES,
+    *apply.ROUTES,
     *history.ROUTES,
     *system.ROUTES,
     *recovery.ROUTES,
     *tokens.ROUTES,
     *agents.ROUTES,
     Route("GET", "/openapi.json", "This document", described, roles=ANYONE),
+    Route("GET", "/openapi-agents.json", "The document of the worker protocol", described_for_agents, roles=ANYONE),
 ]
 
 

@@ -5,7 +5,7 @@ import hashlib
 import hmac
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Literal, Protocol
 
@@ -54,6 +54,7 @@ class Auth:
         self._wall = clock.time
         self._clock = clock.monotonic
         self._known: dict[str, tuple[float, Caller | None]] = {}
+        self._forgotten = 0  # how often `forget_tenants` was called
         self._streams: Counter[str] = Counter()
 
     async def caller(self, header: str | None) -> Caller:
@@ -61,15 +62,22 @@ class Auth:
         now = self._clock()
         until, caller = self._known.get(hashed, (0.0, None))
         if until < now:
+            forgotten = self._forgotten
             found = await self._tokens.by_hash(hashed)
             caller = Caller(found[0], found[1], found[2]) if found else None  # type: ignore[arg-type]
             if len(self._known) >= CACHE_SIZE:
                 # Keep only valid tokens, so that guessed tokens cannot push them out of the cache.
                 self._known = {key: kept for key, kept in self._known.items() if kept[1] and kept[0] >= now}
-            self._known[hashed] = (now + CACHE_SECONDS, caller)
+            if forgotten == self._forgotten:  # else the token may have been read before it was deleted
+                self._known[hashed] = (now + CACHE_SECONDS, caller)
         if caller is None:
             raise Problem(401, "unauthenticated", "the token is not known here, or has expired", headers=CHALLENGE)
         return caller
+
+    def forget_tenants(self, tenants: Collection[str]) -> None:
+        """Makes the tokens of deleted tenants stop working now, and not only when the cache lets go of them."""
+        self._forgotten += 1
+        self._known = {key: kept for key, kept in self._known.items() if not kept[1] or kept[1].tenant not in tenants}
 
     async def anyone(self, header: str | None) -> None:
         """Accepts any valid token, also an agent's. /healthz and similar routes must answer while the store is unavailable, so

@@ -10,15 +10,16 @@ from ..model.duration import Duration
 from ..model.pool import Arg, Name
 from ..model.tenant import TenantName
 from .context import Context
-from .routes import PRINTED, Line
+from .routes import ONE_LINE, PRINTED, Line
 
-EnvName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$(?!\n)")]
+ENV_MUST = "be a variable's name such as PATH: letters, digits and '_', not first a digit, at most 128 characters"
+EnvName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$(?!\n)", extra={"must": ENV_MUST})]
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     pool: Name
     tenant: TenantName | None = None
-    key: Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=PRINTED)] | None = None
+    key: Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=PRINTED, extra=ONE_LINE)] | None = None
     command: Annotated[list[Arg], msgspec.Meta(max_length=256)] = []
     payload: Any = None
     env: dict[EnvName, Arg] = {}
@@ -52,6 +53,8 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     created_at: datetime
     timings: Timings
+    requested_priority: int | None = None
+    priority_reason: str | None = None
     key: str | None = None
     worker: str | None = None
     endpoint: str | None = None
@@ -104,7 +107,9 @@ def when(at: float | None) -> datetime | None:
     return None if at is None else datetime.fromtimestamp(at, UTC)
 
 
-def view(context: Context, claim: Claim) -> ClaimView:
+def view(context: Context, claim: Claim, *, listed: bool = False) -> ClaimView:
+    """Returns the claim as its holder sees it. A list (`listed`) leaves out the credentials, because lists are printed, logged and
+    sent to dashboards; a holder that needs the credential reads its claim."""
     active = claim.state == "active"
     was_active = claim.active_at is not None  # P1, P3: the worker is not shown to the holder before the claim is active
     usable = claim.fence if active and claim.endpoint is not None else None
@@ -115,11 +120,13 @@ def view(context: Context, claim: Claim) -> ClaimView:
         pool=claim.pool,
         tenant=claim.tenant,
         priority=claim.priority,
+        requested_priority=claim.requested_priority,
+        priority_reason=claim.priority_reason,
         attempts=claim.attempts,
         key=claim.key,
         worker=claim.worker if was_active else None,
         endpoint=claim.endpoint if active else None,
-        credential=context.auth.credential(claim.id, usable) if usable is not None else None,
+        credential=context.auth.credential(claim.id, usable) if usable is not None and not listed else None,
         fence=claim.fence if was_active else None,
         protected=claim.protected if was_active else None,
         outcome=claim.outcome,

@@ -11,6 +11,7 @@ from ..model.claim import Claim
 from ..model.duration import seconds
 from ..model.pool import FieldProblem, Pool
 from ..ports.store import NewClaim
+from .claim_checks import check
 from .claim_shapes import Cancel, ClaimList, ClaimRequest, ClaimView, GetQuery, ListQuery, Release, Renew, view
 from .context import Context
 from .problems import Problem, not_found, refused, unavailable
@@ -22,17 +23,17 @@ ENOUGH = ("active", "ended")  # the states in which a claim is answered
 
 async def ask(context: Context, call: Call) -> Response:
     request: ClaimRequest = call.body
-    wait = min(_duration("wait", request.wait), LONGEST_WAIT)
     if request.tenant is not None and not call.caller.sees(request.tenant):
         raise Problem(403, "forbidden", "the tenant comes from your token; only admins and operators may name another")
     tenant = request.tenant or call.caller.tenant or "default"
     try:
-        result, claim = await _submit(context, request, tenant, wait)
+        result, claim = await _submit(context, request, tenant)
     except Problem as refusal:
         # A key names its claim also after its pool was deleted or changed, so that a holder finds its worker again (P1).
         known = await context.store.claims.by_key(tenant, request.key, _hash(request, tenant)) if request.key else None
-        if known is None:
+        if known is None or any(found.field == "wait" for found in refusal.errors):
             raise refusal from None
+        wait = min(_duration("wait", request.wait), LONGEST_WAIT)
         result, claim = Submitted(known, "same"), await context.claim_path.wait(known, ENOUGH, wait)
     if result.what == "other":
         detail = f"key {request.key!r} already names claim {result.claim}, which is another request"
@@ -44,9 +45,10 @@ async def ask(context: Context, call: Call) -> Response:
     return answer(view(context, claim), status)
 
 
-async def _submit(context: Context, request: ClaimRequest, tenant: str, wait: float) -> tuple[Submitted, Claim | None]:
+async def _submit(context: Context, request: ClaimRequest, tenant: str) -> tuple[Submitted, Claim | None]:
     pool = await context.pool(request.pool)
     new = new_claim(context, request, tenant, pool)
+    wait = min(seconds(request.wait), LONGEST_WAIT)
     result, claim = await context.claim_path.submit(pool, new, ENOUGH, wait)
     if result.what == "closed":
         context.forget_pool(request.pool)
@@ -55,32 +57,8 @@ async def _submit(context: Context, request: ClaimRequest, tenant: str, wait: fl
 
 
 def new_claim(context: Context, request: ClaimRequest, tenant: str, pool: Pool) -> NewClaim:
-    """Returns the claim to store. Checks what the types cannot express; every refusal names its field."""
-    longest = _duration("maxDuration", request.max_duration) if request.max_duration else pool.spec.max_duration
-    if longest > pool.spec.max_duration or longest <= 0:
-        raise refused("maxDuration", f"must be more than 0s and at most the pool's {pool.spec.max_duration:.0f}s")
-    lease = _duration("lease", request.lease) if request.lease else pool.spec.lease
-    if lease is not None and not 1 <= lease <= longest:
-        raise refused("lease", "must be at least 1s and at most maxDuration")
-    if pool.spec.mode == "job" and not request.command and not pool.spec.has_command:
-        hint = f"give one, as in `holdfast run --pool {pool.name} -- make test`"
-        raise refused("command", f"pool {pool.name!r} runs the claim's own command, and none is given; {hint}")
-    if request.command and pool.spec.mode == "session":
-        hint = f"leave it out and hold a worker, as in `holdfast claim --pool {pool.name}`"
-        raise refused("command", f"pool {pool.name!r} is for sessions, which run no command; {hint}")
-    if request.command and pool.spec.worker.run:
-        raise refused("command", f"pool {pool.name!r} runs its own command (worker.run); leave it out to run that")
-    if request.secrets and not pool.spec.worker.agent:
-        raise refused("secrets", f"pool {pool.name!r} has no agent that could receive them")
-    if request.secrets and request.retry:
-        raise refused("secrets", "are erased at hand-over, so a retry could not have them; leave out retry or secrets")
-    if request.stdin:
-        _check_takes_input(context, request, pool)
-    if request.retry and pool.spec.mode == "session":
-        raise refused("retry", "only jobs can be run again")
-    deadline = _duration("deadline", request.deadline)
-    if deadline <= 0:
-        raise refused("deadline", "must be longer than 0s")
+    """Returns the claim to store, or raises a Problem with all mistakes of the request."""
+    times = check(request, pool, passes_input=context.cluster.passes_input)
     return NewClaim(
         id=context.ids.new("c", 16),
         tenant=tenant,
@@ -89,24 +67,13 @@ def new_claim(context: Context, request: ClaimRequest, tenant: str, pool: Pool) 
         request={"command": request.command, "payload": request.payload, "env": request.env}
         | ({"stdin": True} if request.stdin else {}),
         priority=request.priority,
-        lease=lease,
-        max_duration=longest,
-        deadline=deadline,
-        park_ttl=_duration("parkTTL", request.park_ttl) if request.park_ttl else None,
+        lease=times.lease,
+        max_duration=times.max_duration,
+        deadline=times.deadline,
+        park_ttl=times.park_ttl,
         retry=request.retry,
         secrets=request.secrets or None,
     )
-
-
-def _check_takes_input(context: Context, request: ClaimRequest, pool: Pool) -> None:
-    if pool.spec.mode == "session":
-        raise refused("stdin", f"pool {pool.name!r} is for sessions, which run no command")
-    if not pool.spec.worker.agent:
-        raise refused("stdin", f"pool {pool.name!r} has no agent that could pass it on")
-    if not context.cluster.passes_input:
-        raise refused("stdin", "workers on Kubernetes cannot pass input to a command; send it as payload, env or a file instead")
-    if request.retry:
-        raise refused("stdin", "is sent once, so a retry could not have it; leave out retry or stdin")
 
 
 def _hash(request: ClaimRequest, tenant: str) -> str:
@@ -134,7 +101,7 @@ async def find(context: Context, call: Call) -> Response:
     claims, after = await context.store.claims.find(
         pool=query.pool, tenant=tenant, state=query.state, limit=query.limit, cursor=query.cursor
     )
-    return answer(ClaimList([view(context, claim) for claim in claims], after))
+    return answer(ClaimList([view(context, claim, listed=True) for claim in claims], after))
 
 
 async def own(context: Context, call: Call) -> Claim:
@@ -145,7 +112,7 @@ async def own(context: Context, call: Call) -> Claim:
         # The claim may be adopted soon. A holder that received 404 would give it up.
         raise unavailable("the database lost commits, and claims are being found again")
     if not found or not call.caller.sees(found[0].tenant):
-        raise not_found("claim", id_)
+        raise await context.unknown_claim(id_, call.caller)
     return found[0]
 
 

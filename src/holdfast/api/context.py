@@ -1,22 +1,23 @@
 """The objects that the handlers of the routes share."""
 
 import asyncio
-import difflib
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..claimpath.path import ClaimPath
 from ..claimpath.signals import Signals
 from ..ids import Ids
 from ..metrics import Metrics
+from ..model.nearest import SIMILAR_ID
+from ..model.nearest import suggest as suggest
 from ..model.pool import Pool
 from ..ports.cluster import Cluster
 from ..ports.store import Store
 from ..running.replica import Replica
-from .auth import Auth
+from .auth import Auth, Caller
 from .problems import Problem, not_found
 
 POOL_CACHE_SECONDS = 1.0
+COMPARED_IDS = 200  # of the newest; comparing these with a mistyped id takes a few milliseconds
 READY_SECONDS = 5.0  # without a stored beat; after this time the other replicas list this one as silent
 
 
@@ -49,18 +50,22 @@ class Context:
             pool = await self.store.pools.get(name)
             if pool is None:
                 self._pools.pop(name, None)
-                raise await self._unknown_pool(name)
+                raise await self.unknown_pool(name)
             self._pools[name] = (now + POOL_CACHE_SECONDS, pool)
         return pool
 
     def forget_pool(self, name: str) -> None:
         self._pools.pop(name, None)
 
-    async def _unknown_pool(self, name: str) -> Problem:
+    async def unknown_pool(self, name: str) -> Problem:
         names = [pool.name for pool in await self.store.pools.all() if pool.state == "live"]
         return not_found("pool", name, suggest(name, names))
 
+    async def unknown_worker(self, worker: str) -> Problem:
+        ids = await self.store.workers.newest_ids(COMPARED_IDS)
+        return not_found("worker", worker, suggest(worker, ids, SIMILAR_ID))
 
-def suggest(name: str, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    async def unknown_claim(self, claim: str, caller: Caller) -> Problem:
+        """Returns the 404 for a claim. It suggests only claims that the caller may see."""
+        ids = await self.store.claims.newest_ids(None if caller.trusted else caller.tenant, COMPARED_IDS)
+        return not_found("claim", claim, suggest(claim, ids, SIMILAR_ID))

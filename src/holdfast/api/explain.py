@@ -8,7 +8,6 @@ from ..model.duration import text
 from ..ports.store import Event, PoolLoad
 from .auth import Caller
 from .context import Context
-from .problems import not_found
 
 SHOWS_WORKER = ("claim.active", "claim.adopted")  # the events that show a tenant the worker of its claim (P1)
 SLOW_HANDOVER = 2.0  # seconds; a longer hand-over is called slow
@@ -16,20 +15,37 @@ SLOW_HANDOVER = 2.0  # seconds; a longer hand-over is called slow
 
 async def explain(context: Context, caller: Caller, kind: str, id_: str) -> tuple[list[str], dict[str, Any]]:
     if kind == "claim":
-        return await explain_claim(context, caller, id_)
-    if kind == "worker":
-        return await explain_worker(context, id_)
-    return await explain_pool(context, id_)
+        sentences, facts = await explain_claim(context, caller, id_)
+    elif kind == "worker":
+        sentences, facts = await explain_worker(context, id_)
+    else:
+        sentences, facts = await explain_pool(context, id_)
+    brake = await context.store.fleet.brake()
+    if brake["tripped"]:
+        now = await context.store.now()
+        sentences.insert(1, _braked(brake, now, caller))  # after the state, because it limits what follows
+    return sentences, facts | {"braked": brake["tripped"]}
+
+
+def _braked(brake: dict[str, Any], now: float, caller: Caller) -> str:
+    """Returns why nothing is ended. A tenant is not shown the reason, because it counts the claims of all tenants."""
+    tripped = f"The brake has been tripped {_since(brake['tripped_at'].timestamp(), now)}"
+    reason = f" ({brake['reason']})" if caller.trusted and brake["reason"] else ""
+    release = '`holdfast brake release --reason "…"` ends that' if caller.trusted else "an operator has to release it"
+    held = "neither surplus workers nor claims whose time ran out are ended"
+    return f"{tripped}{reason}: {held}; {release}."
 
 
 async def explain_claim(context: Context, caller: Caller, id_: str) -> tuple[list[str], dict[str, Any]]:
     found = await context.store.claims.get([id_])
     if not found or not caller.sees(found[0].tenant):
-        raise not_found("claim", id_)
+        raise await context.unknown_claim(id_, caller)
     claim, now = found[0], await context.store.now()
     events, _ = await context.store.history.events(after=None, limit=200, claim=id_)
     loads = {load.pool.id: load for load in await context.store.pools.loads()}
     sentences = [_state_of(claim, now)]
+    if claim.priority_reason is not None:
+        sentences.append(f"Its {claim.priority_reason}.")
     if claim.state == "waiting":
         sentences.append(f"It waits because {claim.reason}.")
         if load := loads.get(claim.pool_id):
@@ -80,7 +96,7 @@ def _active(claim: Claim, now: float) -> list[str]:
 async def explain_worker(context: Context, id_: str) -> tuple[list[str], dict[str, Any]]:
     worker = await context.store.workers.get(id_)
     if worker is None:
-        raise not_found("worker", id_)
+        raise await context.unknown_worker(id_)
     now = await context.store.now()
     events, _ = await context.store.history.events(after=None, limit=200, worker=id_)
     sentences = [f"Worker {id_} of pool {worker.pool} has been {worker.state} {_since(worker.state_since, now)}."]
@@ -119,7 +135,7 @@ async def explain_pool(context: Context, name: str) -> tuple[list[str], dict[str
     # A name can be used again as soon as its pool is being deleted, so there may be several. The live pool comes first.
     found = sorted((load for load in await context.store.pools.loads() if load.pool.name == name), key=_live_first)
     if not found:
-        raise not_found("pool", name)
+        raise await context.unknown_pool(name)
     load, *earlier = found
     events, _ = await context.store.history.events(after=None, limit=15, pool=name, newest=True)
     pool = load.pool

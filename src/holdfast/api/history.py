@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
+from ..model.nearest import suggest
 from ..ports.store import Event, StoreUnavailable
 from .auth import Caller
 from .claim_shapes import when
@@ -17,6 +18,7 @@ from .problems import Problem, not_found, refused
 from .routes import ALL, Call, Route, answer
 
 Kind = Literal["pool", "worker", "claim"]
+KINDS = ("pool", "worker", "claim")
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,8 +133,8 @@ def _event(event: Event, caller: Caller) -> EventView:
 
 async def explained(context: Context, call: Call) -> Response:
     kind, id_ = call.path("kind"), call.path("id")
-    if kind not in ("pool", "worker", "claim"):
-        raise not_found("kind", kind, "; pool, worker or claim can be explained")
+    if kind not in KINDS:
+        raise not_found("kind", kind, suggest(kind, KINDS) or "; pool, worker or claim can be explained")
     if kind != "claim" and not call.caller.trusted:
         raise Problem(403, "forbidden", "a tenant may explain only its own claims")
     sentences, facts = await explain(context, call.caller, kind, id_)

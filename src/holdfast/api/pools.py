@@ -1,19 +1,19 @@
 """The routes for pools."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 from starlette.responses import Response
 
-from ..model.pool import Name, Pool, PoolSpec, problems
+from ..model.pool import FieldProblem, Name, Pool, PoolSpec, problems
 from ..ports.store import PoolLoad
 from .claim_shapes import when
-from .context import Context, suggest
-from .problems import Problem, field_problems, not_found, refused
+from .context import Context
+from .problems import Problem, field_problems, name_problems
 from .routes import OPERATORS, Because, Call, PageQuery, Route, answer, page
 
-POOL_NAME = r"^[a-z]([-a-z0-9]{0,51}[a-z0-9])?$(?!\n)"
+NOT_OURS = "pool {name!r} belongs to its WorkerPool object; change that object"
 
 
 class PoolStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,37 +92,43 @@ async def pools(context: Context, call: Call) -> Response:
 async def pool(context: Context, call: Call) -> Response:
     found = await context.store.pools.get(call.path("name"))
     if found is None:
-        names = [p.name for p in await context.store.pools.all() if p.state == "live"]
-        raise not_found("pool", call.path("name"), suggest(call.path("name"), names))
+        raise await context.unknown_pool(call.path("name"))
     loads = {load.pool.id: load for load in await context.store.pools.loads()}
     return answer(pool_view(found, loads.get(found.id)))
 
 
 async def put_pool(context: Context, call: Call) -> Response:
     name, spec = call.path("name"), call.body
-    try:
-        msgspec.convert(name, Annotated[str, msgspec.Meta(pattern=POOL_NAME)])
-    except msgspec.ValidationError:
-        raise refused("name", "must be a DNS label: a-z, 0-9 and '-', at most 53 characters") from None
-    if found := problems(spec):
-        raise field_problems(found)
+    if found := name_problems(name, Name):
+        raise field_problems(found + problems(spec))
     existing = await context.store.pools.get(name)
     if existing is not None and existing.source == "cr":
-        raise Problem(409, "not-ours", f"pool {name!r} belongs to its WorkerPool object; change that object")
-    if existing is not None and existing.spec.mode != spec.mode:
-        raise refused("mode", f"pool {name!r} is a {existing.spec.mode} pool; delete it first, the name is free at once")
-    if existing is not None and existing.spec.worker.agent != spec.worker.agent:
-        raise refused("worker.agent", f"cannot change on pool {name!r}; delete it first, the name is free at once")
-    draft = existing or Pool(
-        id=context.ids.new("p"), name=name, spec=spec, revision="", state="live", source="api", created_at=0.0
-    )
-    if found := await context.cluster.check(msgspec.structs.replace(draft, spec=spec)):
+        raise _not_ours(name)
+    pool_id = context.ids.new("p") if existing is None else existing.id
+    if found := await pool_problems(context, pool_id, name, spec, existing):
         raise field_problems(found)
-    stored, what = await context.store.pools.put(draft.id, name, spec, "api")
+    stored, what = await context.store.pools.put(pool_id, name, spec, "api")
     context.forget_pool(name)
     if what == "taken":
-        raise Problem(409, "not-ours", f"pool {name!r} belongs to its WorkerPool object; change that object")
+        raise _not_ours(name)
     return answer(pool_view(stored, None), 201 if what == "created" else 200, {"Holdfast-Result": what})
+
+
+def _not_ours(name: str) -> Problem:
+    return Problem(409, "not-ours", NOT_OURS.format(name=name))
+
+
+async def pool_problems(context: Context, pool_id: str, name: str, spec: PoolSpec, existing: Pool | None) -> list[FieldProblem]:
+    """Returns what is wrong with a pool's new spec: in itself, compared with the existing pool, or for the cluster."""
+    if found := problems(spec):
+        return found
+    if existing is not None and existing.spec.mode != spec.mode:
+        reason = f"pool {name!r} is a {existing.spec.mode} pool; delete it first, the name is free at once"
+        return [FieldProblem("mode", reason)]
+    if existing is not None and existing.spec.worker.agent != spec.worker.agent:
+        return [FieldProblem("worker.agent", f"cannot change on pool {name!r}; delete it first, the name is free at once")]
+    draft = existing or Pool(id=pool_id, name=name, spec=spec, revision="", state="live", source="api", created_at=0.0)
+    return await context.cluster.check(msgspec.structs.replace(draft, spec=spec))
 
 
 async def delete_pool(context: Context, call: Call) -> Response:
@@ -133,7 +139,7 @@ async def delete_pool(context: Context, call: Call) -> Response:
     drained = await context.store.pools.delete(name)
     context.forget_pool(name)
     if drained is None:
-        raise not_found("pool", name)
+        raise await context.unknown_pool(name)
     return answer(pool_view(drained, None))
 
 
@@ -149,7 +155,7 @@ async def _freeze(context: Context, name: str, reason: str | None) -> Response:
     found = await context.store.pools.freeze(name, reason)
     context.forget_pool(name)
     if found is None:
-        raise not_found("pool", name)
+        raise await context.unknown_pool(name)
     return answer(pool_view(found, None))
 
 

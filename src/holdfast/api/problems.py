@@ -1,11 +1,11 @@
 """Errors as problem+json, with the field and the reason, so that the caller can correct the request."""
 
-import re
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
+from ..model.mistakes import mistakes
 from ..model.pool import FieldProblem
 
 TITLES = {
@@ -21,7 +21,6 @@ TITLES = {
     500: "Internal error",
     503: "Not available",
 }
-WHERE = re.compile(r"(?P<reason>.*?)(?: - at (?P<key>`key` in )?`(?P<path>\$[^`]*)`)?", re.DOTALL)
 
 
 class ProblemBody(msgspec.Struct, frozen=True, rename={"type_": "type"}):
@@ -32,7 +31,8 @@ class ProblemBody(msgspec.Struct, frozen=True, rename={"type_": "type"}):
     status: int
     detail: str
     code: str
-    errors: list[FieldProblem] = []
+    problems: list[FieldProblem] = []  # all fields that are wrong
+    errors: list[FieldProblem] = []  # the same list, under the name that earlier releases gave it
 
 
 class Problem(Exception):
@@ -57,7 +57,7 @@ class Problem(Exception):
 
     def response(self) -> Response:
         title = TITLES.get(self.status, "Error")
-        body = ProblemBody(f"urn:holdfast:{self.code}", title, self.status, self.detail, self.code, self.errors)
+        body = ProblemBody(f"urn:holdfast:{self.code}", title, self.status, self.detail, self.code, self.errors, self.errors)
         return Response(
             msgspec.json.encode(body),
             self.status,
@@ -73,19 +73,9 @@ def refused(field: str, reason: str) -> Problem:
     return Problem(422, "invalid", f"{field}: {reason}", [FieldProblem(field, reason)])
 
 
-def invalid(error: msgspec.ValidationError, prefix: str = "") -> Problem:
-    """Converts msgspec's error. msgspec puts the path of the field into its message; here it becomes a field of the answer."""
-    match = WHERE.fullmatch(str(error))
-    assert match is not None
-    reason, path = match["reason"], (match["path"] or "$").removeprefix("$").removeprefix(".")
-    if match["key"]:
-        reason = f"contains a name that is refused: {reason}"
-    if missing := re.fullmatch(r"Object (missing required|contains unknown) field `(.*)`", reason, re.DOTALL):
-        path = f"{path}.{missing[2]}".removeprefix(".")
-        reason = "is required" if missing[1] == "missing required" else "is not a field of this object"
-    if "(ms|s|m|h)" in reason:
-        reason = "is not a duration such as 60s, 10m or 1h30m"
-    return refused(".".join(part for part in (prefix, path) if part) or "body", reason)
+def invalid(error: msgspec.ValidationError, value: Any, kind: Any, *, lax: bool = False) -> Problem:
+    """Returns the refusal of a value that msgspec refused, with all of its mistakes."""
+    return field_problems([FieldProblem(found.field or "body", found.reason) for found in mistakes(value, kind, error, lax=lax)])
 
 
 def unavailable(what: str) -> Problem:
@@ -100,6 +90,15 @@ def not_now(by: str, pool: str) -> str:
         "recovering": "the database lost commits, and pods are being compared; that ends by itself, try again in a minute",
         "busy": "its agent reports a claim that its row does not show; `holdfast recover` shows which one",
     }.get(by, f"not now: {by}")
+
+
+def name_problems(name: str, kind: Any) -> list[FieldProblem]:
+    """Returns what is wrong with a name in a path, for routes that create something under it."""
+    try:
+        msgspec.convert(name, kind)
+    except msgspec.ValidationError as error:
+        return [FieldProblem("name", found.reason) for found in mistakes(name, kind, error)]
+    return []
 
 
 def field_problems(found: list[FieldProblem], prefix: str = "") -> Problem:

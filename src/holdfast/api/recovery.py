@@ -12,15 +12,15 @@ from ..ports.recovery import Unconfirmed
 from ..ports.store import EndedClaim
 from .claim_shapes import when
 from .context import Context
-from .problems import Problem, not_found, not_now
-from .routes import OPERATORS, PRINTED, Call, PageQuery, Route, answer, page
+from .problems import Problem, not_now
+from .routes import OPERATORS, Call, Line, PageQuery, Route, answer, page
 from .workers import WorkerView, worker_view
 
 
 class UnconfirmedView(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     pool: str
-    state: Literal["spawning", "warm", "parked", "held"]
+    state: Literal["spawning", "warm", "parked", "held", "retiring"]
     since: datetime
     claim: str | None
     claim_state: Literal["assigned", "active"] | None
@@ -43,7 +43,7 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An operator's decision about an unconfirmed worker, and the reason."""
 
     decision: Literal["confirm", "give-up"]
-    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500, pattern=PRINTED)]
+    reason: Annotated[Line, msgspec.Meta(min_length=1)]
 
 
 async def recovery(context: Context, call: Call) -> Response:
@@ -77,6 +77,8 @@ def effects(one: Unconfirmed) -> tuple[str, str]:
     """Returns what `confirm` and `give-up` would do to this worker and its claim."""
     if one.reported_claim is not None and one.reported_claim != one.claim:
         return ("nothing: its agent reports another claim",) * 2
+    if one.state == "retiring":
+        return ("its pod is deleted",) * 2
     if one.state == "spawning":
         return "it may be given out once it is ready", "it retires"
     if one.claim is None:
@@ -93,7 +95,7 @@ async def decide(context: Context, call: Call) -> Response:
     body: Decision = call.body
     worker = await context.store.workers.get(call.path("worker"))
     if worker is None:
-        raise not_found("worker", call.path("worker"))
+        raise await context.unknown_worker(call.path("worker"))
     decide_on = context.store.recovery.confirm if body.decision == "confirm" else context.store.recovery.give_up
     outcome = await decide_on(worker.id, body.reason)
     now = await context.store.workers.get(worker.id) or worker

@@ -1,8 +1,9 @@
 """The shape of every route: roles, request and answers. Requests are served and documented from the same table."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
@@ -10,11 +11,12 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..model.mistakes import MOST, reported
 from ..model.pool import FieldProblem
 from ..ports.cluster import AgentIdentity, ClusterUnavailable
 from ..ports.store import StoreUnavailable, Unstorable
 from .auth import Caller, bearer
-from .problems import Problem, encode, invalid, refused, unavailable
+from .problems import Problem, encode, field_problems, invalid, refused, unavailable
 
 if TYPE_CHECKING:
     from .context import Context
@@ -34,7 +36,8 @@ ANYONE = ("anyone",)  # any valid token, also an agent's, for routes that reveal
 # Text that is shown in lists, logs and terminals must be one line without control characters. A newline could forge a second
 # line, and an escape sequence could change the screen.
 PRINTED = r"^[^\x00-\x1f\x7f-\x9f]*$(?!\n)"
-Line = Annotated[str, msgspec.Meta(max_length=500, pattern=PRINTED)]
+ONE_LINE = {"must": "be one line without control characters"}
+Line = Annotated[str, msgspec.Meta(max_length=500, pattern=PRINTED, extra=ONE_LINE)]
 JSON = {"Content-Type": "application/json"}
 
 
@@ -50,7 +53,7 @@ class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Because(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of an operator's action: the reason, which is stored in the history."""
 
-    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500, pattern=PRINTED)]
+    reason: Annotated[Line, msgspec.Meta(min_length=1)]
 
 
 def page(items: list[T], query: PageQuery, name: Callable[[T], str]) -> tuple[list[T], str | None]:
@@ -88,6 +91,7 @@ class Route:
     answers: dict[int, Any] = field(default_factory=lambda: {200: None})
     errors: tuple[int, ...] = ()  # in addition to those that openapi.py derives from the route
     raw: str | None = None  # the media type of an answer that is not JSON
+    body_limit: int = BODY_LIMIT  # bytes
 
     @property
     def needs_body(self) -> bool:
@@ -162,55 +166,68 @@ async def answered(context: "Context", route: str, work: Awaitable[Response]) ->
 
 def decode_query(request: Request, kind: type[msgspec.Struct]) -> Any:
     given: dict[str, str] = {}
+    found: list[FieldProblem] = []
     for name, value in request.query_params.multi_items():
         if len(name) > QUERY_LIMIT:
-            raise refused("query", f"has a name longer than {QUERY_LIMIT} characters")
-        if name in given:
-            raise refused(name, "is given twice")
-        if len(value) > QUERY_LIMIT:
-            raise refused(name, f"is longer than {QUERY_LIMIT} characters")
-        if "\x00" in value:
-            raise refused(name, "must not contain a NUL character")
+            found.append(FieldProblem("query", f"has a name longer than {QUERY_LIMIT} characters"))
+        elif name in given:
+            found.append(FieldProblem(name, "is given twice"))
+        elif len(value) > QUERY_LIMIT:
+            found.append(FieldProblem(name, f"is longer than {QUERY_LIMIT} characters"))
+        elif "\x00" in value:
+            found.append(FieldProblem(name, "must not contain a NUL character"))
         given[name] = value
+    if found:
+        raise field_problems(found)
     try:
         query = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise invalid(error) from None
-    for name in given:
-        # msgspec reads `state=null` as None, which would mean "no filter" instead of an unknown state.
-        if getattr(query, name) is None:
-            raise refused(name, "must not be null; leave it out")
+        raise invalid(error, given, kind, lax=True) from None
+    # msgspec reads `state=null` as None, which would mean "no filter" instead of an unknown state.
+    if found := [FieldProblem(name, "must not be null; leave it out") for name in given if getattr(query, name) is None]:
+        raise field_problems(found)
     return query
 
 
 async def decode_body(request: Request, route: Route) -> Any:
-    raw = await read_body(request)
+    raw = await read_body(request, route.body_limit)
     if not raw and route.needs_body:
         raise refused("body", "is required")
     try:
         body = msgspec.json.decode(raw or b"{}", type=route.body)
     except msgspec.ValidationError as error:
-        raise invalid(error) from None
+        raise _all_mistakes(error, raw, route) from None
     except RecursionError:
         raise refused("body", f"is nested deeper than {DEPTH_LIMIT}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         # The reason names a position only, so that the answer does not repeat what the user sent.
         reason = str(error) if isinstance(error, msgspec.DecodeError) else "is not UTF-8"
         raise Problem(400, "malformed", "the body is not JSON", [FieldProblem("body", reason)]) from None
-    if _SUSPICIOUS.search(raw) or raw.count(b"[") + raw.count(b"{") > DEPTH_LIMIT:
-        _refuse_unstorable(msgspec.to_builtins(body), "", 0)
+    suspicious = _SUSPICIOUS.search(raw) or raw.count(b"[") + raw.count(b"{") > DEPTH_LIMIT
+    if suspicious and (found := list(islice(_unstorable(msgspec.to_builtins(body), "", 0), MOST))):
+        raise field_problems(found)
     return body
 
 
-async def read_body(request: Request) -> bytes:
+def _all_mistakes(error: msgspec.ValidationError, raw: bytes, route: Route) -> Problem:
+    try:
+        value = msgspec.json.decode(raw or b"{}")
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        # The body cannot be read whole, for example because of a number that is out of range, so one mistake is known.
+        one = reported(error)
+        return refused(one.field or "body", one.reason)
+    return invalid(error, value, route.body)
+
+
+async def read_body(request: Request, limit: int) -> bytes:
     length = request.headers.get("content-length", "0")
-    if re.fullmatch(r"[0-9]{1,15}", length) and int(length) > BODY_LIMIT:
-        raise Problem(413, "too-large", f"the body is larger than {BODY_LIMIT} bytes")
+    if re.fullmatch(r"[0-9]{1,15}", length) and int(length) > limit:
+        raise Problem(413, "too-large", f"the body is larger than {limit} bytes")
     parts, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
-        if size > BODY_LIMIT:
-            raise Problem(413, "too-large", f"the body is larger than {BODY_LIMIT} bytes")
+        if size > limit:
+            raise Problem(413, "too-large", f"the body is larger than {limit} bytes")
         parts.append(chunk)
     return b"".join(parts)
 
@@ -218,21 +235,22 @@ async def read_body(request: Request) -> bytes:
 _SUSPICIOUS = re.compile(rb"\\u0000|[0-9]{19}")
 
 
-def _refuse_unstorable(value: Any, path: str, depth: int) -> None:
-    """Refuses JSON values that Postgres cannot store or that some programs cannot read. Errors show names, never values."""
+def _unstorable(value: Any, path: str, depth: int) -> Iterator[FieldProblem]:
+    """Yields the JSON values that Postgres cannot store or that some programs cannot read. Errors show names, never values."""
     where = path or "body"
     if depth > DEPTH_LIMIT:
-        raise refused(where[:QUERY_LIMIT], f"is nested deeper than {DEPTH_LIMIT}")
-    if isinstance(value, str):
+        yield FieldProblem(where[:QUERY_LIMIT], f"is nested deeper than {DEPTH_LIMIT}")
+    elif isinstance(value, str):
         if "\x00" in value:
-            raise refused(where, "must not contain a NUL character")
+            yield FieldProblem(where, "must not contain a NUL character")
     elif isinstance(value, dict):
         for key, item in value.items():
             if "\x00" in key:
-                raise refused(where, "has a name with a NUL character in it")
-            _refuse_unstorable(item, f"{path}.{key}".removeprefix("."), depth + 1)
+                yield FieldProblem(where, "has a name with a NUL character in it")
+            else:
+                yield from _unstorable(item, f"{path}.{key}".removeprefix("."), depth + 1)
     elif isinstance(value, list | tuple):
         for number, item in enumerate(value):
-            _refuse_unstorable(item, f"{path}[{number}]", depth + 1)
+            yield from _unstorable(item, f"{path}[{number}]", depth + 1)
     elif isinstance(value, int) and not -(2**63) <= value < 2**64:
-        raise refused(where, "is a number beyond 64 bits")
+        yield FieldProblem(where, "is a number beyond 64 bits")

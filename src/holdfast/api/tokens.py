@@ -7,15 +7,17 @@ import msgspec
 from starlette.responses import Response
 
 from ..model.duration import Duration, seconds
+from ..model.nearest import SIMILAR_ID, suggest
+from ..model.pool import FieldProblem
 from ..model.tenant import TenantName
 from .auth import hash_token
 from .context import Context
-from .problems import Problem, not_found, refused
-from .routes import ADMINS, PRINTED, Call, PageQuery, Route, answer, empty, page
+from .problems import Problem, field_problems, not_found
+from .routes import ADMINS, ONE_LINE, PRINTED, Call, PageQuery, Route, answer, empty, page
 
 
 class NewToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern=PRINTED)]
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern=PRINTED, extra=ONE_LINE)]
     role: Literal["admin", "operator", "tenant"]
     tenant: TenantName | None = None
     expires_in: Duration | None = None
@@ -43,14 +45,18 @@ async def tokens(context: Context, call: Call) -> Response:
 
 async def make_token(context: Context, call: Call) -> Response:
     body: NewToken = call.body
+    found: list[FieldProblem] = []
+    expires: float | None = None
     if (body.role == "tenant") != (body.tenant is not None):
-        raise refused("tenant", "is required for the role tenant, and only for it")
+        found.append(FieldProblem("tenant", "is required for the role tenant, and only for it"))
     try:
         expires = seconds(body.expires_in) if body.expires_in else None
     except ValueError as error:
-        raise refused("expiresIn", str(error)) from None
+        found.append(FieldProblem("expiresIn", str(error)))
     if expires == 0:
-        raise refused("expiresIn", "must be longer than 0s")
+        found.append(FieldProblem("expiresIn", "must be longer than 0s"))
+    if found:
+        raise field_problems(found)
     token, id_ = context.ids.token(), context.ids.new("t")
     await context.store.tokens.make(id_, hash_token(token), body.name, body.role, body.tenant, expires)
     return answer(TokenView(id=id_, name=body.name, role=body.role, tenant=body.tenant, token=token), 201)
@@ -60,7 +66,8 @@ async def revoke(context: Context, call: Call) -> Response:
     if call.path("id") == call.caller.id:
         raise Problem(409, "own-token", "this is the token that you use; revoke it with another token")
     if not await context.store.tokens.revoke(call.path("id")):
-        raise not_found("token", call.path("id"))
+        known = [row["id"] for row in await context.store.tokens.all()]
+        raise not_found("token", call.path("id"), suggest(call.path("id"), known, SIMILAR_ID))
     return empty()
 
 

@@ -10,7 +10,7 @@ from ..model.effect import Done, Skipped
 from ..model.worker import Worker
 from .claim_shapes import when
 from .context import Context
-from .problems import Problem, not_found, not_now, refused
+from .problems import Problem, not_now, refused
 from .routes import OPERATORS, Because, Call, Route, answer
 
 
@@ -80,14 +80,14 @@ async def workers(context: Context, call: Call) -> Response:
 async def worker(context: Context, call: Call) -> Response:
     found = await context.store.workers.get(call.path("id"))
     if found is None:
-        raise not_found("worker", call.path("id"))
+        raise await context.unknown_worker(call.path("id"))
     return answer(worker_view(found))
 
 
 async def retire(context: Context, call: Call) -> Response:
     found = await context.store.workers.get(call.path("id"))
     if found is None:
-        raise not_found("worker", call.path("id"))
+        raise await context.unknown_worker(call.path("id"))
     result = await context.store.workers.condemn(found.id, None, f"retired by an operator: {call.body.reason}", counted=False)
     if isinstance(result, Skipped):
         raise Problem(409, result.by, not_now(result.by, found.pool))

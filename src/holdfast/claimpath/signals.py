@@ -1,4 +1,4 @@
-"""Signal changes of claims, workers and pools within this replica. A signal is a hint: if one is lost, things only take
+"""Signal changes of claims, workers, pools and tenants within this replica. A signal is a hint: if one is lost, things only take
 longer."""
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import Literal
 
 from ..model.claim import Claim
 
-Kind = Literal["c", "w", "p", "reset"]
+Kind = Literal["c", "w", "p", "t", "reset"]
 
 
 class Waiter:
@@ -85,6 +85,7 @@ class Signals:
         self.claims = Topic()
         self.workers = Topic()
         self.pools = Topic()
+        self.tenants = Topic()  # those that were deleted
         self.stopping = asyncio.Event()  # set when this replica stops: waiting requests are answered with the current state
 
     def notice(self, kind: Kind, ids: Iterable[str]) -> None:
@@ -92,7 +93,7 @@ class Signals:
         if kind == "reset":
             self.all_changed()
         else:
-            {"c": self.claims, "w": self.workers, "p": self.pools}[kind].changed(*ids)
+            {"c": self.claims, "w": self.workers, "p": self.pools, "t": self.tenants}[kind].changed(*ids)
 
     def all_changed(self) -> None:
         """Wakes every waiter, after a gap in the notices or because this replica stops."""

@@ -10,16 +10,19 @@ from urllib.parse import quote
 
 import typer
 
+from .completion import name_of_noun, names_of
 from .connection import (
     CommandFailed,
     Key,
     Output,
     PoolName,
     TenantName,
+    check_durations,
     check_key,
     print_message,
     with_client,
 )
+from .describe import curl, described
 from .exit_codes import NO_WORKER
 from .output import OutputPrinter
 from .show import print_json
@@ -27,7 +30,7 @@ from .show import print_json
 if TYPE_CHECKING:
     from holdfast.client import Client, HeldWorker
 
-ClaimId = Annotated[str, typer.Argument(help="The claim's id.")]
+ClaimId = Annotated[str, typer.Argument(help="The claim's id.", autocompletion=names_of("claims"))]
 FENCE = "The fence of the claim, which proves that you act for its holder. `holdfast get claims ID -o json` shows it."
 
 
@@ -53,6 +56,7 @@ def claim(
     Example: holdfast claim --pool notebook --tenant acme --hold
     """
     check_key(key)
+    check_durations(wait=wait, lease=lease)
 
     async def call(client: "Client") -> None:
         if hold:
@@ -128,9 +132,7 @@ async def _print_claim(client: "Client", claim_id: str, output: str) -> dict[str
     if output == "json":
         print_json(answer)
         return found
-    shown = {name: value for name, value in found.items() if value not in (None, "", {})}
-    for name, value in shown.items():
-        typer.echo(f"{name + ':':<13} {json.dumps(value) if isinstance(value, dict) else value}")
+    typer.echo("\n".join([*described(found), *curl(found)]))
     sys.stdout.flush()
     return found
 
@@ -227,7 +229,7 @@ def logs(
 def explain(
     context: typer.Context,
     kind: Annotated[Literal["pool", "worker", "claim"], typer.Argument(help="The kind of thing to explain.")],
-    name: Annotated[str, typer.Argument(help="Its name or id.")],
+    name: Annotated[str, typer.Argument(help="Its name or id.", autocompletion=name_of_noun)],
     output: Output = "table",
 ) -> None:
     """Explain in sentences the state of a pool, worker or claim, and the reasons.

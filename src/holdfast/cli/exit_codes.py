@@ -1,12 +1,15 @@
 """The exit codes of `run` and `claim` that are Holdfast's own, so that scripts can tell them from the command's (docs/cli.md)."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
 from .connection import CommandFailed, print_error
+
+if TYPE_CHECKING:
+    from holdfast.client import Claim
 
 NO_WORKER = 124  # refused or timed out; the same code as timeout(1)
 HOLDFAST_FAILED = 125  # the same code as `docker run`
@@ -20,6 +23,14 @@ Exit codes:
   127    the command was not found
   128+N  signal N ended the command, or interrupted `run`
   other  the command's own"""
+
+
+def code_of(claim: "Claim") -> int:
+    """Returns the exit code for a claim that has ended: its command's own, or Holdfast's."""
+    if claim.outcome in ("completed", "failed"):
+        fallback = 0 if claim.outcome == "completed" else 1
+        return claim.exit_code if claim.exit_code is not None else fallback
+    return NO_WORKER if claim.outcome in ("refused", "expired") else HOLDFAST_FAILED
 
 
 class RunsCommand(TyperCommand):

@@ -8,14 +8,24 @@ from urllib.parse import quote
 
 import typer
 
-from .connection import CommandFailed, Output, print_message, with_client
+from .completion import name_of_noun, names_of, state_of_noun
+from .connection import CommandFailed, print_message, with_client
 from .show import print_json, print_table
+from .times import local
 
 if TYPE_CHECKING:
     from holdfast.client import Client
 
 Noun = Literal["pools", "workers", "claims", "tenants", "duties", "replicas", "events"]
 ALONE = ("pools", "workers", "claims", "tenants")  # those with an endpoint for a single item
+Output = Annotated[
+    Literal["table", "wide", "json", "yaml"],
+    typer.Option(
+        "--output",
+        "-o",
+        help="A table that fits the terminal or has all columns, the server's JSON, or YAML that `apply` takes back.",
+    ),
+]
 SETTLE = 0.2  # seconds in which a burst of events becomes one refresh
 BACKSTOP = 5.0  # seconds; without an event the list is read this often, because not every change is an event
 
@@ -28,11 +38,16 @@ def get(
     context: typer.Context,
     noun: Annotated[Noun, typer.Argument(help="What to list.")],
     name: Annotated[
-        str | None, typer.Argument(help="The name or id of one; for events, of the pool, worker or claim they are about.")
+        str | None,
+        typer.Argument(
+            help="The name or id of one; for events, of the pool, worker or claim they are about.", autocompletion=name_of_noun
+        ),
     ] = None,
-    pool: Annotated[str | None, typer.Option(help="Only of this pool (workers, claims, events).")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only of this tenant (claims).")] = None,
-    state: Annotated[str | None, typer.Option(help="Only in this state (workers, claims).")] = None,
+    pool: Annotated[
+        str | None, typer.Option(help="Only of this pool (workers, claims, events).", autocompletion=names_of("pools"))
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only of this tenant (claims).", autocompletion=names_of("tenants"))] = None,
+    state: Annotated[str | None, typer.Option(help="Only in this state (workers, claims).", autocompletion=state_of_noun)] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many to show at most.")] = 100,
     output: Output = "table",
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Print again whenever something changes.")] = False,
@@ -42,6 +57,8 @@ def get(
     Example: holdfast get claims --pool linux --state waiting -w
     """
     path, params = _path_and_params(noun, name, pool, tenant, state, limit)
+    if output == "yaml" and (noun not in ("pools", "tenants") or watch):
+        raise CommandFailed("-o yaml prints pools and tenants, once; use -o json for other things and with --watch", 2)
 
     async def call(client: "Client") -> None:
         if not watch:
@@ -86,7 +103,12 @@ def _print(noun: str, limit: int, body: bytes, output: str) -> None:
     if output == "json":
         print_json(body)
         return
-    print_table(noun, _rows(body))
+    if output == "yaml":
+        from .as_yaml import documents
+
+        print(documents(noun, _rows(body), listed="items" in json.loads(body)), end="")
+    else:
+        print_table(noun, _rows(body), wide=output == "wide")
     if (found := json.loads(body)).get("next") and len(found["items"]) >= limit:  # events always have a next
         print_message("there are more: raise --limit, or narrow it down")
 
@@ -111,7 +133,7 @@ def _print_event(event: dict[str, Any], output: str) -> None:
         return
     about = " ".join(str(event[name]) for name in ("pool", "worker", "claim") if event.get(name))
     kind, reason = event.get("kind", ""), event.get("reason") or ""
-    print(f"{event.get('at', '')}  {kind:<18} {about}  {reason}", flush=True)
+    print(f"{local(event.get('at'))}  {kind:<18} {about}  {reason}", flush=True)
 
 
 async def _refresh(client: "Client", noun: str, path: str, params: dict[str, Any], output: str) -> None:
@@ -125,7 +147,7 @@ async def _refresh(client: "Client", noun: str, path: str, params: dict[str, Any
         else:
             if shown is not None:
                 print(flush=True)
-            print_table(noun, _rows(body))
+            print_table(noun, _rows(body), wide=output == "wide")
         shown = found
 
 

@@ -1,16 +1,21 @@
-"""`login`: stores a server and a token, after the server accepted the token."""
+"""`login`, `logout`, `whoami`: store a server and a token, remove them, and show which ones are used."""
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
 
-from .connection import CommandFailed, hide
+from .connection import CommandFailed, Output, hide, with_client
+from .show import print_json
+
+if TYPE_CHECKING:
+    from holdfast.client.answers import Identity
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(login)
+    for command in (login, logout, whoami):
+        app.command()(command)
 
 
 def login(
@@ -52,6 +57,46 @@ async def _identity(url: str, token: str) -> str:
     from holdfast.client import Client
 
     async with Client(url, token, patience=5.0) as client:
-        me = await client.whoami()
+        return _described(await client.whoami())
+
+
+def _described(me: "Identity") -> str:
     named = f"{me.role} {me.name!r}" if me.name else me.role
     return f"{named} of tenant {me.tenant!r}" if me.tenant else named
+
+
+def logout(
+    name: Annotated[str | None, typer.Argument(help="The context's name; the one in use by default.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Remove all contexts.")] = False,
+) -> None:
+    """Remove a stored server and its token from this machine. The token itself stays valid until it is revoked.
+
+    Example: holdfast logout prod
+    """
+    from holdfast.client import context as contexts
+
+    if everything and name is not None:
+        raise CommandFailed("give a context's name or --all, not both", 2)
+    path = contexts.contexts_file()
+    known = contexts.read_contexts(path)
+    if not everything and name is None and known.current is None:
+        raise CommandFailed("no context is in use; `holdfast login --list` shows the stored ones")
+    names = sorted(known.contexts) if everything else [name or known.current or ""]
+    for each in names:
+        url = known.named(each).url
+        known = known.without(each)
+        contexts.write_contexts(path, known)
+        typer.echo(f"logged out of {url}; context {each!r} is removed. The token stays valid: `holdfast token revoke` ends it")
+
+
+def whoami(context: typer.Context, output: Output = "table") -> None:
+    """Show the server that commands use, and the role and tenant of their token.
+
+    Example: holdfast whoami
+    """
+    url = context.obj.resolve().url
+    me = with_client(context, lambda client: client.whoami())
+    if output == "json":
+        print_json({"url": url, "role": me.role, "name": me.name, "tenant": me.tenant})
+    else:
+        typer.echo(f"{_described(me)} at {url}")

@@ -5,11 +5,12 @@ Slow imports are inside the commands, so that `--help` and completion are quick.
 """
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from . import apply, claims, get, login, manifests, operate, plan, recover, run, serve, token, top
+from . import apply, claims, completion, delete, get, init, login, manifests, operate, plan, recover, run, serve, token, top, wait
 from .connection import ServerOptions
 
 app = typer.Typer(
@@ -22,6 +23,15 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    """Prints the version and exits. It runs while the options are read, so that no command is needed."""
+    if wanted:
+        from holdfast import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit()
+
+
 @app.callback()
 def options(
     context: typer.Context,
@@ -30,21 +40,28 @@ def options(
     ] = None,
     token: Annotated[str | None, typer.Option(help="The token. Also HOLDFAST_TOKEN, which other users cannot see.")] = None,
     name: Annotated[str | None, typer.Option("--context", help="The name of a context that `holdfast login` stored.")] = None,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="The data directory of a fleet on this machine; .holdfast by default. Also HOLDFAST_DATA_DIR."),
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
 ) -> None:
     """Fleets of warm workers: one holder each, never killed while busy, never leaked while idle.
 
-    Without --url, HOLDFAST_URL or a login, commands use the fleet on this machine: http://127.0.0.1:7070.
+    Without --url, HOLDFAST_URL or a login, commands use the fleet that `holdfast up` started in this folder, on any port.
     """
-    if version:
-        from holdfast import __version__
-
-        typer.echo(__version__)
-        raise typer.Exit()
-    context.obj = ServerOptions(url=url, token=token, context=name)
+    context.obj = ServerOptions(url=url, token=token, context=name, data_dir=data_dir)
+    if data_dir is not None:  # commands that run a fleet have the option as well
+        context.default_map = {command: {"data_dir": data_dir} for command in ("up", "serve", "migrate")}
 
 
-for module in (login, apply, get, run, claims, operate, recover, top, plan, token, serve, manifests):
+MODULES = (
+    *(init, login, apply, get, delete, run, claims, wait, operate, recover),
+    *(top, plan, token, serve, manifests, completion),
+)
+for module in MODULES:
     module.register(app)
 
 

@@ -5,26 +5,43 @@ changes nothing. YAML is read as version 1.2: `mode: off` is a string, because o
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 import yaml
 
-from holdfast.model.pool import Name, PoolSpec, problems
+from holdfast.model.mistakes import mistakes
+from holdfast.model.nearest import suggest
+from holdfast.model.pool import FieldProblem, Name, PoolSpec, problems
 from holdfast.model.tenant import TenantName, TenantSpec
 
 API_VERSION = "holdfast.dev/v1alpha1"
+UNKNOWN = "is not a field of this object"
+FIELDS = ("apiVersion", "kind", "metadata", "spec")
+KINDS = {"WorkerPool": (Name, PoolSpec), "Tenant": (TenantName, TenantSpec)}  # the types of the name and of the spec
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     kind: str  # WorkerPool | Tenant
     name: str
     spec: dict[str, Any]  # as written; the server fills in the defaults
+    place: "Place"
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a manifest is written."""
+
+    file: str
+    node: Any  # the YAML node of the document
+
+    def of(self, path: str) -> str:
+        """Returns the file and the line of a field, such as `pools.yaml:7`."""
+        return f"{self.file}:{_line(self.node, path)}"
 
 
 class WrongManifest(Exception):
-    """A manifest is refused. The message has the line, the path and the reason."""
+    """Manifests are refused. The message has a line per mistake, with the file's line, the path and the reason."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -39,33 +56,40 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|Tr
 
 
 def read(text: str, file: str) -> list[Manifest]:
-    """Returns all documents of the text. Raises WrongManifest if any of them is refused."""
+    """Returns all documents of the text. Raises WrongManifest with all mistakes, one line each, if any document is refused."""
     found: list[Manifest] = []
+    wrong: list[str] = []
     try:
         for node, document in _documents(text):
             if document is None:
                 continue  # an empty document between two separators
-            try:
-                manifest = _manifest(document)
-            except _At as wrong:
-                line = _line(node, wrong.path)
-                raise WrongManifest(f"{file}:{line}: {wrong.path or 'document'}: {wrong.reason}") from None
-            if any(manifest.kind == other.kind and manifest.name == other.name for other in found):
-                raise WrongManifest(f"{file}:{_line(node, 'metadata.name')}: {manifest.kind} {manifest.name!r} appears twice")
-            found.append(manifest)
+            place = Place(file, node)
+            if mistaken := document_mistakes(document):
+                wrong += [f"{place.of(each.field)}: {each.field or 'document'}: {each.reason}" for each in mistaken]
+                continue
+            name, spec = document["metadata"]["name"], document.get("spec") or {}
+            found.append(Manifest(kind=document["kind"], name=name, spec=spec, place=place))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise WrongManifest(f"{file}:{line}: not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise WrongManifest(f"{file}: not YAML: {error}") from None
+    if wrong := wrong or doubles(found):
+        raise WrongManifest("\n".join(wrong))
     if not found:
         raise WrongManifest(f"{file}: holds no document")
     return found
 
 
-class _At(Exception):
-    def __init__(self, path: str, reason: str) -> None:
-        self.path, self.reason = path, reason
+def doubles(found: Sequence[Manifest]) -> list[str]:
+    """Returns a line for each manifest of an object that an earlier manifest is about, with both places."""
+    first: dict[tuple[str, str], Manifest] = {}
+    lines = []
+    for each in found:
+        if (other := first.setdefault((each.kind, each.name), each)) is not each:
+            here, there = each.place.of("metadata.name"), other.place.of("metadata.name")
+            lines.append(f"{here}: {each.kind} {each.name!r} appears twice; it is also in {there}")
+    return lines
 
 
 def _documents(text: str) -> Iterator[tuple[yaml.Node, Any]]:
@@ -95,46 +119,34 @@ def _refuse_doubles(node: yaml.Node) -> None:
             _refuse_doubles(value)
 
 
-def _manifest(document: Any) -> Manifest:
+def document_mistakes(document: Any) -> list[FieldProblem]:
+    """Returns all mistakes of one document. Of an unknown kind nothing else is checked, because its fields are not known."""
     if not isinstance(document, dict):
-        raise _At("", "expected a mapping with apiVersion, kind, metadata and spec")
-    kind = document.get("kind")
-    if kind not in ("WorkerPool", "Tenant"):
-        raise _At("kind", "missing" if kind is None else f"unknown kind {kind!r}; known: WorkerPool, Tenant")
-    for field in document:
-        if field not in ("apiVersion", "kind", "metadata", "spec"):
-            raise _At(str(field), "unknown field")
-    version = document.get("apiVersion")
+        return [FieldProblem("", "expected a mapping with apiVersion, kind, metadata and spec")]
+    kind, version, metadata = document.get("kind"), document.get("apiVersion"), document.get("metadata")
+    if kind not in KINDS:
+        known = f"; known: {', '.join(KINDS)}"
+        return [FieldProblem("kind", "missing" if kind is None else f"unknown kind {kind!r}{suggest(str(kind), KINDS) or known}")]
+    found = [FieldProblem(str(field), f"{UNKNOWN}{suggest(str(field), FIELDS)}") for field in document if field not in FIELDS]
     if version != API_VERSION:
-        raise _At("apiVersion", f"expected {API_VERSION}" + ("" if version is None else f", not {version!r}"))
-    metadata = document.get("metadata")
+        found.append(FieldProblem("apiVersion", f"expected {API_VERSION}" + ("" if version is None else f", not {version!r}")))
+    name_type, spec_type = KINDS[kind]
     if not isinstance(metadata, dict) or "name" not in metadata:
-        raise _At("metadata.name", "missing")
-    for field in metadata:
-        if field != "name":
-            raise _At(f"metadata.{field}", "unknown field")
-    spec = document.get("spec") or {}
-    if kind == "WorkerPool":
-        _convert(metadata["name"], Name, "metadata.name")
-        for problem in problems(_convert(spec, PoolSpec, "spec")):
-            raise _At(f"spec.{problem.field}", problem.reason)
+        found.append(FieldProblem("metadata.name", "missing"))
     else:
-        _convert(metadata["name"], TenantName, "metadata.name")
-        _convert(spec, TenantSpec, "spec")
-    return Manifest(kind=kind, name=metadata["name"], spec=spec)
+        found += [FieldProblem(f"metadata.{field}", UNKNOWN) for field in metadata if field != "name"]
+        found += _mistakes(metadata["name"], name_type, "metadata.name")
+    return found + _mistakes(document.get("spec") or {}, spec_type, "spec")
 
 
-def _convert(value: Any, kind: Any, path: str) -> Any:
-    """Converts a value. Raises _At with msgspec's reason, and with the path as users write it."""
+def _mistakes(value: Any, kind: Any, path: str) -> list[FieldProblem]:
+    """Returns the mistakes of a value of this type, with the path as users write it."""
     try:
-        return msgspec.convert(value, kind)
+        converted = msgspec.convert(value, kind)
+        found = problems(converted) if isinstance(converted, PoolSpec) else []
     except msgspec.ValidationError as error:
-        reason, _, where = str(error).partition(" - at ")
-        inner = where.strip("`").removeprefix("$").removeprefix(".")
-        path = f"{path}.{inner}" if inner and not inner.startswith("[") else path + inner
-        if unknown := re.fullmatch(r"Object contains unknown field `(.+)`", reason):
-            raise _At(f"{path}.{unknown[1]}", "unknown field") from None
-        raise _At(path, reason.replace("`", "")) from None
+        found = mistakes(value, kind, error)
+    return [FieldProblem(f"{path}.{each.field}".rstrip("."), each.reason) for each in found]
 
 
 def _line(node: yaml.Node, path: str) -> int:

@@ -1,4 +1,4 @@
-"""Commands for operators: freeze, thaw and drain a pool, retire a worker, release the brake, check the system."""
+"""Commands for operators: scale, freeze, thaw and drain a pool, retire a worker, release the brake, check the system."""
 
 import json
 from typing import Annotated, Any
@@ -6,11 +6,13 @@ from urllib.parse import quote
 
 import typer
 
-from .connection import CommandFailed, Output, with_client
+from .completion import names_of
+from .connection import CommandFailed, Output, TableOutput, with_client
+from .describe import described
 from .show import print_json, print_table
 
 Reason = Annotated[str, typer.Option(help="The reason, which is stored in the history.")]
-PoolName = Annotated[str, typer.Argument(help="The pool's name.")]
+PoolName = Annotated[str, typer.Argument(help="The pool's name.", autocompletion=names_of("pools"))]
 
 brakes = typer.Typer(
     help="The brake, which limits how much may be ended in ten minutes.",
@@ -20,7 +22,7 @@ brakes = typer.Typer(
 
 
 def register(app: typer.Typer) -> None:
-    for command in (freeze, thaw, retire, drain, doctor):
+    for command in (scale, freeze, thaw, retire, drain, doctor):
         app.command()(command)
     app.add_typer(brakes, name="brake")
 
@@ -31,6 +33,29 @@ def _post(context: typer.Context, path: str, body: dict[str, Any], output: str, 
         print_json(answer)
     else:
         typer.echo(done)
+
+
+def scale(
+    context: typer.Context,
+    pool: PoolName,
+    warm: Annotated[int | None, typer.Option(min=0, help="Free workers to keep ready.")] = None,
+    max: Annotated[int | None, typer.Option(min=0, help="All workers, busy ones included.")] = None,
+    output: Output = "table",
+) -> None:
+    """Change how many workers a pool keeps. What is not given stays as it is.
+
+    Example: holdfast scale linux --warm 5 --max 20
+    """
+    if warm is None and max is None:
+        raise CommandFailed("give --warm, --max or both", 2)
+    size = {field: count for field, count in (("warm", warm), ("max", max)) if count is not None}
+    path = f"/v1/pools/{quote(pool, safe='')}/scale"
+    answer = with_client(context, lambda client: client.raw("POST", path, body=size, safe=True))
+    if output == "json":
+        print_json(answer)
+        return
+    spec = json.loads(answer)["spec"]
+    typer.echo(f"pool {pool} scaled: warm {spec['warm']}, max {spec['max']}")
 
 
 def freeze(context: typer.Context, pool: PoolName, reason: Reason, output: Output = "table") -> None:
@@ -52,7 +77,7 @@ def thaw(context: typer.Context, pool: PoolName, output: Output = "table") -> No
 
 def retire(
     context: typer.Context,
-    worker: Annotated[str, typer.Argument(help="The worker's id.")],
+    worker: Annotated[str, typer.Argument(help="The worker's id.", autocompletion=names_of("workers"))],
     reason: Reason,
     output: Output = "table",
 ) -> None:
@@ -103,8 +128,7 @@ def show(context: typer.Context, output: Output = "table") -> None:
     if output == "json":
         print_json(answer)
         return
-    for name, value in json.loads(answer).items():
-        typer.echo(f"{name}: {'' if value is None else value}")
+    typer.echo("\n".join(described(json.loads(answer))))
 
 
 @brakes.command()
@@ -116,7 +140,7 @@ def release(context: typer.Context, reason: Reason, output: Output = "table") ->
     _post(context, "/v1/brake/release", {"reason": reason}, output, "brake released")
 
 
-def doctor(context: typer.Context, output: Output = "table") -> None:
+def doctor(context: typer.Context, output: TableOutput = "table") -> None:
     """Check that every promise can be kept. The exit code is 1 if a check fails.
 
     Example: holdfast doctor
@@ -126,7 +150,7 @@ def doctor(context: typer.Context, output: Output = "table") -> None:
     if output == "json":
         print_json(answer)
     else:
-        print_table("checks", found["checks"])
+        print_table("checks", found["checks"], wide=output == "wide")
     failed = [check["name"] for check in found["checks"] if not check["ok"]]
     if failed or not found["ok"]:
         raise CommandFailed(f"{len(failed)} of {len(found['checks'])} checks failed: {', '.join(failed)}")

@@ -219,6 +219,7 @@ def _run(
     from holdfast.model.duration import seconds, text
     from holdfast.plan import many, report
     from holdfast.plan.fleet import Setting
+    from holdfast.plan.interruption import Interrupted
     from holdfast.plan.progress import Progress
 
     if settings[-1] > spec.max:
@@ -232,12 +233,14 @@ def _run(
         )
     limits = {tenant: limits[tenant] for tenant in trace.tenants}
     tries = [Setting(name, replace(spec, warm=warm), starts, limits) for warm in settings]
+    progress = Progress(len(tries))
     try:
-        found = many.run_settings(tries, trace, min(jobs, len(tries)), Progress(len(tries)))
+        found = many.run_settings(tries, trace, min(jobs, len(tries)), progress)
     except many.RunFailed as broken:
         raise CommandFailed(str(broken)) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    except Interrupted as interrupted:
+        progress.leave()
+        raise CommandFailed("interrupted; all processes have ended and the files are removed", 128 + interrupted.number) from None
     if output == "json":
         pool = {"name": name, "mode": spec.mode, "max": spec.max, "start_seconds": list(starts)}
         print_json(report.as_json(pool, trace, found, wanted))

@@ -6,8 +6,9 @@ from urllib.parse import quote
 
 import typer
 
-from .connection import CommandFailed, Output, print_message, with_client
-from .show import age, print_json, print_table
+from .connection import CommandFailed, TableOutput, print_message, with_client
+from .show import print_json, print_table
+from .times import age
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +27,7 @@ def recover(
         bool, typer.Option("--give-up", help="The worker retires; its claim, if it may have run, is lost.")
     ] = False,
     reason: Annotated[str | None, typer.Option(help="The reason, which is stored in the history.")] = None,
-    output: Output = "table",
+    output: TableOutput = "table",
 ) -> None:
     """Show the unconfirmed workers after the database lost commits, or decide about one of them.
 
@@ -63,7 +64,7 @@ def _show(context: typer.Context, output: str) -> None:
     else:
         typer.echo("no recovery is under way")
     if found["items"]:
-        print_table("unconfirmed", found["items"])
+        print_table("unconfirmed", found["items"], wide=output == "wide")
         if found["next"]:
             print_message("there are more; decide about these first")
     else:

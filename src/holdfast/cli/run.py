@@ -23,9 +23,10 @@ from .connection import (
     check_key,
     hide,
     print_message,
+    print_priority,
     with_client,
 )
-from .exit_codes import HOLDFAST_FAILED, NO_WORKER, TABLE, RunsCommand
+from .exit_codes import TABLE, RunsCommand, code_of
 from .output import OutputPrinter
 from .show import print_json
 from .stdin import Stdin, check_unused, watch_unused
@@ -96,6 +97,7 @@ def run(
     async def call(client: "Client") -> int:
         if detach:
             claim = await client.claim(pool, wait="0s", **options)
+            print_priority(claim.priority_reason)
             if output == "json":
                 print_json({"id": claim.id, "state": claim.state})
             else:
@@ -187,11 +189,13 @@ class _Job:
             watch_unused()
         # The claim exists now and continues while no server is reachable, so wait for a server without a limit, and say so.
         self._client.transport.patience = float("inf")
+        self._client.transport.on_late = None  # it would say the same a second time
         self._client.transport.on_delay = lambda error: print_message(
             f"claim {claim.id} goes on; waiting for the server: {error}"
         )
         if self._signal not in (None, signal.SIGHUP):
             self._cancel()
+        print_priority(claim.priority_reason)
         self._explain(claim)
         claim = await self._client.until(claim, "active", poll="10s", news=self._explain)
         if self._told and not claim.ended:
@@ -241,12 +245,11 @@ class _Job:
         if claim.outcome in ("completed", "failed"):
             if claim.exit_code in (126, 127) and claim.reason:
                 print_message(claim.reason)  # because a command that could not be started prints nothing
-            fallback = 0 if claim.outcome == "completed" else 1
-            return claim.exit_code if claim.exit_code is not None else fallback
+            return code_of(claim)
         print_message(f"claim {claim.id} ended as {claim.outcome}: {claim.reason or 'no reason given'}")
         if claim.outcome == "cancelled" and self._signal is not None:
             return 128 + self._signal
-        return NO_WORKER if claim.outcome in ("refused", "expired") else HOLDFAST_FAILED
+        return code_of(claim)
 
     def _on_hang_up(self) -> None:
         if self._signal is None:

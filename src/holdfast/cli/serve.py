@@ -8,6 +8,7 @@ import typer
 from holdfast.ports.cluster import NoCluster
 
 from .connection import CommandFailed
+from .init import EXAMPLE
 
 if TYPE_CHECKING:
     from holdfast.up import Plan
@@ -15,7 +16,15 @@ if TYPE_CHECKING:
 
     from .manifest import Manifest
 
-DataDir = Annotated[Path, typer.Option("--data-dir", help="The directory for all files of this fleet.")]
+DataDir = Annotated[
+    Path,
+    typer.Option(
+        "--data-dir",
+        help="The directory for all files of this fleet. Also HOLDFAST_DATA_DIR.",
+        envvar="HOLDFAST_DATA_DIR",
+        show_envvar=False,
+    ),
+]
 DSN_OPTION = "the DSN (--dsn or HOLDFAST_DSN)"
 Dsn = Annotated[
     str | None,
@@ -103,7 +112,7 @@ async def _apply_and_print_next_steps(plan: "Plan", layout: "Layout", listening:
     from holdfast.client import Client, Unavailable, Unreachable
     from holdfast.up import print_line
 
-    from .apply import _put
+    from .apply import send
 
     async with Client(listening, layout.token.read_text().strip()) as client:
         while True:
@@ -112,14 +121,16 @@ async def _apply_and_print_next_steps(plan: "Plan", layout: "Layout", listening:
                 break
             except (Unreachable, Unavailable):
                 await asyncio.sleep(0.2)
-        for each in found:
-            verdict, _ = await _put(client, each)
-            print_line(f"{each.kind} {each.name} {verdict}")
-    print_line(_next_steps(plan, layout, found))
+        if found:
+            for each in (await send(client, found))["items"]:
+                print_line(f"{each['kind']} {each['name']} {each['result']}")
+        pools = {pool.name: str(pool.spec.get("mode")) async for pool in await client.list_pools() if pool.state == "live"}
+    print_line(_next_steps(plan, layout, pools))
 
 
-def _next_steps(plan: "Plan", layout: "Layout", found: "list[Manifest]") -> str:
-    """Returns commands to try. They use the pools of the file, and work as they are printed."""
+def _next_steps(plan: "Plan", layout: "Layout", pools: dict[str, str]) -> str:
+    """Returns commands to try. They use the fleet's pools, given with their modes, and work as they are printed."""
+    import shlex
     import shutil
     import sys
 
@@ -127,19 +138,22 @@ def _next_steps(plan: "Plan", layout: "Layout", found: "list[Manifest]") -> str:
     holdfast = (
         "holdfast" if shutil.which("holdfast") else str(here) if here.name == "holdfast" else f"{sys.executable} -m holdfast"
     )
-    default = plan.port == 7070 and layout.root == Path.cwd() / ".holdfast"
-    lines = [] if default else [f"export HOLDFAST_URL={','.join(plan.urls)} HOLDFAST_TOKEN=$(cat {layout.token})"]
+    lines = [] if layout.root == Path.cwd() / ".holdfast" else [f"export HOLDFAST_DATA_DIR={shlex.quote(str(layout.root))}"]
+    if not pools:
+        if not Path(EXAMPLE).exists():
+            lines.append(f"{holdfast} init                       # writes {EXAMPLE}, an example with comments")
+        lines.append(f"{holdfast} apply -f {EXAMPLE}")
     lines.append(f"{holdfast} get pools")
-    pools = [each for each in found if each.kind == "WorkerPool"]
-    for each in [each for each in pools if each.spec.get("mode", "job") == "job"][:1]:
-        lines.append(f"{holdfast} run --pool {each.name} -- sh -c 'echo hello from $HOLDFAST_CLAIM'")
-    for each in [each for each in pools if each.spec.get("mode") == "session"][:1]:
-        lines.append(f"{holdfast} claim --pool {each.name} --hold")
+    for name in [name for name, mode in pools.items() if mode == "job"][:1]:
+        lines.append(f"{holdfast} run --pool {name} -- sh -c 'echo hello from $HOLDFAST_CLAIM'")
+    for name in [name for name, mode in pools.items() if mode == "session"][:1]:
+        lines.append(f"{holdfast} claim --pool {name} --hold")
     lines += [f"{holdfast} top", f"{holdfast} doctor"]
     tried = "\n".join(f"  {line}" for line in lines)
     ending = "Ctrl-C drains and stops it." if plan.stop_workers else "Ctrl-C stops it; workers go on."
+    none = "" if pools else " It has no pools yet."
     return f"""
-Holdfast is up on {", ".join(plan.urls)}. {ending} Try in another terminal:
+Holdfast is up on {", ".join(plan.urls)}. {ending}{none} Try in another terminal:
 
 {tried}
 """

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.model.duration import text
+
+from .connection import print_message
+from .fitting import GAP, Fit, fit
+from .times import age, ago, local
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+WIDEST = 100_000  # characters; longer than any line
+
+WORKER_STATES = ("warm", "held", "parked", "spawning", "retiring")
+
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], object]]
-
-
-def age(moment: object) -> str:
-    """Returns how long ago a moment was, as text. It is never negative, because the server's clock may differ from ours."""
-    if not isinstance(moment, str) or not moment:
-        return ""
-    try:
-        then = datetime.fromisoformat(moment.replace("Z", "+00:00"))
-    except ValueError:
-        return moment
-    return text(float(max(0, round((datetime.now(UTC) - then).total_seconds()))))
 
 
 def lasting(value: object) -> str:
@@ -38,7 +35,7 @@ def field(name: str) -> Callable[[Row], object]:
 
 
 def since(name: str) -> Callable[[Row], object]:
-    return lambda row: age(row.get(name))
+    return lambda row: ago(row.get(name))
 
 
 def status(pool: Row, *names: str) -> object:
@@ -51,14 +48,22 @@ def status(pool: Row, *names: str) -> object:
     return None
 
 
+def _count(name: str) -> Callable[[Row], object]:
+    return lambda row: status(row, name) or 0
+
+
 def spec(name: str) -> Callable[[Row], object]:
     return lambda row: (row.get("spec") or row).get(name)
 
 
 def pool_state(pool: Row) -> str:
-    if pool.get("frozen"):
-        return f"frozen: {pool['frozen']}" if isinstance(pool["frozen"], str) else "frozen"
-    return str(pool.get("state") or "")
+    return "frozen" if pool.get("frozen") else str(pool.get("state") or "")
+
+
+def pool_trouble(pool: Row) -> str:
+    """Returns why the pool does not do what it should: the reason for which it is frozen, and why its last start failed."""
+    frozen, failed = pool.get("frozen"), status(pool, "trouble", "reason") or pool.get("trouble")
+    return "; ".join(str(each) for each in (f"frozen: {frozen}" if isinstance(frozen, str) else None, failed) if each)
 
 
 def replica_state(replica: Row) -> str:
@@ -85,7 +90,15 @@ COLUMNS: dict[str, Sequence[Column]] = {
         ("RETIRING", lambda row: status(row, "retiring")),
         ("WAITING", lambda row: status(row, "waiting")),
         ("MAX", spec("max")),
-        ("TROUBLE", lambda row: status(row, "trouble", "reason") or row.get("trouble")),
+        ("TROUBLE", pool_trouble),
+    ),
+    "overview": (
+        ("POOL", field("name")),
+        ("STATE", pool_state),
+        *((state.upper(), _count(state)) for state in WORKER_STATES),
+        ("WAITING", _count("waiting")),
+        ("OLDEST", lambda row: lasting(status(row, "oldest_wait", "oldest_waiting")) if status(row, "waiting") else None),
+        ("TROUBLE", pool_trouble),
     ),
     "workers": (
         ("ID", field("id")),
@@ -105,7 +118,16 @@ COLUMNS: dict[str, Sequence[Column]] = {
         ("OUTCOME", field("outcome")),
         ("EXIT", field("exit_code")),
         ("WORKER", field("worker")),
-        ("AGE", since("created_at")),
+        ("CREATED", since("created_at")),
+        ("REASON", field("reason")),
+    ),
+    "running": (
+        ("CLAIM", field("id")),
+        ("POOL", field("pool")),
+        ("TENANT", field("tenant")),
+        ("STATE", field("state")),
+        ("WORKER", field("worker")),
+        ("FOR", lambda row: age(row.get("active_at") or row.get("assigned_at") or row.get("created_at"))),
         ("REASON", field("reason")),
     ),
     "unconfirmed": (
@@ -150,7 +172,7 @@ COLUMNS: dict[str, Sequence[Column]] = {
         ("DUTIES", lambda row: ", ".join(map(str, row.get("duties") or ()))),
     ),
     "events": (
-        ("AT", field("at")),
+        ("AT", lambda row: local(row.get("at"))),
         ("KIND", field("kind")),
         ("ABOUT", _subject),
         ("TENANT", field("tenant")),
@@ -162,7 +184,7 @@ COLUMNS: dict[str, Sequence[Column]] = {
         ("ROLE", field("role")),
         ("TENANT", field("tenant")),
         ("CREATED", since("created_at")),
-        ("EXPIRES", field("expires_at")),
+        ("EXPIRES", since("expires_at")),
     ),
     "checks": (
         ("CHECK", field("name")),
@@ -180,37 +202,52 @@ def cell(value: object) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
-def table(kind: str, rows: Sequence[Row]) -> Table:
-    """Returns a table. Columns are never cut, because an incomplete id cannot be pasted into the next command."""
+def table(
+    kind: str, rows: Sequence[Row], width: int | None = None, style: Callable[[Row], str] = lambda row: ""
+) -> tuple[Table, Fit]:
+    """Returns a table of the columns that fit into `width`, its rows in the given style, and which columns these are.
+
+    No id is cut, because an incomplete id cannot be pasted into the next command.
+    """
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     columns = COLUMNS[kind]
-    for title, _ in columns:
-        last = title == columns[-1][0]
-        grid.add_column(title, overflow="fold", no_wrap=not last)
-    for row in rows:
-        grid.add_row(*(Text(cell(value(row))) for _, value in columns))
-    return grid
+    titles, cells = [title for title, _ in columns], [[cell(value(row)) for _, value in columns] for row in rows]
+    found = fit(kind, titles, cells, width)
+    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+    for place, wide in found.shown.items():
+        grid.add_column(titles[place], overflow="fold", width=wide)
+    for row, line in zip(rows, cells, strict=True):
+        grid.add_row(*(Text(line[place]) for place in found.shown), style=style(row))
+    return grid, found
+
+
+def terminal_width() -> int | None:
+    """Returns how many characters a line of the terminal has, or None if the output goes elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def console() -> Console:
-    """Returns a console that is as wide as the terminal. For a pipe it is 400 columns wide, so that lines are not wrapped."""
+    """Returns a console that never wraps a line by itself, because tables are made to fit, and a pipe has no width."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 400, highlight=False, soft_wrap=False)
+    return Console(width=WIDEST, highlight=False, soft_wrap=False)
 
 
-def print_table(kind: str, rows: Sequence[Row]) -> None:
+def print_table(kind: str, rows: Sequence[Row], *, wide: bool = False) -> None:
+    """Prints the columns that fit the terminal, or all if it is `wide`, and which ones were left out."""
     if kind == "replicas":
         rows = sorted(rows, key=lambda row: row.get("state") != "live")  # live replicas first
     if not rows:
         print(f"no {kind}", file=sys.stderr)
         return
+    grid, found = table(kind, rows, None if wide else terminal_width())
     with console() as out, out.capture() as shown:
-        out.print(table(kind, rows))
+        out.print(grid)
     print("\n".join(line.rstrip() for line in shown.get().splitlines()))
+    if found.left_out:
+        print_message(f"left out: {', '.join(found.left_out)}; -o wide shows all columns")
 
 
 def print_json(body: bytes | object, *, indent: int | None = 2) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from .connection import Output, with_client
+from .connection import Output, TableOutput, with_client
 from .show import print_json, print_table
 
 tokens = typer.Typer(no_args_is_help=True, help="Create, list and revoke tokens (admins).", rich_markup_mode=None)
@@ -39,7 +39,7 @@ def create(
 
 
 @tokens.command("list")
-def list_(context: typer.Context, output: Output = "table") -> None:
+def list_(context: typer.Context, output: TableOutput = "table") -> None:
     """List tokens without their values.
 
     Example: holdfast token list
@@ -50,7 +50,7 @@ def list_(context: typer.Context, output: Output = "table") -> None:
     else:
         import json
 
-        print_table("tokens", json.loads(answer)["items"])
+        print_table("tokens", json.loads(answer)["items"], wide=output == "wide")
 
 
 @tokens.command()

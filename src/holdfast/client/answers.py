@@ -64,7 +64,9 @@ class Claim(_Answer, frozen=True, kw_only=True):
     max_until: datetime | None = None
     deadline_at: datetime | None = None
     attempts: int = 0
-    priority: int = 0
+    priority: int = 0  # as granted
+    requested_priority: int | None = None  # only if it is more than was granted
+    priority_reason: str | None = None  # why less was granted than requested
     outcome: str | None = None
     exit_code: int | None = None
     created_at: datetime | None = None
@@ -134,6 +136,16 @@ class Recovery(Page[Unconfirmed], frozen=True, kw_only=True):
 class Tenant(_Answer, frozen=True, kw_only=True):
     name: str
     spec: dict[str, Any] = {}
+
+
+class Applied(_Answer, frozen=True, kw_only=True):
+    """What `apply` did with one object: `result` is created, configured or unchanged. The specs have all defaults filled in."""
+
+    kind: str
+    name: str
+    result: str
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] = {}
 
 
 class Event(_Answer, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from .errors import NotConfigured
 from .transport import addresses
 
 LOCAL_URL = "http://127.0.0.1:7070"
-LOCAL_TOKEN = Path(".holdfast") / "token"  # written by `holdfast up` below its working directory
+DATA_DIR = Path(".holdfast")  # made by `holdfast up` below its working directory
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +36,11 @@ class Contexts(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_context(self, name: str, context: Context) -> "Contexts":
         return Contexts(current=name, contexts={**self.contexts, name: context})
+
+    def without(self, name: str) -> "Contexts":
+        self.named(name)
+        left = {known: context for known, context in self.contexts.items() if known != name}
+        return Contexts(current=None if self.current == name else self.current, contexts=left)
 
     def using(self, name: str) -> "Contexts":
         self.named(name)
@@ -76,39 +81,70 @@ def write_contexts(path: Path, contexts: Contexts) -> None:
         raise
 
 
+def fleet_in(data_dir: Path) -> Context | None:
+    """Returns the replicas that `holdfast up` wrote to its data directory, on whichever ports they are, with the token. Returns
+    None if there is no fleet, or if this user may not read its token."""
+    try:
+        token = (data_dir / "token").read_text().strip()
+    except OSError:
+        return None
+    try:
+        urls = (data_dir / "servers").read_text().split()
+    except OSError:
+        urls = []
+    return Context(url=",".join(urls) or LOCAL_URL, token=token)
+
+
 def resolve(
     url: str | Sequence[str] | None = None,
     token: str | None = None,
     *,
     context: str | None = None,
+    data_dir: Path | None = None,
     env: Mapping[str, str] = os.environ,
     folder: Path | None = None,
 ) -> Context:
-    """Returns the server and token to use. The order is: arguments, the named context, the environment, the context in use,
-    the fleet on this machine."""
+    """Returns the server and token to use. The order is: arguments, the named context or data directory, the environment, the
+    context in use, the fleet whose data directory is in the current folder."""
     if url is not None and not isinstance(url, str):
         url = ",".join(url)
     stored = read_contexts(contexts_file(env))
-    named = stored.named(context) if context is not None else None
     current = stored.named(stored.current) if stored.current in stored.contexts else None
+    named = stored.named(context) if context is not None else None
+    if named is None and data_dir is not None:
+        named = _fleet(data_dir)
     if url is None and named is None:
         url = env.get("HOLDFAST_URL") or None
-    chosen = named or current
+    of_env = env.get("HOLDFAST_DATA_DIR")
+    if of_env and url is None and named is None:
+        current = _fleet(Path(of_env))
+    local = fleet_in(Path(of_env) if of_env else (folder or Path.cwd()) / DATA_DIR)
+    chosen = named or current or local
     address = url or (chosen.url if chosen else LOCAL_URL)
     if token is None and not (named and address == named.url):
         token = env.get("HOLDFAST_TOKEN") or None
-    return Context(url=address, token=token or _token_for(address, chosen, stored, folder or Path.cwd()))
+    token = token or _token_for(address, [each for each in (named, current, *stored.contexts.values()) if each], local)
+    if token is None and url is None:
+        raise NotConfigured(
+            "no server is known here: this folder has no .holdfast, so `holdfast up` was not started in it; name one with"
+            " --data-dir or --url, or run `holdfast login URL`"
+        )
+    if token is None:
+        raise NotConfigured(f"no token for {address}: run `holdfast login {address}`, or set HOLDFAST_TOKEN")
+    return Context(url=address, token=token)
 
 
-def _token_for(address: str, chosen: Context | None, stored: Contexts, folder: Path) -> str:
-    """Returns the stored token of exactly this address. Raises NotConfigured if there is none."""
+def _fleet(data_dir: Path) -> Context:
+    found = fleet_in(data_dir)
+    if found is None:
+        raise NotConfigured(f"{data_dir}: has no fleet of yours; `holdfast up --data-dir {data_dir}` starts one")
+    return found
+
+
+def _token_for(address: str, known: Sequence[Context], local: Context | None) -> str | None:
+    """Returns the token that belongs to exactly this address, or to some replicas of the local fleet."""
     wanted = addresses(address)
-    for known in ([chosen] if chosen else []) + list(stored.contexts.values()):
-        if addresses(known.url) == wanted:
-            return known.token
-    if wanted == [LOCAL_URL]:
-        try:
-            return (folder / LOCAL_TOKEN).read_text().strip()
-        except OSError:
-            pass
-    raise NotConfigured(f"no token for {address}: run `holdfast login {address}`, or set HOLDFAST_TOKEN")
+    for each in known:
+        if addresses(each.url) == wanted:
+            return each.token
+    return local.token if local is not None and set(wanted) <= set(addresses(local.url)) else None

@@ -7,7 +7,7 @@ HoldfastError
 │   ├── Denied         401, 403: the token is unknown, or may not do this
 │   ├── NotFound       404
 │   ├── Conflict       409: stale fence, the key of another request, a worker that is held
-│   ├── Invalid        400, 413, 422: a field is wrong; `problem.errors` names the field and the reason
+│   ├── Invalid        400, 413, 422: fields are wrong; `problem.errors` names all of them, with the reasons
 │   └── Unavailable    502, 503, 504: nothing was lost; `retry_after` is when to try again, in seconds
 ├── ClaimEnded         the claim ended before it became active: `claim` has outcome and reason
 └── LeaseLost          the worker is no longer ours: the lease ran out, or the claim was ended
@@ -92,7 +92,7 @@ class Conflict(Refused):
 
 
 class Invalid(Refused):
-    """A field is wrong. `problem.errors` names the field and the reason."""
+    """Fields are wrong. `problem.errors` names all of them, each with its reason."""
 
 
 class Unavailable(Refused):

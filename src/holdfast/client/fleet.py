@@ -1,11 +1,12 @@
 """The endpoints for operators: pools, workers, tenants, events, duties, replicas, the brake, recovery, tokens."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from .answers import (
+    Applied,
     Doctor,
     Duty,
     Event,
@@ -43,6 +44,18 @@ class FleetEndpoints(Endpoints):
         # This is never repeated after a lost answer, because the name may belong to a new pool by then.
         await self.raw("DELETE", at("pools", name))
 
+    async def scale(self, name: str, *, warm: int | None = None, max: int | None = None) -> Pool:
+        """Changes the pool's size. What is left out stays as it is."""
+        size = {field: count for field, count in (("warm", warm), ("max", max)) if count is not None}
+        return await self.ask(Pool, "POST", at("pools", name, "scale"), body=size, safe=True)
+
+    async def apply(self, objects: Sequence[Mapping[str, Any]], *, dry_run: bool = False) -> list[Applied]:
+        """Creates or changes pools and tenants, all of them or none. An object is `{"kind": "WorkerPool" or "Tenant", "name": …,
+        "spec": {…}}`. With `dry_run` the server only checks them and answers what would change. The request is repeated after a
+        lost answer; then the results may be `unchanged`, because the first one was stored."""
+        body = {"objects": list(objects), "dryRun": dry_run}
+        return (await self.ask(Page[Applied], "POST", at("apply"), body=body, safe=True)).items
+
     async def freeze(self, name: str, *, reason: str) -> Pool:
         return await self.ask(Pool, "POST", at("pools", name, "freeze"), body={"reason": reason})
 
@@ -79,6 +92,11 @@ class FleetEndpoints(Endpoints):
 
     async def put_tenant(self, name: str, spec: Mapping[str, Any]) -> Tenant:
         return await self.ask(Tenant, "PUT", at("tenants", name), body=spec)
+
+    async def delete_tenant(self, name: str) -> None:
+        """Deletes a tenant's limits and tokens. Raises Conflict while it has live or waiting claims."""
+        # This is never repeated after a lost answer, because the name may belong to a new tenant by then.
+        await self.raw("DELETE", at("tenants", name))
 
     # History
 

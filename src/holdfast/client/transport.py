@@ -5,6 +5,7 @@ sent is always tried again; a request that a replica may have received is repeat
 """
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ Params = Mapping[str, str | int | bool | None]
 CONNECT_TIMEOUT = 3.0  # seconds; the longest that a replica on a dead host may delay a request
 ANSWER_TIMEOUT = 10.0  # seconds, in addition to the time that the server may wait before it answers
 KEEP_ALIVE = 4.0  # seconds; well below the 75 s after which our server closes an idle connection
+LATE = 2.0  # seconds, in addition to the time that the server may wait
 FIRST_PAUSE = 0.2  # seconds, doubling
 LONGEST_PAUSE = 5.0
 
@@ -59,6 +61,8 @@ class Transport:
     ) -> None:
         self.urls = addresses(urls)
         self.on_delay: Callable[[HoldfastError], None] | None = None  # called once per request that takes longer, with the reason
+        self.on_late: Callable[[HoldfastError | None], None] | None = None  # called when a request has no answer for LATE seconds
+        self.on_answer: Callable[[], None] | None = None  # called when such a request has ended, with or without an answer
         self.patience = patience  # seconds for which a request to an unreachable or unavailable server is repeated
         self.skew = 0.0  # seconds by which the server's clock is ahead of ours
         self.clock = clock
@@ -95,7 +99,7 @@ class Transport:
             finally:
                 response.release()
 
-        return await self.try_replicas(once, safe=safe)
+        return await self.try_replicas(once, safe=safe, wait=wait)
 
     async def stream(
         self,
@@ -113,8 +117,27 @@ class Transport:
 
         return await self.try_replicas(once, safe=True)
 
-    async def try_replicas(self, once: Callable[[str], Awaitable[T]], *, safe: bool) -> T:
-        """Tries each replica once, then pauses and tries them all again, until `patience` is over."""
+    async def try_replicas(self, once: Callable[[str], Awaitable[T]], *, safe: bool, wait: float = 0.0) -> T:
+        """Tries each replica once, then pauses and tries them all again, until `patience` is over. Calls `on_late` if there is no
+        answer LATE seconds after `wait`."""
+        failures: list[HoldfastError] = []
+        if self.on_late is None:
+            return await self._rounds(once, safe, failures)
+        late = asyncio.Event()
+        timer = asyncio.get_running_loop().call_later(wait + LATE, self._report_late, late, failures)
+        try:
+            return await self._rounds(once, safe, failures)
+        finally:
+            timer.cancel()
+            if late.is_set() and self.on_answer is not None:
+                self.on_answer()
+
+    def _report_late(self, late: asyncio.Event, failures: list[HoldfastError]) -> None:
+        if self.on_late is not None:
+            late.set()
+            self.on_late(failures[-1] if failures else None)
+
+    async def _rounds(self, once: Callable[[str], Awaitable[T]], safe: bool, failures: list[HoldfastError]) -> T:
         gives_up_at: float | None = None
         pause = FIRST_PAUSE
         while True:
@@ -134,13 +157,14 @@ class Transport:
                         ) from error
                     errors[url] = error
                 self.switch_from(url)
+            failures.append(_summary(errors))
             if gives_up_at is None and self.on_delay is not None:
-                self.on_delay(_summary(errors))
+                self.on_delay(failures[-1])
             gives_up_at = gives_up_at or self.clock() + self.patience
             requested = [error.retry_after or 0.0 for error in errors.values() if isinstance(error, Unavailable)]
             pause_now = max([pause * random.uniform(0.5, 1.0), *requested])  # noqa: S311
             if self.clock() + pause_now > gives_up_at:
-                raise _summary(errors)
+                raise failures[-1]
             await self.sleep(pause_now)
             pause = min(pause * 2, LONGEST_PAUSE)
 
@@ -220,7 +244,9 @@ def _text(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, aiohttp.ClientConnectorError):
-        return error.os_error.strerror or str(error.os_error)
+        number = error.os_error.errno
+        # asyncio's own text is "Connect call failed ('127.0.0.1', 7070)". The number of a failed lookup is negative.
+        return os.strerror(number) if number and number > 0 else error.os_error.strerror or str(error.os_error)
     return str(error) or type(error).__name__
 
 

@@ -65,14 +65,17 @@ def classify(row: Row | None, pod: Pod | None, observed: Observed) -> Verdict:
         return Verdict(Case.UNHEARD, [Acknowledged(row.worker.id, left[2])])  # its command runs or has run: its exit code counts
     if pod.phase == "ended":
         return ended(row, pod)
-    if row.worker.state == "retiring":
-        return retiring(row, pod, observed)
+    if row.worker.state == "retiring" and row.worker.tenant is None and row.worker.confirmed:
+        return retiring(row, pod, observed)  # it was free, and a plan, its agent or an operator has decided
     if (report := row.heartbeat) is not None and report.ahead and report.age < SILENT / 2:
         # The row is written before its assignment is delivered, so that commit was lost. A recovery adopts what the agent holds.
-        # An old report begins none: recovery adopts only reports that were sent after it began, so recoveries would repeat.
+        # An old report begins none: recovery adopts only reports that were sent after it began, so recoveries would repeat. A
+        # worker that retires after a claim may hold a later one: a holder can release the row's claim before the loss is noticed.
         assert report.fence is not None
         reason = f"the agent of {row.worker.id} holds an assignment that its row does not show"
         return Verdict(Case.AHEAD, [BeginRecovery(reason, report.fence)])
+    if row.worker.state == "retiring":
+        return retiring(row, pod, observed)
     if row.worker.pod_uid is None:
         return Verdict(Case.UID_UNKNOWN, [NoteUid(row.worker.id, pod.uid)])
     if pod.terminating:
@@ -242,6 +245,11 @@ def terminating(row: Row) -> Verdict:
 def retiring(row: Row, pod: Pod, observed: Observed) -> Verdict:
     if row.pool_frozen or (pod.terminating and (row.age < ASK_AGAIN or not observed.whole)):
         return Verdict(Case.RETIRING_ENDING)
+    if not row.worker.confirmed:
+        # Its holder released the row's claim. Its agent may hold a later one, which was in lost commits.
+        if compare.holds_no_other(row, pod):
+            return Verdict(Case.HEARD_AGAIN, [HeardAgain(row.worker.id, row.worker.version)])
+        return Verdict(Case.RETIRING_UNCONFIRMED)
     grace = min(row.grace, RETIRING_GRACE)
     return Verdict(Case.RETIRING, [DeletePod(pod.name, pod.uid, grace, reason=row.worker.reason or "")])
 

@@ -40,6 +40,7 @@ class Case(StrEnum):
     UNSEALED = "unsealed"
     RETIRING = "retiring"
     RETIRING_ENDING = "retiring-ending"
+    RETIRING_UNCONFIRMED = "retiring-unconfirmed"
     RETIRED = "retired"
     POD_MISSING_ONCE = "pod-missing-once"
     POD_MISSING = "pod-missing"

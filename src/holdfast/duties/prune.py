@@ -14,7 +14,8 @@ class Prune:
     async def observe(self, ports: Ports) -> set[str] | None:
         """Returns the claims whose outputs are kept, or None when the database lost commits and may not know all of them."""
         state = await ports.store.recovery.state()
-        if state.recovering or (state.recovered_ago is not None and state.recovered_ago < OUTPUT_SECONDS):
+        # Both times must be over, because a jump of the database's clock must not remove the outputs of unknown claims.
+        if state.recovering or (state.recovered_ago is not None and min(state.recovered_ago, state.age) < OUTPUT_SECONDS):
             return None
         return await ports.store.history.live_outputs()
 

@@ -81,6 +81,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
     attempts: int
     created_at: float
+    requested_priority: int | None = None  # only if it is more than its tenant may use
     retried_at: float | None = None  # when it last went back to the queue because its worker had died
     key: str | None = None
     worker: str | None = None
@@ -95,6 +96,16 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     deadline_at: float | None = None
     lease_until: float | None = None
     max_until: float | None = None
+
+    @property
+    def priority_reason(self) -> str | None:
+        """Returns why its priority is lower than requested, or None if it is what was requested."""
+        if self.requested_priority is None:
+            return None
+        return (
+            f"priority {self.requested_priority} was requested and {self.priority} granted, because tenant {self.tenant!r} may"
+            f" use at most {self.priority} (its maxPriority, which an admin can raise)"
+        )
 
     @property
     def queued_at(self) -> float:

@@ -6,7 +6,9 @@ from typing import Annotated
 import msgspec
 
 PATTERN = r"^([0-9]+(ms|s|m|h))+$(?!\n)"  # `$` alone would also match before a final newline
-Duration = Annotated[str, msgspec.Meta(pattern=PATTERN, max_length=32, examples=["60s", "1h30m"])]
+# `must` completes the sentence "it must …" in the answer to a wrong value (mistakes.py).
+MUST = {"must": "be a duration such as 500ms, 60s, 10m or 1h30m"}
+Duration = Annotated[str, msgspec.Meta(pattern=PATTERN, max_length=32, examples=["60s", "1h30m"], extra=MUST)]
 
 _PART = re.compile(r"([0-9]+)(ms|s|m|h)")
 _UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}

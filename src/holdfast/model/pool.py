@@ -8,7 +8,16 @@ import msgspec
 
 from .duration import Duration, seconds
 
-Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z]([-a-z0-9]{0,51}[a-z0-9])?$(?!\n)", description="a DNS label")]
+NAME_MUST = "be a DNS label such as linux-large: a-z, 0-9 and '-', first a letter, at most 53 characters"
+Name = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[a-z]([-a-z0-9]{0,51}[a-z0-9])?$(?!\n)",
+        description="a DNS label",
+        examples=["linux"],
+        extra={"must": NAME_MUST},
+    ),
+]
 Count = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
 Arg = Annotated[str, msgspec.Meta(max_length=32_768)]
 Argv = Annotated[list[Arg], msgspec.Meta(max_length=256)]
@@ -51,7 +60,13 @@ class DrainSpec(_Spec, frozen=True):
 
 
 class RolloutSpec(_Spec, frozen=True):
-    max_unavailable: Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,5}%?$(?!\n)")] | Count = "25%"
+    max_unavailable: (
+        Annotated[
+            str,
+            msgspec.Meta(pattern=r"^[0-9]{1,5}%?$(?!\n)", extra={"must": "be a number of workers or a share such as 25%"}),
+        ]
+        | Count
+    ) = "25%"
 
 
 class HeadroomSpec(_Spec, frozen=True):

@@ -6,9 +6,15 @@ import msgspec
 
 from .duration import Duration
 
+TENANT_MUST = "fit a label value such as team-a: letters, digits, '-', '_' and '.', at most 63 characters"
 TenantName = Annotated[
     str,
-    msgspec.Meta(pattern=r"^[a-zA-Z0-9]([-_.a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$(?!\n)", description="fits a label value"),
+    msgspec.Meta(
+        pattern=r"^[a-zA-Z0-9]([-_.a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$(?!\n)",
+        description="fits a label value",
+        examples=["acme"],
+        extra={"must": TENANT_MUST},
+    ),
 ]
 
 

@@ -82,5 +82,6 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     def confirmed(self) -> bool:
         """False when the row may be older than what the worker does. Then the worker is not given out and not ended, and its
         claim is neither requeued for a stalled hand-over nor ended by its lease or longest duration, until its agent reports, its
-        pod ends, or an operator decides. Nor does a starting worker become warm because its pod is ready."""
+        pod ends, or an operator decides. Nor does a starting worker become warm because its pod is ready. If its holder ends the
+        claim, the worker retires, but its pod is not deleted before one of these."""
         return self.unconfirmed_since is None

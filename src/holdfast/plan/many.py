@@ -9,6 +9,7 @@ from typing import Any
 from ..sim.many import server
 from .figures import Figures
 from .fleet import PlannedFleet, Setting, Unfit
+from .interruption import signals_held
 from .trace import Trace
 
 LOOK = 0.5  # seconds between two updates of the progress
@@ -22,24 +23,32 @@ class RunFailed(Exception):
 
 
 def run_settings(settings: Iterable[Setting], trace: Trace, jobs: int, progress: Progress) -> list[Figures]:
-    """Returns the figures of all settings, ordered by their number of warm workers."""
-    context = multiprocessing.get_context("spawn")
-    shares = context.SimpleQueue()
+    """Returns the figures of all settings, ordered by their number of warm workers. Raises Interrupted after SIGINT or SIGTERM,
+    when all processes have ended and the files are removed."""
     # The largest settings start first, because they take longest and would otherwise delay the end.
     ordered = sorted(settings, key=lambda setting: -setting.spec.warm)
-    done = {setting.spec.warm: 0.0 for setting in ordered}
-    with server() as postgres, ProcessPoolExecutor(jobs, mp_context=context, initializer=_listen, initargs=(shares,)) as pool:
-        running = {pool.submit(_run_one, setting, trace, postgres.dsn): setting.spec.warm for setting in ordered}
-        try:
-            return sorted(_collect(running, done, shares, progress), key=lambda figures: figures.warm)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    with signals_held() as check, server() as postgres:
+        check()
+        context = multiprocessing.get_context("spawn")
+        shares = context.SimpleQueue()
+        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_listen, initargs=(shares,)) as pool:
+            try:
+                running = {pool.submit(_run_one, setting, trace, postgres.dsn): setting.spec.warm for setting in ordered}
+                return sorted(_collect(running, shares, progress, check), key=lambda figures: figures.warm)
+            except BaseException:
+                for child in multiprocessing.active_children():
+                    child.kill()  # otherwise the pool waits for their results, which takes minutes
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
 
 
-def _collect(running: dict[Future[Figures], int], done: dict[int, float], shares: Any, progress: Progress) -> list[Figures]:
+def _collect(running: dict[Future[Figures], int], shares: Any, progress: Progress, check: Callable[[], None]) -> list[Figures]:
+    """Returns the figures of all settings. Reports the progress and calls `check` every LOOK seconds."""
+    done = dict.fromkeys(running.values(), 0.0)
     left, found = set(running), []
     while left:
         ended, left = wait(left, LOOK, FIRST_COMPLETED)
+        check()
         while not shares.empty():
             warm, share = shares.get()
             done[warm] = max(done[warm], share)

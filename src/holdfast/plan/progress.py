@@ -13,6 +13,7 @@ class Progress:
         self._settings = settings
         self._began = self._printed = time.monotonic()
         self._live = sys.stderr.isatty()
+        self._open = False  # whether the cursor is in the changing line
 
     def __call__(self, done: dict[int, float]) -> None:
         share, now = sum(done.values()) / self._settings, time.monotonic()
@@ -23,6 +24,12 @@ class Progress:
         left = f", about {text(passed / share - passed)} left" if 0.02 < share < 1 else ""
         line = f"{ready} of {self._settings} settings, {share:.0%}, {text(passed)}{left}"
         if self._live:
-            print(f"\r{line:<70}", end="\n" if share >= 1 else "", file=sys.stderr, flush=True)
+            self._open = share < 1
+            print(f"\r{line:<70}", end="" if self._open else "\n", file=sys.stderr, flush=True)
         else:
             print(line, file=sys.stderr, flush=True)
+
+    def leave(self) -> None:
+        """Ends the changing line, so that a message does not continue it."""
+        if self._open:
+            print(file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@ import msgspec
 from ..model.claim import Claim
 from ..model.effect import Effect
 from ..model.pod import Heartbeat
-from ..model.pool import Pool
+from ..model.pool import Pool, PoolSpec
 from ..model.worker import Worker
 from .recovery import Seen
 
@@ -28,6 +28,15 @@ class NewClaim(msgspec.Struct, frozen=True, kw_only=True):
     park_ttl: float | None
     retry: str | None
     secrets: dict[str, str] | None
+
+
+class PoolChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A validated pool to be stored. `seen` is the live pool with this name during the validation, or None."""
+
+    id: str  # of the new pool, if there was none
+    name: str
+    spec: PoolSpec
+    seen: Pool | None
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -178,6 +187,15 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     parked_free: list[tuple[str, int]] = []
     parked_expired: list[tuple[str, int]] = []  # past their TTL, oldest first
     shrunk_ago: float | None = None
+
+
+class DeletedTenant(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened to a tenant. It is not deleted while it has claims, or if it has neither limits nor tokens."""
+
+    deleted: bool
+    tokens: int  # how many of its tokens were deleted
+    live: int
+    waiting: int
 
 
 class TermState(msgspec.Struct, frozen=True, kw_only=True):

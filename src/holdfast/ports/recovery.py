@@ -58,6 +58,10 @@ class Mark:
         known = self._until == math.inf or asyncio.get_running_loop().time() <= self._until
         return self._value if known else UNCOMPARED
 
+    @property
+    def compared(self) -> bool:
+        return self.value != UNCOMPARED
+
 
 class Recovery(msgspec.Struct, frozen=True):
     """The current state of the installation."""
@@ -98,7 +102,7 @@ class Unconfirmed(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: str
     pool: str
-    state: Literal["spawning", "warm", "parked", "held"]
+    state: Literal["spawning", "warm", "parked", "held", "retiring"]
     since: float
     agent: bool  # False when its pool has no agents, so that only an operator can decide
     claim: str | None = None
@@ -113,6 +117,11 @@ class RecoveryStore(Protocol):
     def saw(self, mark: int, seconds: float = math.inf) -> None:
         """Notes that this replica knows this mark, for so many seconds. While the database shows a lower mark, and after that
         time in any case, nothing is given out, spawned or ended."""
+
+    @property
+    def compared(self) -> bool:
+        """False while this replica has not compared its marks, or has not stored a beat for some seconds. Then it does nothing,
+        although another replica may."""
 
     async def state(self) -> Recovery: ...
 

@@ -1,7 +1,7 @@
 """The store, which alone decides what is true. Every change is one guarded statement: it happens as described, together with its
 event, or not at all."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from ..model.claim import Claim
@@ -19,6 +19,7 @@ from .records import (
     Assignment,
     Batch,
     Beat,
+    DeletedTenant,
     Directive,
     Due,
     DutyReport,
@@ -27,6 +28,7 @@ from .records import (
     Facts,
     NewClaim,
     Pair,
+    PoolChange,
     PoolLoad,
     Row,
     SubmittedAs,
@@ -107,6 +109,9 @@ class Claims(Protocol):
     async def state(self, claim: str) -> str | None:
         """Returns only the claim's state, which waiting requests read often."""
 
+    async def newest_ids(self, tenant: str | None, limit: int) -> list[str]:
+        """Returns the ids of the newest claims, of all tenants or of one."""
+
     async def get(self, ids: Sequence[str]) -> list[Claim]: ...
 
     async def find(
@@ -176,6 +181,9 @@ class Workers(Protocol):
     async def identity(self, worker: str) -> tuple[str | None, Pool] | None:
         """Returns the worker's pod UID and pool, or None when the worker is gone."""
 
+    async def newest_ids(self, limit: int) -> list[str]:
+        """Returns the ids of the newest workers that are not gone."""
+
     async def get(self, worker: str) -> Worker | None: ...
 
     async def find(
@@ -189,6 +197,12 @@ class Pools(Protocol):
     ) -> tuple[Pool, Literal["created", "changed", "same", "taken"]]:
         """Creates or changes a pool. `taken` means that the name belongs to a pool of another source or another object; nothing
         was changed then."""
+
+    async def apply(
+        self, pools: Sequence[PoolChange], tenants: Mapping[str, TenantSpec]
+    ) -> dict[tuple[str, str], Literal["created", "changed", "same"]] | None:
+        """Stores all of these pools and tenants, or none of them. Returns what happened, by kind and name. Returns None if a pool
+        is not as it was seen during the validation; nothing was changed then."""
 
     async def delete(self, name: str, pool_id: str | None = None) -> Pool | None:
         """Starts to drain the pool; its name is free at once. With an id, only if the name still belongs to that pool."""
@@ -224,7 +238,13 @@ class Pools(Protocol):
 
     async def tenants(self) -> list[Tenant]: ...
 
+    async def limits(self, names: Sequence[str]) -> dict[str, TenantSpec]:
+        """Returns the stored limits of these tenants. A tenant without an entry is left out."""
+
     async def put_tenant(self, name: str, spec: TenantSpec) -> Tenant: ...
+
+    async def delete_tenant(self, name: str) -> DeletedTenant:
+        """Deletes the tenant's limits and tokens, unless it has live or waiting claims. Its history stays."""
 
 
 class Store(Protocol):
@@ -261,8 +281,9 @@ class Store(Protocol):
 class Notices(Protocol):
     def __aiter__(self) -> "Notices": ...
 
-    async def __anext__(self) -> tuple[Literal["c", "w", "p", "reset"], list[str]]:
-        """Returns ('c'|'w'|'p', ids), or ('reset', []) after a gap in which notices may have been missed."""
+    async def __anext__(self) -> tuple[Literal["c", "w", "p", "t", "reset"], list[str]]:
+        """Returns ('c'|'w'|'p'|'t', ids) for claims, workers, pools and deleted tenants, or ('reset', []) after a gap in which
+        notices may have been missed."""
 
     async def close(self) -> None: ...
 
@@ -274,6 +295,7 @@ __all__ = [
     "Batch",
     "Beat",
     "Claims",
+    "DeletedTenant",
     "Directive",
     "Due",
     "DutyReport",
@@ -285,6 +307,7 @@ __all__ = [
     "NewClaim",
     "Notices",
     "Pair",
+    "PoolChange",
     "PoolLoad",
     "Pools",
     "Row",

@@ -36,7 +36,7 @@ def _shown(waits: str, waits_from: str) -> str:
     """Returns the SELECT. `deaf` is the time in which no beat was stored; adding it turns heard time into the database's time.
     The history is read for a claim only if it has had a worker before its current one."""
     return f"""
-SELECT c.id, c.pool_id, p.name AS pool, c.tenant, c.state, c.priority, c.attempts, c.key, c.worker_id AS worker, c.fence, c.protected,
+SELECT c.id, c.pool_id, p.name AS pool, c.tenant, c.state, c.priority, c.requested_priority, c.attempts, c.key, c.worker_id AS worker, c.fence, c.protected,
        c.outcome, c.exit_code,
        CASE WHEN c.state = 'active' THEN w.endpoint END AS endpoint,
        CASE WHEN c.state = 'assigned' AND NOT @confirmed(w)

@@ -150,6 +150,9 @@ WITH result AS MATERIALIZED (
 SELECT result.o_what, shown.* FROM result LEFT JOIN ({SHOWN_WITH_WORKER}) shown ON true
 """
 BY_KEY = "SELECT id FROM holdfast.claim WHERE tenant = $1 AND key = $2 AND key_live AND request_hash = $3"
+# Two statements, so that each reads only as many rows of its index as it returns.
+NEWEST_IDS = "SELECT id FROM holdfast.claim ORDER BY created_at DESC, id DESC LIMIT $1"
+NEWEST_IDS_OF_TENANT = "SELECT id FROM holdfast.claim WHERE tenant = $2 ORDER BY created_at DESC, id DESC LIMIT $1"
 STATE = "SELECT state FROM holdfast.claim WHERE id = $1"
 
 
@@ -250,6 +253,10 @@ class PostgresClaims:
     async def state(self, claim: str) -> str | None:
         state: str | None = await self._db.value(STATE, claim)
         return state
+
+    async def newest_ids(self, tenant: str | None, limit: int) -> list[str]:
+        found = self._db.rows(NEWEST_IDS, limit) if tenant is None else self._db.rows(NEWEST_IDS_OF_TENANT, limit, tenant)
+        return [row["id"] for row in await found]
 
     async def get(self, ids: Sequence[str]) -> list[Claim]:
         return [Claim(**dict(row)) for id_ in ids for row in await self._db.rows(GET, id_)]

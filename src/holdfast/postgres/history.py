@@ -33,10 +33,14 @@ VALUES (holdfast.now(), $1, $2, $3, $4, $5, $6)
 # Rows are pruned in pieces, because a statement that always reaches its timeout would never finish.
 PIECE = 5000
 PRUNE = {
+    # Heard time decides how long a claim is over, because a jump of the database's clock must not free its key. Both times are
+    # compared: `ended_at` has an index, and the release before leaves `ended_heard` empty.
     "keys": """UPDATE holdfast.claim SET key_live = false WHERE id IN (SELECT id FROM holdfast.claim
-               WHERE key_live AND state = 'ended' AND ended_at < holdfast.now() - make_interval(hours => @KEY_HOURS) LIMIT $1) RETURNING 1""",
+               WHERE key_live AND state = 'ended' AND ended_at < holdfast.now() - make_interval(hours => @KEY_HOURS)
+               AND coalesce(ended_heard < (SELECT holdfast.heard()) - make_interval(hours => @KEY_HOURS), true) LIMIT $1) RETURNING 1""",
     "claims": """DELETE FROM holdfast.claim WHERE id IN (SELECT id FROM holdfast.claim WHERE state = 'ended' AND NOT key_live
-                 AND ended_at < holdfast.now() - make_interval(days => $2) LIMIT $1) RETURNING 1""",
+                 AND ended_at < holdfast.now() - make_interval(days => $2)
+                 AND coalesce(ended_heard < (SELECT holdfast.heard()) - make_interval(days => $2), true) LIMIT $1) RETURNING 1""",
     "inputs": """DELETE FROM holdfast.claim_input WHERE claim_id IN (SELECT i.claim_id FROM holdfast.claim_input i WHERE NOT EXISTS
                  (SELECT FROM holdfast.claim c WHERE c.id = i.claim_id AND c.state <> 'ended') LIMIT $1) RETURNING 1""",
     "input_pieces": """DELETE FROM holdfast.claim_input_piece WHERE ctid = ANY (ARRAY(SELECT p.ctid FROM holdfast.claim_input_piece p
@@ -61,7 +65,10 @@ PRUNE = {
 }
 RELEASES = "SELECT @fn.drop_old_releases($1)"
 PARTITIONS = "SELECT @fn.event_partitions($1)"
-OUTPUTS = "SELECT id FROM holdfast.claim WHERE state <> 'ended' OR ended_at > holdfast.now() - make_interval(hours => @KEY_HOURS)"
+OUTPUTS = """
+SELECT id FROM holdfast.claim WHERE state <> 'ended' OR ended_at > holdfast.now() - make_interval(hours => @KEY_HOURS)
+    OR ended_heard > (SELECT holdfast.heard()) - make_interval(hours => @KEY_HOURS)
+"""
 
 
 class PostgresHistory:

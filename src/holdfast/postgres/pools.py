@@ -1,16 +1,19 @@
 """Pools and tenants in Postgres: their specs, their counts, and the durable drain."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import asyncpg
 import msgspec
 
-from ..model.duration import exact, seconds
+from ..model.duration import exact
 from ..model.effect import Effect, Stale, effect_of
 from ..model.pool import Pool, PoolSpec, revision_of
 from ..model.tenant import Tenant, TenantSpec
-from ..ports.store import PoolLoad
+from ..ports.store import DeletedTenant, PoolChange, PoolLoad
+from .apply import apply, limits_of
 from .database import Database
+from .tenants import delete_tenant
 
 POOL_COLUMNS = """
 p.id, p.name, p.spec, p.revision, p.state AS pool_state, p.source, p.generation, p.frozen, p.failures, p.trouble,
@@ -127,12 +130,13 @@ SELECT coalesce(t.name, n.tenant) AS name, coalesce(t.weight, 1) AS weight, t.ma
 FROM holdfast.tenant t FULL JOIN n ON n.tenant = t.name ORDER BY 1
 """
 
+LIMITS = """
+SELECT name, weight, max_claims, max_priority, extract(epoch FROM park_ttl)::float8 AS park_ttl
+FROM holdfast.tenant WHERE name = ANY ($1::text[])
+"""
+
 PUT_TENANT = """
-INSERT INTO holdfast.tenant (name, weight, max_claims, max_priority, park_ttl, updated_at)
-VALUES ($1, $2, $3, $4, make_interval(secs => $5), holdfast.now())
-ON CONFLICT (name) DO UPDATE SET weight = excluded.weight, max_claims = excluded.max_claims,
-    max_priority = excluded.max_priority, park_ttl = excluded.park_ttl, updated_at = excluded.updated_at
-RETURNING name
+SELECT @fn.put_tenant(p_name => $1, p_weight => $2, p_max_claims => $3, p_max_priority => $4, p_park_ttl => make_interval(secs => $5))
 """
 
 _strict = msgspec.json.Decoder(PoolSpec).decode
@@ -185,6 +189,11 @@ class PostgresPools:
         pool = await self._db.row(BY_ID, row["o_id"])
         assert pool is not None
         return pool_of(pool), row["o_what"]
+
+    async def apply(
+        self, pools: Sequence[PoolChange], tenants: Mapping[str, TenantSpec]
+    ) -> dict[tuple[str, str], Literal["created", "changed", "same"]] | None:
+        return await apply(self._db, pools, tenants)
 
     async def delete(self, name: str, pool_id: str | None = None) -> Pool | None:
         row = await self._db.row(DELETE, name, pool_id)
@@ -256,22 +265,27 @@ class PostgresPools:
         return [
             Tenant(
                 name=row["name"],
-                spec=TenantSpec(
-                    weight=row["weight"],
-                    max_claims=row["max_claims"],
-                    max_priority=row["max_priority"],
-                    park_ttl=None if row["park_ttl"] is None else exact(row["park_ttl"]),
-                ),
+                spec=_tenant_spec(row),
                 live=row["live"],
                 waiting=row["waiting"],
             )
             for row in await self._db.rows(TENANTS)
         ]
 
+    async def limits(self, names: Sequence[str]) -> dict[str, TenantSpec]:
+        return {row["name"]: _tenant_spec(row) for row in await self._db.rows(LIMITS, list(names))}
+
     async def put_tenant(self, name: str, spec: TenantSpec) -> Tenant:
-        ttl = None if spec.park_ttl is None else seconds(spec.park_ttl)
-        await self._db.rows(PUT_TENANT, name, spec.weight, spec.max_claims, spec.max_priority, ttl)
+        await self._db.rows(PUT_TENANT, name, *limits_of(spec).values())
         return next(tenant for tenant in await self.tenants() if tenant.name == name)
+
+    async def delete_tenant(self, name: str) -> DeletedTenant:
+        return await delete_tenant(self._db, name)
+
+
+def _tenant_spec(row: asyncpg.Record) -> TenantSpec:
+    ttl = None if row["park_ttl"] is None else exact(row["park_ttl"])
+    return TenantSpec(weight=row["weight"], max_claims=row["max_claims"], max_priority=row["max_priority"], park_ttl=ttl)
 
 
 def _versions(items: list[str]) -> list[tuple[str, int]]:

@@ -35,7 +35,7 @@ SELECT w.id AS worker, p.name AS pool, w.state, extract(epoch FROM w.unconfirmed
        coalesce(c.delivered, false) AS delivered, w.tenant, u.doing, @fn.reported_claim(w.id) AS reported_claim
 FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id LEFT JOIN holdfast.claim c ON c.id = w.claim_id
 LEFT JOIN holdfast.heartbeat u ON u.worker_id = w.id AND u.beat_heard > (SELECT recovery_heard FROM holdfast.installation)
-WHERE w.state IN @worker.living AND NOT @confirmed(w) ORDER BY w.id
+WHERE w.state <> 'gone' AND NOT @confirmed(w) ORDER BY w.id
 """
 CONFIRM = "SELECT CASE WHEN @acting THEN @fn.confirm($1, $2) ELSE 'recovering' END"
 GIVE_UP = "SELECT CASE WHEN @acting THEN @fn.give_up($1, $2) ELSE 'recovering' END"
@@ -47,6 +47,10 @@ class PostgresRecovery:
 
     def saw(self, mark: int, seconds: float = math.inf) -> None:
         self._db.mark.saw(mark, seconds)
+
+    @property
+    def compared(self) -> bool:
+        return self._db.mark.compared
 
     async def state(self) -> Recovery:
         row = await self._db.row(STATE, self._db.mark.value)

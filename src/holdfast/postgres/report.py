@@ -6,7 +6,7 @@ from .database import Database
 
 WORKERS = """
 SELECT p.name AS pool, w.state, count(*) AS n, count(*) FILTER (WHERE w.suspect_since IS NOT NULL) AS suspects,
-       count(*) FILTER (WHERE w.state IN @worker.living AND NOT @confirmed(w)) AS unconfirmed
+       count(*) FILTER (WHERE NOT @confirmed(w)) AS unconfirmed
 FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id WHERE w.state <> 'gone' GROUP BY 1, 2
 """
 CLAIMS = """
@@ -116,7 +116,7 @@ CHECKS: tuple[tuple[str, str, str, str], ...] = (
         """SELECT format('worker %s of pool %s has not reported since the database lost commits%s', w.id, p.name,
                          CASE WHEN w.claim_id IS NULL THEN '' ELSE format(' and has claim %s of tenant %s', w.claim_id, w.tenant) END)
            FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id
-           WHERE w.state IN @worker.living AND w.unconfirmed_since < holdfast.now() - interval '1 min'""",
+           WHERE w.state <> 'gone' AND w.unconfirmed_since < holdfast.now() - interval '1 min'""",
     ),
     (
         "P7",

@@ -151,6 +151,8 @@ WHERE ($1::text IS NULL OR p.name = $1) AND (CASE WHEN $2::text IS NULL THEN w.s
 ORDER BY w.created_at DESC, w.id DESC LIMIT $4
 """
 
+NEWEST_IDS = "SELECT id FROM holdfast.worker WHERE state <> 'gone' ORDER BY created_at DESC, id DESC LIMIT $1"
+
 ROWS = f"""
 WITH clock AS MATERIALIZED (SELECT holdfast.heard() AS h)
 SELECT {WORKER_COLUMNS}, w.epoch AS row_epoch, w.protected AS pod_protected,
@@ -256,6 +258,9 @@ class PostgresWorkers:
     async def identity(self, worker: str) -> tuple[str | None, Pool] | None:
         row = await self._db.row(IDENTITY, worker)
         return (row["pod_uid"], pool_of(row)) if row else None
+
+    async def newest_ids(self, limit: int) -> list[str]:
+        return [row["id"] for row in await self._db.rows(NEWEST_IDS, limit)]
 
     async def get(self, worker: str) -> Worker | None:
         row = await self._db.row(GET, worker)

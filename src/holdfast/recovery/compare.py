@@ -83,6 +83,19 @@ def left_to(row: Row | None, pod: Pod) -> tuple[str, str, int] | None:
     return worker.claim, worker.tenant, worker.fence
 
 
+def holds_no_other(row: Row, pod: Pod) -> bool:
+    """Returns whether the pod or its agent has shown, since the database lost commits, that it holds no other claim than the last
+    one in its row."""
+    report = row.heartbeat
+    if pod.left_to is not None:
+        return pod.left_to == row.worker.fence
+    if report is None:
+        return pod.phase == "pending"  # it has not run yet
+    if report.claim is None:
+        return report.reported_since_recovery and report.doing in ("idle", "resetting")
+    return report.reported_since_recovery and report.fence == row.worker.fence
+
+
 def finish(
     pods: Iterable[Pod],
     rows: Mapping[str, Row],

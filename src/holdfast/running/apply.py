@@ -199,13 +199,14 @@ class Apply:
         return effect
 
     async def _delete_pod(self, a: do.DeletePod) -> Effect:
-        # A deletion cannot be undone, so the row is read again: a worker must be retiring, and an orphan must have no row.
+        # A deletion cannot be undone, so the row is read again: a worker must be retiring and confirmed, and an orphan must have
+        # no row.
         worker = await self._store.workers.get(a.name)
         state = await self._store.recovery.state()
         if state.uncertain:
             return Skipped("recovering")
         present = worker is not None and worker.state != "gone"
-        if a.orphan == present or (worker is not None and present and worker.state != "retiring"):
+        if a.orphan == present or (worker is not None and present and not (worker.state == "retiring" and worker.confirmed)):
             return Stale()
         if a.orphan and a.counted:
             allowed = await self._store.workers.may_end_orphan(a.name)

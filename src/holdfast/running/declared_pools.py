@@ -5,6 +5,7 @@ import msgspec
 from ..duties import pool_actions as do
 from ..duties.pools import not_taken
 from ..model.effect import Done, Effect, Failed, Skipped, Stale
+from ..model.mistakes import mistakes
 from ..model.pool import FieldProblem, Pool, PoolSpec, problems, revision_of
 from ..ports.cluster import Cluster, ClusterUnavailable
 from ..ports.declared import Declarations, Declared
@@ -44,8 +45,8 @@ class DeclaredPools:
         try:
             spec = msgspec.convert(declared.spec, PoolSpec)
         except msgspec.ValidationError as error:
-            reason, _, path = str(error).partition(" - at `$")
-            return [FieldProblem(f"spec{path.rstrip('`')}", reason)]
+            found = mistakes(declared.spec, PoolSpec, error)
+            return [FieldProblem(f"spec.{each.field}".rstrip("."), each.reason) for each in found]
         if found := problems(spec):
             return found
         before = await self._store.pools.get(declared.name)

@@ -35,6 +35,7 @@ class Checks:
         self._beats: list[float] = []  # when beats were stored, because deadlines run only in that time
         self.spread: list[EventRow] = []  # events of the last read, for the trace
         self.active_since: dict[str, float] = {}
+        self._waiting_since: dict[str, float] = {}
         self.ended: set[str] = set()  # membership only
         self._ever: set[str] = set()  # ended at any time, also in lost commits; membership only
         self._gone: set[str] = set()  # membership only
@@ -165,6 +166,8 @@ class Checks:
             check_transition(CLAIM, now.id, before.state if before else None, now.state, tables.events, "claim")
         if now.fence is not None and (before is None or before.fence != now.fence):
             self._fenced(now, tables)
+        if now.state == "waiting":
+            self._waiting_since.setdefault(now.id, self._now())
         if now.state == "active" and before is None:
             self._book.unkeyed(now.id)
         if now.state == "active" and (before is None or before.state != "active"):
@@ -209,19 +212,19 @@ class Checks:
             self._ran_out(now, self._book.renewed.get(now.id), now.lease or 0.0, "lease")
         elif now.how == "max_duration":
             self._ran_out(now, self.active_since.get(now.id), now.longest, "longest duration")
-        elif now.how == "deadline" and before.state == "waiting" and now.age < now.patience - SLACK:
-            raise Broken("P8", f"{now.id} was refused after {now.age:.1f} s, and may wait {now.patience:.0f} s")
+        elif now.how == "deadline" and before.state == "waiting":
+            self._ran_out(now, self._waiting_since.get(now.id), now.patience, "deadline", promise="P8")
         elif now.how == "release" and self._book.released.get(now.id) is None:
             raise Broken("P2", f"{now.id} ended as released, but its holder did not release it")
 
-    def _ran_out(self, claim: ClaimRow, since: float | None, allowed: float, what: str) -> None:
+    def _ran_out(self, claim: ClaimRow, since: float | None, allowed: float, what: str, promise: str = "P7") -> None:
         if since is None:
             return
         counted = self._hearing(since)
         if counted < allowed - SLACK:
             passed = self._now() - since
             raise Broken(
-                "P7", f"{claim.id} ended by its {what} of {allowed:.0f} s: {passed:.1f} s passed, {counted:.1f} s were heard"
+                promise, f"{claim.id} ended by its {what} of {allowed:.0f} s: {passed:.1f} s passed, {counted:.1f} s were heard"
             )
 
     def _hearing(self, since: float) -> float:

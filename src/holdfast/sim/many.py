@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
-from ..postgres.embedded import EmbeddedPostgres
+from ..postgres.embedded import EmbeddedPostgres, find_binaries
+from ..postgres.server_files import discard
 from .faults import Fault
 from .run import Run, RunResult
-from .server import launch
+from .server import DATA, launch
 from .shrink import shrink
 
 
@@ -18,11 +19,11 @@ from .shrink import shrink
 def server() -> Iterator[EmbeddedPostgres]:
     with tempfile.TemporaryDirectory(prefix="hf-sim-") as folder:
         Path(folder).chmod(0o755)  # as root, Postgres runs as another account
-        postgres = launch(Path(folder))
         try:
-            yield postgres
-        finally:
-            postgres.stop()
+            yield launch(Path(folder))
+        finally:  # also if a signal interrupts `launch`, when the server may run already
+            EmbeddedPostgres(Path(folder) / DATA, find_binaries()).stop()
+            discard(Path(folder) / DATA)  # it is a link if the account of Postgres cannot reach the folder
 
 
 def run_one(seed: str, dsn: str, faults: list[Fault] | None = None) -> RunResult:

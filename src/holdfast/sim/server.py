@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 INSTALL = "i-sim"
 TEMPLATE = "sim_template"
+DATA = "postgres"  # the server's folder
 # We do not simulate durability. Autovacuum is off, because query plans and the order of rows must not depend on when it ran.
 SETTINGS = ("fsync = off", "synchronous_commit = off", "full_page_writes = off", "autovacuum = off", "max_connections = 50")
 VIRTUAL_NOW = """
@@ -43,7 +44,7 @@ class Inner:
 
 def launch(folder: Path) -> EmbeddedPostgres:
     """Start a server that contains a migrated template."""
-    server = EmbeddedPostgres(folder / "postgres", find_binaries())
+    server = EmbeddedPostgres(folder / DATA, find_binaries())
     server.start()
     asyncio.run(_prepare(server.dsn))
     server.stop()  # some of the settings are read only at the start

@@ -34,8 +34,6 @@ class ClaimRow(NamedTuple):
     how: str | None
     reason: str
     retry: str | None
-    age: float  # seconds since it was created
-    active: float | None  # seconds since it became active
     patience: float
     lease: float | None
     longest: float
@@ -72,9 +70,9 @@ SELECT jsonb_build_object(
             AND unconfirmed_since IS NULL, delivered) ORDER BY id)
        FROM holdfast.worker WHERE state <> 'gone' OR id IN (SELECT worker_id FROM e)),
  'c', (SELECT jsonb_agg(jsonb_build_array(id, pool_id, state, tenant, worker_id, fence, protected, offered, outcome, how, reason,
-        retry, extract(epoch FROM t.now - created_at), extract(epoch FROM t.now - active_at), extract(epoch FROM patience),
+        retry, extract(epoch FROM patience),
         extract(epoch FROM lease), extract(epoch FROM max_duration), exit_code) ORDER BY id)
-       FROM holdfast.claim, t WHERE state <> 'ended' OR id IN (SELECT claim_id FROM e)),
+       FROM holdfast.claim WHERE state <> 'ended' OR id IN (SELECT claim_id FROM e)),
  'e', (SELECT jsonb_agg(jsonb_build_array(id, kind, also, worker_id, claim_id, reason) ORDER BY id) FROM e),
  'over', (SELECT jsonb_agg(name ORDER BY name) FROM holdfast.tenant n WHERE max_claims < (
         SELECT count(*) FROM holdfast.claim c WHERE c.tenant = n.name AND state IN ('assigned', 'active'))),

@@ -16,13 +16,13 @@ CREATE FUNCTION @fn.may_hold_another(c holdfast.claim) RETURNS boolean LANGUAGE 
         OR (c.delivered AND coalesce(@fn.reported_claim(c.worker_id) <> c.id, false))
 $$;
 
--- Stores an operator's decision that an unconfirmed worker is what its row shows. Returns done, stale, or busy if its agent has
--- reported a claim that the row does not show.
+-- Stores an operator's decision that an unconfirmed worker is what its row shows. The pod of a retiring worker is deleted then, as
+-- after giving it up. Returns done, stale, or busy if its agent has reported a claim that the row does not show.
 CREATE FUNCTION @fn.confirm(p_worker text, p_reason text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     w holdfast.worker;
 BEGIN
-    SELECT * INTO w FROM holdfast.worker u WHERE u.id = p_worker AND u.state IN @worker.living AND NOT @confirmed(u) FOR UPDATE;
+    SELECT * INTO w FROM holdfast.worker u WHERE u.id = p_worker AND u.state <> 'gone' AND NOT @confirmed(u) FOR UPDATE;
     IF NOT FOUND THEN
         RETURN 'stale';
     END IF;
@@ -49,7 +49,7 @@ DECLARE
 BEGIN
     -- The claim is locked before its worker, as everywhere. After that the worker must still have this claim.
     SELECT * INTO c FROM holdfast.claim WHERE id = (SELECT claim_id FROM holdfast.worker WHERE id = p_worker) FOR UPDATE;
-    SELECT * INTO w FROM holdfast.worker u WHERE u.id = p_worker AND u.state IN @worker.living
+    SELECT * INTO w FROM holdfast.worker u WHERE u.id = p_worker AND u.state <> 'gone'
         AND NOT @confirmed(u) AND u.claim_id IS NOT DISTINCT FROM c.id FOR UPDATE;
     IF NOT FOUND THEN
         RETURN 'stale';
@@ -57,7 +57,9 @@ BEGIN
     IF @fn.reported_claim(p_worker) IS NOT NULL THEN
         RETURN 'busy';
     END IF;
-    IF c.id IS NULL THEN
+    IF w.state = 'retiring' THEN
+        v_did := 'done';
+    ELSIF c.id IS NULL THEN
         v_did := @fn.condemn(p_worker => p_worker, p_version => NULL, p_reason => format('given up by an operator: %s', p_reason),
                              p_counted => false, p_dead => false, p_floor => NULL);
     ELSIF c.state = 'assigned' AND NOT c.delivered THEN
@@ -68,6 +70,7 @@ BEGIN
             p_states => ARRAY['assigned', 'active'], p_outcome => 'lost', p_how => 'force', p_reason => v_reason, p_exit => NULL, p_acting => true);
     END IF;
     IF v_did = 'done' THEN
+        UPDATE holdfast.worker u SET unconfirmed_since = NULL, version = version + 1 WHERE u.id = p_worker AND NOT @confirmed(u);
         INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
         VALUES (holdfast.now(), 'worker.given_up', w.pool_id, w.id, c.id, w.tenant, format('by an operator: %s', p_reason));
     END IF;

@@ -72,8 +72,10 @@ BEGIN
 END $$;
 
 -- Moves the worker of a claim to its next state and returns the event's kind. A worker that no longer has this claim is not
--- changed, and NULL is returned.
-CREATE FUNCTION @fn.leave(c holdfast.claim, p_outcome text, p_keep boolean, p_reason text) RETURNS text
+-- changed, and NULL is returned. `p_confirmed` means that the claim leaves because the worker's agent refused it or reported its
+-- result, because the worker is dead, or because an operator gave it up. Otherwise an unconfirmed worker stays unconfirmed: it
+-- retires, but its pod is not deleted, because its agent may hold another claim.
+CREATE FUNCTION @fn.leave(c holdfast.claim, p_outcome text, p_keep boolean, p_confirmed boolean, p_reason text) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
     w holdfast.worker;
@@ -97,7 +99,8 @@ BEGIN
         parked_since = CASE WHEN v_to = 'parked' THEN CASE WHEN w.delivered THEN t ELSE parked_since END END,
         parked_heard = CASE WHEN v_to = 'parked' THEN CASE WHEN w.delivered THEN h ELSE parked_heard END END,
         park_ttl = CASE WHEN v_to = 'parked' THEN CASE WHEN w.delivered THEN @fn.park_ttl(c, p) ELSE park_ttl END END,
-        reason = CASE WHEN v_to = 'retiring' THEN p_reason END
+        reason = CASE WHEN v_to = 'retiring' THEN p_reason END,
+        unconfirmed_since = CASE WHEN NOT p_confirmed THEN unconfirmed_since END
     WHERE id = w.id;
     RETURN CASE v_to WHEN 'parked' THEN CASE WHEN w.delivered THEN 'worker.parked' ELSE 'worker.returned' END
                      WHEN 'warm' THEN 'worker.returned' ELSE 'worker.retiring' END;
@@ -147,12 +150,12 @@ BEGIN
         END IF;
     END IF;
     UPDATE holdfast.claim SET state = 'ended', outcome = p_outcome, how = p_how, reason = p_reason, exit_code = p_exit,
-        ended_at = t WHERE id = p_claim RETURNING * INTO v_ended;
+        ended_at = t, ended_heard = holdfast.heard() WHERE id = p_claim RETURNING * INTO v_ended;
     DELETE FROM holdfast.claim_secret WHERE claim_id = p_claim;
     IF (c.request ->> 'stdin')::boolean THEN
         DELETE FROM holdfast.claim_input_piece WHERE claim_id = p_claim;
     END IF;
-    v_also := @fn.leave(c => c, p_outcome => p_outcome, p_keep => p_how <> 'death',
+    v_also := @fn.leave(c => c, p_outcome => p_outcome, p_keep => p_how <> 'death', p_confirmed => p_how IN ('result', 'death'),
                         p_reason => format('its claim ended: %s', p_outcome));
     INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant, reason, data)
     VALUES (t, 'claim.ended', v_also, c.pool_id, c.worker_id, c.id, c.tenant, p_reason,
@@ -204,7 +207,7 @@ BEGIN
         -- A retried claim gets its full waiting time again. Otherwise it would be refused at once, because its deadline is past.
         deadline_heard = CASE WHEN v_begun THEN holdfast.heard() + patience ELSE deadline_heard END
     WHERE id = p_claim;
-    v_also := @fn.leave(c => c, p_outcome => 'lost', p_keep => p_keep_worker, p_reason => p_reason);
+    v_also := @fn.leave(c => c, p_outcome => 'lost', p_keep => p_keep_worker, p_confirmed => p_idle IS NULL, p_reason => p_reason);
     IF p_suspect THEN
         UPDATE holdfast.worker SET suspect_since = t, version = version + 1
         WHERE id = c.worker_id AND state IN @worker.free;
@@ -272,7 +275,8 @@ BEGIN
         END IF;
     END IF;
     UPDATE holdfast.worker SET state = 'retiring', version = version + 1, reason = p_reason, parked_since = NULL,
-        parked_heard = NULL, park_ttl = NULL, state_since = t, state_heard = holdfast.heard() WHERE id = p_worker;
+        parked_heard = NULL, park_ttl = NULL, unconfirmed_since = NULL, state_since = t, state_heard = holdfast.heard()
+    WHERE id = p_worker;
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id, tenant, reason, data)
     VALUES (t, 'worker.retiring', w.pool_id, w.id, w.tenant, p_reason, jsonb_build_object('from', w.state));
     PERFORM pg_notify('holdfast', 'w ' || p_worker);

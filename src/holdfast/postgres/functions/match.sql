@@ -68,11 +68,12 @@ CREATE FUNCTION @fn.take_in(p_pool text, p_new jsonb) RETURNS void LANGUAGE sql 
         LEFT JOIN holdfast.fair v ON v.pool_id = p_pool AND v.priority = a.granted AND v.tenant = ''
     ), made AS (
         INSERT INTO holdfast.claim (id, pool_id, tenant, key, key_live, request_hash, request, state, priority, tag, retry,
-                                    secret, lease, max_duration, park_ttl, created_at, patience, deadline_heard)
+                                    secret, lease, max_duration, park_ttl, created_at, patience, deadline_heard, requested_priority)
         SELECT g.id, p_pool, g.tenant, g.key, g.key IS NOT NULL, g.hash, g.request, 'waiting', g.granted, g.tag, g.retry,
                g.secrets IS NOT NULL,
                make_interval(secs => g.lease), make_interval(secs => g.max_duration), make_interval(secs => g.park_ttl),
-               clock.t, make_interval(secs => g.deadline), clock.h + make_interval(secs => g.deadline)
+               clock.t, make_interval(secs => g.deadline), clock.h + make_interval(secs => g.deadline),
+               CASE WHEN g.priority > g.granted THEN g.priority END
         FROM tagged g, clock
         ON CONFLICT DO NOTHING
         RETURNING id, tenant, priority, tag

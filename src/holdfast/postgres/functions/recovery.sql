@@ -187,7 +187,7 @@ BEGIN
             VALUES (t, 'claim.requeued', other.pool_id, p_worker, other.id, other.tenant, 'its worker was found to hold another claim');
         ELSIF other.state IN @claim.live THEN
             -- Its worker took a later assignment, so this claim had ended in one of the ways of P2. Which way it was is lost.
-            UPDATE holdfast.claim SET state = 'ended', outcome = 'lost', how = 'forgotten', ended_at = t,
+            UPDATE holdfast.claim SET state = 'ended', outcome = 'lost', how = 'forgotten', ended_at = t, ended_heard = h,
                 reason = 'its end was in commits that the database lost' WHERE id = other.id;
             INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason, data)
             VALUES (t, 'claim.ended', other.pool_id, p_worker, other.id, other.tenant,
@@ -283,9 +283,10 @@ BEGIN
     FROM holdfast.pool p
     WHERE p.id = w.pool_id AND (
         -- The worker's agent has not reported since. A worker that the database shows as starting counts as well, because it
-        -- may have become warm and got a claim in the lost commits.
-        ((p.spec #>> '{worker,agent}')::boolean AND w.state IN @worker.living AND NOT EXISTS (
-            SELECT FROM holdfast.heartbeat u WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard))
+        -- may have become warm and got a claim in the lost commits. So does a worker that retires after a claim: its holder may
+        -- have released the claim since the loss, or the claim was found on another worker, and its agent may hold a later one.
+        ((p.spec #>> '{worker,agent}')::boolean AND (w.state IN @worker.living OR (w.state = 'retiring' AND w.tenant IS NOT NULL))
+         AND NOT EXISTS (SELECT FROM holdfast.heartbeat u WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard))
         -- The worker has no agent that could report whether it is free, so an operator decides. A missing stamp shows it only if
         -- the pool requires protection: otherwise the worker may have been given out unprotected, and then it has no stamp.
         OR (NOT (p.spec #>> '{worker,agent}')::boolean AND w.state IN ('spawning', 'warm')

@@ -31,6 +31,13 @@ CREATE FUNCTION @fn.confirm_by_agent(p_worker text, p_fence bigint) RETURNS void
     WHERE w.id = p_worker AND w.state = 'held' AND w.fence = p_fence AND NOT @confirmed(w)
 $$;
 
+-- Returns whether the last claim of the worker ended without an acknowledgement. If its agent is idle now and does not report this
+-- claim as served, the agent never received it: the delivery was stored, but the answer was lost. So there is nothing to reset.
+CREATE FUNCTION @fn.never_received(w holdfast.worker) RETURNS boolean LANGUAGE sql AS $$
+    SELECT EXISTS (SELECT FROM holdfast.claim c
+                   WHERE c.worker_id = w.id AND c.fence = w.fence AND c.state = 'ended' AND c.active_at IS NULL)
+$$;
+
 -- Processes an agent's report and returns what the agent should do. A report without news is answered by reads alone. A missing
 -- row never ends anything: an agent whose claim has no row continues (P7). `p_fresh` is true if the agent has just sent the
 -- report, and false if a waiting poll checks an old report again, which proves nothing about the agent. If `p_acting` is false,
@@ -139,9 +146,10 @@ BEGIN
             RETURN;
         END IF;
     ELSIF p_doing = 'idle' AND (w.suspect_since IS NOT NULL OR NOT @confirmed(w) OR w.endpoint IS DISTINCT FROM p_endpoint
-          OR (NOT w.ready AND (w.state = 'warm' OR p_served_fence = w.fence))) THEN
-        UPDATE holdfast.worker SET suspect_since = NULL, unconfirmed_since = NULL, version = version + 1, endpoint = p_endpoint,
-            ready = ready OR state = 'warm' OR coalesce(fence = p_served_fence, false)
+          OR (NOT w.ready AND (w.state = 'warm' OR p_served_fence = w.fence OR @fn.never_received(w)))) THEN
+        UPDATE holdfast.worker AS worker SET suspect_since = NULL, unconfirmed_since = NULL, version = version + 1,
+            endpoint = p_endpoint,
+            ready = ready OR state = 'warm' OR coalesce(fence = p_served_fence, false) OR @fn.never_received(worker)
         WHERE id = p_worker AND state IN @worker.free;
         IF FOUND AND (w.suspect_since IS NOT NULL OR NOT @confirmed(w)) THEN
             PERFORM @fn.store_heartbeat(p_worker => p_worker, p_doing => p_doing, p_claim => NULL, p_fence => NULL,

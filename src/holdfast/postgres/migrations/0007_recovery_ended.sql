@@ -1,0 +1,32 @@
+-- Complete the end of a recovery if a replica of an earlier release ends it, because both releases may run at the same time. Such a
+-- release leaves claims waiting although they may have run, and they would run a second time. It also leaves workers confirmed
+-- although their agents have not reported: starting workers, free workers without an agent, and workers that retire after a claim.
+-- For this release the statements below change nothing, because its own function has done the same (functions/recovery.sql
+-- `end_recovery`). The release that drops the trigger drops this function as well.
+CREATE OR REPLACE FUNCTION holdfast.share_unconfirmed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
+    c AS (
+        UPDATE holdfast.claim AS claim SET state = 'ended', outcome = 'lost', how = 'forgotten', ended_at = clock.t,
+            ended_heard = clock.h, reason = 'its worker took another claim in commits that the database lost, so it may have run'
+        FROM clock WHERE claim.state = 'waiting' AND claim.delivered RETURNING claim.*
+    ), s AS (DELETE FROM holdfast.claim_secret USING c WHERE claim_secret.claim_id = c.id)
+    INSERT INTO holdfast.event (at, kind, pool_id, claim_id, tenant, reason, data)
+    SELECT clock.t, 'claim.ended', c.pool_id, c.id, c.tenant, c.reason,
+           '{"outcome": "lost", "how": "forgotten", "from": "waiting"}'::jsonb
+    FROM c, clock;
+    UPDATE holdfast.worker SET unconfirmed_since = NEW.recovered_at
+    WHERE suspect_since = NEW.recovered_at AND unconfirmed_since IS NULL;
+    UPDATE holdfast.worker w SET unconfirmed_since = NEW.recovered_at, version = version + 1
+    FROM holdfast.pool p
+    WHERE p.id = w.pool_id AND w.unconfirmed_since IS NULL AND (
+        ((p.spec #>> '{worker,agent}')::boolean
+         AND (w.state IN ('spawning', 'warm', 'parked', 'held') OR (w.state = 'retiring' AND w.tenant IS NOT NULL))
+         AND NOT EXISTS (SELECT FROM holdfast.heartbeat u WHERE u.worker_id = w.id AND u.beat_heard > NEW.recovery_heard))
+        OR (NOT (p.spec #>> '{worker,agent}')::boolean AND w.state IN ('spawning', 'warm')
+            AND NOT (p.spec #>> '{protection,mode}' = 'claim' AND (p.spec #>> '{protection,required}')::boolean)));
+    UPDATE holdfast.worker SET suspect_since = NEW.recovered_at
+    WHERE unconfirmed_since IS NOT NULL AND state IN ('spawning', 'warm', 'parked', 'held')
+      AND suspect_since IS DISTINCT FROM NEW.recovered_at;
+    RETURN NULL;
+END $$;

@@ -1,0 +1,37 @@
+"""Delete a tenant in Postgres: its limits and its tokens, unless it still has claims."""
+
+from ..ports.records import DeletedTenant
+from .database import Database
+
+# Nothing is deleted while the tenant has a claim that has not ended, because its holder would lose its token. A request that
+# another replica stores in the same moment is served with the default limits. Workers that are parked for the tenant expire at
+# once, so that a tenant that is created later under the same name does not get them. They are locked in the order of their ids,
+# as everywhere.
+DELETE = """
+WITH clock AS (SELECT holdfast.now() AS t),
+used AS MATERIALIZED (
+    SELECT count(*) FILTER (WHERE state = 'waiting') AS waiting, count(*) FILTER (WHERE state <> 'waiting') AS live
+    FROM holdfast.claim WHERE tenant = $1::text AND state <> 'ended'
+), free AS MATERIALIZED (SELECT FROM used WHERE waiting = 0 AND live = 0),
+limits AS (DELETE FROM holdfast.tenant WHERE name = $1 AND EXISTS (SELECT FROM free) RETURNING name),
+token AS (DELETE FROM holdfast.token WHERE tenant = $1 AND EXISTS (SELECT FROM free) RETURNING id),
+deleted AS MATERIALIZED (
+    SELECT (SELECT count(*) FROM token) AS tokens WHERE EXISTS (SELECT FROM limits) OR EXISTS (SELECT FROM token)
+), locked AS MATERIALIZED (
+    SELECT id FROM holdfast.worker WHERE state = 'parked' AND tenant = $1 AND EXISTS (SELECT FROM deleted) ORDER BY id FOR UPDATE
+), parked AS (
+    UPDATE holdfast.worker AS worker SET park_ttl = interval '0', version = worker.version + 1
+    FROM locked WHERE worker.id = locked.id RETURNING worker.id
+), event AS (
+    INSERT INTO holdfast.event (at, kind, tenant, reason)
+    SELECT clock.t, 'tenant.deleted', $1::text, format('tokens deleted with it: %s', deleted.tokens) FROM deleted, clock
+), notice AS (SELECT pg_notify('holdfast', 't ' || $1::text) FROM deleted)
+SELECT used.live, used.waiting, deleted.tokens, (SELECT count(*) FROM notice), (SELECT count(*) FROM parked)
+FROM used LEFT JOIN deleted ON true
+"""
+
+
+async def delete_tenant(db: Database, name: str) -> DeletedTenant:
+    row = await db.row(DELETE, name)
+    assert row is not None
+    return DeletedTenant(deleted=row["tokens"] is not None, tokens=row["tokens"] or 0, live=row["live"], waiting=row["waiting"])
