@@ -117,6 +117,9 @@ class Metrics:
         self.unprotected = Counter(
             "holdfast_handover_unprotected", "Claims handed over without protection.", ["pool"], registry=r
         )
+        self.activations_failed = Counter(
+            "holdfast_activations_failed", "Activations that failed: the hook failed, hung or died.", ["pool"], registry=r
+        )
         self.protect_errors = Counter("holdfast_protect_errors", "Failed tries to protect a pod.", registry=r)
         self.quarantined = Counter("holdfast_quarantined", "Pods that are not understood and therefore not touched.", registry=r)
         self.store_errors = Counter("holdfast_store_errors", "Calls that could not reach the store.", registry=r)

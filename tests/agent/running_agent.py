@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import holdfast
+
 TOKEN = "bootstrap-1"
 
 
@@ -32,6 +34,7 @@ class Running:
             "HOLDFAST_SERVERS_FILE": str(self.servers_file),
             "HOLDFAST_OUTPUT_DIR": str(self.outputs),
             "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(Path(holdfast.__file__).parents[1]),  # the agent of this checkout, wherever it was installed from
             "AGENTS_OWN": "private",
         }
         command = [sys.executable, "-m", "holdfast.agent"]

@@ -119,7 +119,7 @@ def test_each_report_goes_to_its_path_with_the_short_token(world: World) -> None
         assert await control.progress(7)
         assert await control.acknowledge(7, "10.0.0.1:80")
         assert await control.result(7, 3, "it failed")
-        await control.refuse(7, "no", 5)
+        await control.refuse(7, "no", "last lines", 5)
         await control.failed("broken", 5)
         await control.send_report(report, 5)
 
@@ -139,7 +139,7 @@ def test_each_report_goes_to_its_path_with_the_short_token(world: World) -> None
         ("progress", {"fence": 7}, 3.0),
         ("ack", {"fence": 7, "endpoint": "10.0.0.1:80", "incarnation": 0}, 10.0),
         ("result", {"fence": 7, "exit_code": 3, "reason": "it failed"}, 10.0),
-        ("refuse", {"fence": 7, "reason": "no"}, 10.0),
+        ("refuse", {"fence": 7, "reason": "no", "output": "last lines"}, 10.0),
         ("failed", {"reason": "broken"}, 10.0),
         ("poll", {**as_sent, "wait": 0}, 10.0),
     ]
@@ -327,7 +327,11 @@ def test_a_final_report_is_given_up_after_its_patience(world: World) -> None:
             raise AssertionError
 
     world.control._client = Never()  # type: ignore[assignment]
-    for report in (world.control.refuse(7, "no", 0.01), world.control.failed("no", 0.01), world.control.send_report(IDLE, 0.01)):
+    for report in (
+        world.control.refuse(7, "no", "", 0.01),
+        world.control.failed("no", 0.01),
+        world.control.send_report(IDLE, 0.01),
+    ):
         assert world.do(report) is None
 
 

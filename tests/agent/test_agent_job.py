@@ -278,6 +278,20 @@ def test_a_failing_activation_refuses_the_claim(planes: Planes, agent: Agents) -
     assert not plane.received("ack")
 
 
+def test_a_refusal_carries_the_hooks_last_lines_without_the_claims_secrets(planes: Planes, agent: Agents) -> None:
+    script = 'seq 10000; printf "key %s pin %s\\n" "$KEY" "$PIN"; printf "to \\033[31mvolume\\033[0m $KEY failed\\n" >&2; exit 9'
+    plane = planes(worker={"activate": shell(script)})
+    plane.assign(secrets={"KEY": "a-long-secret", "PIN": "123"})
+    running = agent(plane)
+    assert running.exit_code() == 1
+    [refusal] = plane.received("refuse")
+    lines = refusal["output"].splitlines()
+    assert lines[-1] == "to volume *** failed"
+    assert lines[-2] == "10000", "a line with a very short secret is left out"
+    assert 1000 < len(refusal["output"]) <= 2048
+    assert "a-long-secret" not in running.log
+
+
 def test_wrong_settings_are_named(planes: Planes, agent: Agents) -> None:
     plane = planes()
     cases = {

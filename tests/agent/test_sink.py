@@ -4,7 +4,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.agent.sink import MARK_BYTES, Sink
@@ -38,6 +38,7 @@ def stored_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
+@settings(deadline=None)  # it writes many files
 @given(PRINTED, st.integers(40, 2000), st.integers(1, 500), st.booleans())
 def test_a_reader_gets_the_beginning_and_the_end_and_knows_what_is_missing(
     printed: Printed, limit: int, piece: int, served_again: bool
@@ -66,6 +67,7 @@ def test_a_reader_gets_the_beginning_and_the_end_and_knows_what_is_missing(
         assert len(found) == len(whole) or stored_bytes(folder) >= limit * 5 // 8 - 200
 
 
+@settings(deadline=None)  # it writes many files
 @given(PRINTED, st.integers(2000, 4000))
 def test_a_reader_that_follows_sees_every_byte_of_an_output_that_is_not_kept_whole(printed: Printed, limit: int) -> None:
     with tempfile.TemporaryDirectory() as home:

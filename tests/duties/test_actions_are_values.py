@@ -30,7 +30,7 @@ def left_out(kind: Any) -> dict[str, Any]:
 
 DEFAULTS = [
     (EndClaim, {"exit_code": None, "proof": None}),
-    (Requeue, {"keep_worker": False, "suspect": False, "proof": None, "untouched": False, "idle": None}),
+    (Requeue, {"keep_worker": False, "suspect": False, "proof": None, "untouched": False, "idle": None, "activation": False}),
     (Condemn, {"counted": True, "pool_id": None, "trouble": None, "proof": None, "floor": None}),
     (DeletePod, {"orphan": False, "counted": True, "reason": ""}),
     (DrainPool, {"gone": None}),

@@ -142,7 +142,14 @@ def test_a_start_that_ended_is_a_failed_start() -> None:
     ("its_pod", "reason"), [(pod(phase="ended"), "its worker's process ended"), (None, "its pod is gone")], ids=["ended", "gone"]
 )
 def test_an_assigned_claim_keeps_its_place_when_its_worker_dies(its_pod: Pod | None, reason: str) -> None:
-    assert done(row("held", claim_state="assigned"), its_pod) == [Requeue("c-1", FENCE, reason, proof=PROOF)]
+    again = Requeue("c-1", FENCE, reason, proof=PROOF)
+    assert done(row("held", claim_state="assigned", claim_delivered=False), its_pod) == [again]
+    assert done(row("held", claim_state="assigned", terminating=True), its_pod) == [again]
+
+
+def test_a_worker_that_dies_while_it_is_activated_counts_as_a_failed_activation() -> None:
+    failed = Requeue("c-1", FENCE, "its worker's process ended", proof=PROOF, activation=True)
+    assert done(row("held", claim_state="assigned"), pod(phase="ended")) == [failed]
 
 
 @pytest.mark.parametrize(

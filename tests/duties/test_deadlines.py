@@ -76,7 +76,7 @@ def test_an_active_claim_ends_by_its_own_lease_or_longest_duration_only(
 
 AGAIN = HandOver("c-1")
 TO_ANOTHER = Requeue("c-1", FENCE, "its worker did not fetch it", keep_worker=True, suspect=True, idle=DELIVER_STALL)
-GIVEN_UP = Requeue("c-1", FENCE, "activation stopped making progress", idle=ACTIVATE_STALL)
+GIVEN_UP = Requeue("c-1", FENCE, "it stopped making progress", idle=ACTIVATE_STALL, activation=True)
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,7 @@ async def test_a_claim_of_which_only_its_worker_knows_gets_rows_of_its_own(store
                 "lease": "00:01:00",
                 "state": "active",
                 "losses": 0,
+                "activation_failures": 0,
                 "reason": "adopted after lost commits",
                 "secret": False,
                 "tenant": "acme",

@@ -43,6 +43,7 @@ PLANTED: dict[str, list[str]] = {
     "no recovery is under way": ["UPDATE holdfast.installation SET recovering_since = now(), recovery_reason = 'planted'"],
     "no worker is unconfirmed": [f"UPDATE holdfast.worker SET unconfirmed_since = now() - {HOUR} WHERE state = 'held'"],
     "an acknowledged commit survives": ["SELECT set_config('synchronous_commit', 'off', false)"],
+    "activations succeed": ["UPDATE holdfast.pool SET activation_failing = ARRAY['a', 'b', 'c'], activation_trouble = 'planted'"],
     "no claim waits past its deadline": [
         f"UPDATE holdfast.claim SET deadline_heard = holdfast.heard() - {HOUR} WHERE state = 'waiting'"
     ],

@@ -173,7 +173,7 @@ MUTANTS = (
             Change("duties/scale.py", "    floor = wanted if over <= 0 else None", "    floor = None"),
             Change(
                 "duties/scale.py",
-                "    if surplus > 0 and (load.shrunk_ago is None or load.shrunk_ago >= COOLDOWN):\n        step = max(step, math.ceil(surplus / 4))",
+                "    if surplus > 0 and not load.pool.activations_fail and (load.shrunk_ago is None or load.shrunk_ago >= COOLDOWN):\n        step = max(step, math.ceil(surplus / 4))",
                 "    if surplus > 0:\n        step = max(step, surplus)",
             ),
         ),
@@ -211,8 +211,8 @@ MUTANTS = (
         (
             Change(
                 f"{FN}/match.sql",
-                "WHERE c.pool_id = p_pool AND c.tenant = p.tenant AND c.state = 'waiting')",
-                "WHERE c.pool_id = p_pool AND c.state = 'waiting')",
+                "WHERE c.pool_id = p_pool AND c.tenant = p.tenant AND c.state = 'waiting'\n",
+                "WHERE c.pool_id = p_pool AND c.state = 'waiting'\n",
             ),
             Change(
                 f"{FN}/match.sql",
@@ -220,6 +220,23 @@ MUTANTS = (
                 "WHERE c.pool_id = p_pool AND c.state = 'waiting'\n",
             ),
         ),
+    ),
+    Mutant(
+        "no backoff after a failed activation",
+        "none",
+        (
+            Change(
+                f"{FN}/match.sql",
+                "AND deadline_heard > h AND coalesce(not_before_heard <= h, true)\n",
+                "AND deadline_heard > h\n",
+            ),
+            Change(f"{FN}/match.sql", "\n          AND coalesce(w.not_before_heard <= h, true)\n", "\n"),
+        ),
+    ),
+    Mutant(
+        "a pool that does not wait although its hook fails",
+        "hooks.fail",
+        (Change(f"{FN}/match.sql", "    v_left := @fn.activations_allowed(v_pool, p_limit);\n", "    v_left := p_limit;\n"),),
     ),
     Mutant(
         "an adopted pod reaped after a restore",

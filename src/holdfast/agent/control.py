@@ -117,8 +117,9 @@ class Control:
                 return piece
             await asyncio.sleep(LONGEST_PAUSE)
 
-    async def refuse(self, fence: int, reason: str, patience: float) -> None:
-        await self._call_for("refuse", {"fence": fence, "reason": reason}, patience)
+    async def refuse(self, fence: int, reason: str, output: str, patience: float) -> None:
+        body: dict[str, object] = {"fence": fence, "reason": reason}
+        await self._call_for("refuse", body | ({"output": output} if output else {}), patience)
 
     async def failed(self, reason: str, patience: float) -> None:
         await self._call_for("failed", {"reason": reason}, patience)
@@ -153,8 +154,8 @@ class Control:
                 continue  # the token expired: the next try gets a new token first
             failures += 1
             if answer is not None and answer.status < 500:
-                if answer.status == 404:
-                    self._next_server()  # a replica of an older release, which does not know this call
+                if call == "input" and answer.status == 404:
+                    self._next_server()  # a replica of the release before, which does not know this call
                 if failures == 1:
                     log("refused", call=call, status=answer.status, code=answer.code)
             elif failures % len(self._servers):

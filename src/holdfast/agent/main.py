@@ -18,6 +18,7 @@ from .memory import Memory
 from .messages import AgentReport, Assignment, Directive, Registration
 from .sink import Sink
 from .staging import NOT_STAGED
+from .tail import Tail
 from .tasks import first_of, settle
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 SHORT_ACTIVATION = 0.1  # seconds; a hand-over that finishes within this time needs no separate report of "activating"
 SOON = 1.0  # seconds; after a faster answer that changes nothing the agent pauses, otherwise it would poll in a tight loop
 FINAL_REPORT_SECONDS = 15.0  # seconds to report "refused" or "failed"; later the server learns it from the end of the process
+HOOK_OUTPUT = 2048  # characters of a failed hook's output that its refusal carries
 DRAIN_REPORT_SECONDS = 0.5  # seconds for a free agent to report "draining", because it has to exit at once
 
 
@@ -128,11 +130,16 @@ class Agent:
     ) -> Literal["accepted", "stale", "ended"]:
         """Activates the worker and acknowledges the claim. Nothing may start unless the result is "accepted" (P8)."""
         assert self.registration
-        assignment, hook = hold.assignment, self.registration.worker.activate
+        assignment, hook, tail = hold.assignment, self.registration.worker.activate, Tail(HOOK_OUTPUT)
+
+        def write(data: bytes) -> None:
+            sink.write_error(data)  # not the command's own stdout
+            tail.write(data)
+
         try:
             env = extra | environment(assignment, write_payload(self.config.folder, assignment))
             if hook:
-                running = asyncio.create_task(run_hook("activate", hook, env, self.config.folder, sink.write_error))
+                running = asyncio.create_task(run_hook("activate", hook, env, self.config.folder, write))
                 activated = await activate(running, self.control, assignment.fence, hold.ended)
                 if activated != "done":
                     log("not ours", claim=assignment.claim, why=activated)
@@ -140,7 +147,7 @@ class Agent:
             if self.memory is not None:
                 self.memory.hold(assignment, self.served_fence)
         except (HookFailed, OSError) as error:
-            await self.refuse(hold, str(error))
+            await self.refuse(hold, str(error), tail.text(assignment.hidden))
         return await self.acknowledge(hold)
 
     async def acknowledge(self, hold: Hold) -> Literal["accepted", "stale", "ended"]:
@@ -164,10 +171,10 @@ class Agent:
         if self.draining:
             raise Leave(0, "drained")
 
-    async def refuse(self, hold: Hold, reason: str) -> NoReturn:
-        """Refuses the claim, which goes to another worker, and leaves."""
+    async def refuse(self, hold: Hold, reason: str, output: str = "") -> NoReturn:
+        """Refuses the claim, which goes to another worker, and leaves. `output` is what its hook wrote last."""
         log("refusing", claim=hold.assignment.claim, why=reason)
-        await self.control.refuse(hold.assignment.fence, reason, FINAL_REPORT_SECONDS)
+        await self.control.refuse(hold.assignment.fence, reason, output, FINAL_REPORT_SECONDS)
         raise Leave(1, reason)
 
     async def fail(self, reason: str) -> NoReturn:

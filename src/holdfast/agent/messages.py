@@ -40,6 +40,11 @@ class Assignment(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"Assignment({self.claim}, {self.fence})"  # never its secrets
 
+    @property
+    def hidden(self) -> list[str]:
+        """Returns the values that must not be shown."""
+        return [*self.secrets.values(), self.credential or ""]
+
 
 class Directive(msgspec.Struct, frozen=True):
     do: str = "nothing"

@@ -85,6 +85,7 @@ class ResultReport(msgspec.Struct, frozen=True):
 class Refusal(msgspec.Struct, frozen=True):
     fence: Fence
     reason: str = ""
+    output: str = ""  # the last lines that the hook wrote, without secrets
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -37,6 +37,7 @@ from .routes import AGENT, BOOTSTRAP, Call, Route, answer, empty
 LOOK_AGAIN = 3.0
 OUTPUT_LIMIT = 64 * 1024 * 1024
 REASON_LIMIT = 500
+LAST_LINES = 5  # of a hook's output that a reason contains
 
 
 class UnknownWorker(Problem):
@@ -218,10 +219,16 @@ async def stale_or_unavailable(context: Context) -> Problem:
 
 async def refuse(context: Context, call: Call) -> Response:
     claim = await _held(context, call)
-    reason = f"its worker could not be activated: {one_line(call.body.reason)}"
-    await context.store.claims.requeue(claim, call.body.fence, reason=reason)
+    await context.claim_path.activation_failed(claim, call.body.fence, _cause(call.body))
     context.signals.workers.changed(call.agent.worker)
     return empty()
+
+
+def _cause(refusal: Refusal) -> str:
+    """Returns why an activation failed, in one line: the agent's reason, and the last lines that the hook wrote."""
+    lines = [line.strip() for line in refusal.output.splitlines() if line.strip()]
+    output = " / ".join(one_line(line) for line in lines[-LAST_LINES:])
+    return f"{one_line(refusal.reason)}: {output}"[:REASON_LIMIT] if output else one_line(refusal.reason)
 
 
 async def result(context: Context, call: Call) -> Response:

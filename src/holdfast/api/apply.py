@@ -119,7 +119,7 @@ async def scale(context: Context, call: Call) -> Response:
         if await context.store.pools.apply([PoolChange(id=pool.id, name=name, spec=spec, seen=pool)], {}) is None:
             return None
         context.forget_pool(name)
-        return answer(pool_view(await context.pool(name), None))
+        return answer(pool_view(await context.pool(name), None, call.caller))
 
     return await _until_stored(once)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from ..model.claim import Claim
 from ..model.duration import text
+from ..model.pool import Pool
 from ..ports.store import Event, PoolLoad
 from .auth import Caller
 from .context import Context
@@ -49,7 +50,7 @@ async def explain_claim(context: Context, caller: Caller, id_: str) -> tuple[lis
     if claim.state == "waiting":
         sentences.append(f"It waits because {claim.reason}.")
         if load := loads.get(claim.pool_id):
-            sentences += pool_sentences(load)
+            sentences += pool_sentences(load, trusted=caller.trusted)
         if claim.deadline_at is not None:
             sentences.append(f"Without a worker it is refused {_ahead(claim.deadline_at, now)}.")
     if claim.waited is not None:
@@ -147,7 +148,7 @@ async def explain_pool(context: Context, name: str) -> tuple[list[str], dict[str
     if recovery.recovering:
         why = f" ({recovery.reason})" if recovery.reason else ""
         sentences.append(f"The database lost commits{why}: nothing is given out, spawned or ended until pods have been compared.")
-    sentences += pool_sentences(load)
+    sentences += pool_sentences(load, trusted=True)
     for old in earlier:
         held = "1 of its workers is held" if old.held == 1 else f"{old.held} of its workers are held"
         sentences.append(f"An earlier pool of this name ({old.pool.id}) is still draining: {held}.")
@@ -167,7 +168,8 @@ def _live_first(load: PoolLoad) -> tuple[bool, float]:
     return load.pool.state != "live", -load.pool.created_at
 
 
-def pool_sentences(load: PoolLoad) -> list[str]:
+def pool_sentences(load: PoolLoad, *, trusted: bool) -> list[str]:
+    """Returns what there is to say about a pool. Only a trusted caller sees lines of a hook, which may be another tenant's."""
     pool, sentences = load.pool, []
     present = load.spawning + load.warm + load.held + load.parked + load.retiring
     gives = pool.state == "live" and not load.stopping
@@ -199,9 +201,20 @@ def pool_sentences(load: PoolLoad) -> list[str]:
         sentences.append(f"{failed} failed: {pool.trouble}.")
     if pool.backoff_until is not None and pool.backoff_until > load.now:
         sentences.append(f"The next start is tried {_ahead(pool.backoff_until, load.now)}.")
+    if pool.activation_trouble is not None:
+        sentences.append(_activation_trouble(pool, load.now, trusted))
     if load.outdated_warm:
         sentences.append(f"A rollout to revision {pool.revision} is under way; busy workers finish first.")
     return sentences
+
+
+def _activation_trouble(pool: Pool, now: float, trusted: bool) -> str:
+    claims = "1 claim" if pool.claims_failing == 1 else f"{pool.claims_failing} claims"
+    fails = f"Activation failed for {claims} since the last success" + (f": {pool.activation_trouble}." if trusted else ".")
+    if not pool.activations_fail:
+        return f"{fails} Other claims are served meanwhile."
+    due = "" if pool.activation_retry_at is None else f" The next claim is tried {_ahead(pool.activation_retry_at, now)}."
+    return f"{fails} So claims are tried one at a time until one succeeds.{due}"
 
 
 def _sentence(event: Event) -> str:

@@ -43,7 +43,9 @@ def _pool(m: Metrics, load: PoolLoad) -> None:
     m.starved.labels(name).set(late and load.free_ready > 0)
     m.saturated.labels(name).set(load.servable > 0 and load.free_ready == 0)
     m.frozen.labels(name).set(load.pool.frozen is not None)
-    m.unprotected.labels(name)  # starts at 0; otherwise the first one is a new series, which no alert sees as an increase
+    # They start at 0; otherwise the first one is a new series, which no alert sees as an increase.
+    m.unprotected.labels(name)
+    m.activations_failed.labels(name)
 
 
 def _duty(m: Metrics, duty: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from ..model.pool import FieldProblem, Name, Pool, PoolSpec, problems
 from ..ports.store import PoolLoad
+from .auth import Caller
 from .claim_shapes import when
 from .context import Context
 from .problems import Problem, field_problems, name_problems
@@ -52,7 +53,7 @@ class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-def pool_view(pool: Pool, load: PoolLoad | None) -> PoolView:
+def pool_view(pool: Pool, load: PoolLoad | None, caller: Caller) -> PoolView:
     status = PoolStatus()
     if load is not None:
         status = PoolStatus(
@@ -65,7 +66,7 @@ def pool_view(pool: Pool, load: PoolLoad | None) -> PoolView:
             servable=load.servable,
             free=load.free_ready,
             oldest_wait=round(load.oldest_wait, 3),
-            trouble=pool.trouble,
+            trouble=pool.troubles if caller.trusted else pool.troubles_for_tenants,
             backoff_until=when(pool.backoff_until),
         )
     created = when(pool.created_at)
@@ -85,7 +86,7 @@ def pool_view(pool: Pool, load: PoolLoad | None) -> PoolView:
 
 
 async def pools(context: Context, call: Call) -> Response:
-    views = [pool_view(load.pool, load) for load in await context.store.pools.loads()]
+    views = [pool_view(load.pool, load, call.caller) for load in await context.store.pools.loads()]
     return answer(PoolList(*page(views, call.query, lambda view: f"{view.name} {view.id}")))
 
 
@@ -94,7 +95,7 @@ async def pool(context: Context, call: Call) -> Response:
     if found is None:
         raise await context.unknown_pool(call.path("name"))
     loads = {load.pool.id: load for load in await context.store.pools.loads()}
-    return answer(pool_view(found, loads.get(found.id)))
+    return answer(pool_view(found, loads.get(found.id), call.caller))
 
 
 async def put_pool(context: Context, call: Call) -> Response:
@@ -111,7 +112,7 @@ async def put_pool(context: Context, call: Call) -> Response:
     context.forget_pool(name)
     if what == "taken":
         raise _not_ours(name)
-    return answer(pool_view(stored, None), 201 if what == "created" else 200, {"Holdfast-Result": what})
+    return answer(pool_view(stored, None, call.caller), 201 if what == "created" else 200, {"Holdfast-Result": what})
 
 
 def _not_ours(name: str) -> Problem:
@@ -140,23 +141,24 @@ async def delete_pool(context: Context, call: Call) -> Response:
     context.forget_pool(name)
     if drained is None:
         raise await context.unknown_pool(name)
-    return answer(pool_view(drained, None))
+    return answer(pool_view(drained, None, call.caller))
 
 
 async def freeze(context: Context, call: Call) -> Response:
-    return await _freeze(context, call.path("name"), call.body.reason)
+    return await _freeze(context, call, call.body.reason)
 
 
 async def thaw(context: Context, call: Call) -> Response:
-    return await _freeze(context, call.path("name"), None)
+    return await _freeze(context, call, None)
 
 
-async def _freeze(context: Context, name: str, reason: str | None) -> Response:
+async def _freeze(context: Context, call: Call, reason: str | None) -> Response:
+    name = call.path("name")
     found = await context.store.pools.freeze(name, reason)
     context.forget_pool(name)
     if found is None:
         raise await context.unknown_pool(name)
-    return answer(pool_view(found, None))
+    return answer(pool_view(found, None, call.caller))
 
 
 ROUTES = [

@@ -12,6 +12,7 @@ import structlog
 from ..crash_points import crash_point
 from ..metrics import Metrics
 from ..model.claim import Claim
+from ..model.effect import Done, Effect
 from ..model.pool import Pool
 from ..ports.cluster import Cluster
 from ..ports.store import AcknowledgedClaim, Batch, EndedClaim, NewClaim, Pair, Store, StoreUnavailable, SubmittedAs
@@ -215,6 +216,16 @@ class ClaimPath:
         if acknowledged.first:
             self._metrics.claim_active(acknowledged.claim)
         self._signals.claims.changed(acknowledged.claim.id, row=acknowledged.claim)
+
+    async def activation_failed(
+        self, claim: str, fence: int, cause: str, *, dead: bool = False, idle: float | None = None
+    ) -> Effect:
+        """Puts the claim back into the queue, where it waits for its backoff, or refuses it after too many failures."""
+        failed = await self._store.claims.activation_failed(claim, fence, cause, dead=dead, idle=idle)
+        if isinstance(failed.effect, Done) and failed.pool is not None:
+            self._metrics.activations_failed.labels(failed.pool).inc()
+        self.ended(EndedClaim(failed.effect, failed.claim), "activation")
+        return failed.effect
 
     # Answer: the holder's request returns when its claim is active, or when the request's time is up.
 

@@ -54,6 +54,7 @@ class Requeue:
     proof: Proof | None = None
     untouched: bool = False  # acknowledged, but its command provably never started
     idle: float | None = None  # only if the hand-over has made no progress for so many seconds
+    activation: bool = False  # its activation failed, so the claim and its pool wait before the next try
 
 
 @dataclass(frozen=True)

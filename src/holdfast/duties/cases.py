@@ -215,7 +215,9 @@ def death(row: Row, proof: Proof, reason: str, exit_code: int | None, *, untouch
     may_have_begun = row.claim_delivered and not (worker.confirmed and row.agent)
     if assigned and not may_have_begun:
         # Not acknowledged, so nothing has started. The claim keeps its place and gets another worker.
-        return Verdict(Case.POD_ENDED_ASSIGNED, [Requeue(worker.claim, worker.fence, reason, proof=proof)])
+        # Unless the pod was ended from outside, its hook may have ended it, for example by using up its memory.
+        activation = row.agent and row.claim_delivered and not worker.terminating
+        return Verdict(Case.POD_ENDED_ASSIGNED, [Requeue(worker.claim, worker.fence, reason, proof=proof, activation=activation)])
     if assigned and exit_code is not None:
         return Verdict(Case.UNHEARD, [Acknowledged(worker.id, worker.fence)])  # it ran; the next pass ends it by its exit code
     if untouched and not row.claim_secret:

@@ -46,7 +46,7 @@ def decide(due: Due) -> Action | None:
         reason = "its worker did not fetch it"
         return Requeue(due.claim, due.fence, reason, keep_worker=True, suspect=True, idle=DELIVER_STALL)
     if due.idle >= ACTIVATE_STALL:
-        return Requeue(due.claim, due.fence, "activation stopped making progress", idle=ACTIVATE_STALL)
+        return Requeue(due.claim, due.fence, "it stopped making progress", idle=ACTIVATE_STALL, activation=True)
     return None
 
 

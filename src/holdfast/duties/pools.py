@@ -125,6 +125,8 @@ def conditions(load: PoolLoad) -> tuple[Condition, ...]:
     else:
         message = f"{load.free_ready} free workers of {spec.warm} wanted; {load.spawning} starting"
         ready = Condition("Ready", False, "SpawnsFail" if pool.trouble else "Starting", message)
-    degraded = Condition("Degraded", pool.trouble is not None, "SpawnsFail" if pool.trouble else "AsExpected", pool.trouble or "")
+    fails = pool.trouble is not None or pool.activations_fail
+    why = "SpawnsFail" if pool.trouble else "ActivationsFail" if fails else "AsExpected"
+    degraded = Condition("Degraded", fails, why, pool.troubles or "" if fails else "")
     frozen = Condition("Frozen", pool.frozen is not None, "Frozen" if pool.frozen else "NotFrozen", pool.frozen or "")
     return ready, degraded, frozen

@@ -72,7 +72,8 @@ def shrink(load: PoolLoad, going: int = 0) -> list[Action]:
     surplus = load.spawning + load.warm - going - free_target(load)  # workers that a rollout takes are not surplus
     over = present(load) - load.retiring - going - load.pool.spec.max  # positive after max was lowered; no cooldown then
     step = max(over, 0)
-    if surplus > 0 and (load.shrunk_ago is None or load.shrunk_ago >= COOLDOWN):
+    # Claims that wait for failing activations want their workers again later.
+    if surplus > 0 and not load.pool.activations_fail and (load.shrunk_ago is None or load.shrunk_ago >= COOLDOWN):
         step = max(step, math.ceil(surplus / 4))
     step = min(step, max(surplus, over), load.brake_room // 2)
     pool_id, wanted = load.pool.id, free_target(load)

@@ -12,6 +12,7 @@ Outcome = Literal["completed", "failed", "released", "expired", "cancelled", "lo
 # P2: the closed list of ways in which a claim can end. Each is a metric label. An agent's silence is not on the list.
 How = Literal[
     "result", "release", "cancel", "lease", "max_duration", "force", "death", "deadline", "pool_deleted", "unprotected",
+    "activation",  # its activation failed too often, so nothing of it had begun
     "forgotten",  # it had left its worker in lost commits, so it had ended in one of these ways, or may have run elsewhere
 ]  # fmt: skip
 

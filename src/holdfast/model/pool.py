@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from .activation import FAILING_CLAIMS
 from .duration import Duration, seconds
 
 NAME_MUST = "be a DNS label such as linux-large: a-z, 0-9 and '-', first a letter, at most 53 characters"
@@ -206,4 +207,24 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     backoff_until: float | None = None
     failures: int = 0
     trouble: str | None = None  # why the last spawn failed or is delayed, for people to read
+    activation_trouble: str | None = None  # why the last activation failed, until one succeeds
+    claims_failing: int = 0  # different claims whose activation failed since one succeeded, counted up to FAILING_CLAIMS
+    activation_retry_at: float | None = None  # when the next claim is tried, if activations fail
     generation: int = 1
+
+    @property
+    def activations_fail(self) -> bool:
+        """Returns whether so many claims failed that the pool gives out at most one at a time. The same rule as `@failing`."""
+        return self.claims_failing >= FAILING_CLAIMS
+
+    @property
+    def troubles(self) -> str | None:
+        """Returns what is wrong with its starts and its activations, for operators to read."""
+        activation = self.activation_trouble and f"activation fails: {self.activation_trouble}"
+        return "; ".join(filter(None, (self.trouble, activation))) or None
+
+    @property
+    def troubles_for_tenants(self) -> str | None:
+        """Returns the same without the hook's lines, because they may contain data of another tenant."""
+        activation = self.activation_trouble and "activation fails"
+        return "; ".join(filter(None, (self.trouble, activation))) or None

@@ -76,6 +76,14 @@ class EndedClaim(msgspec.Struct, frozen=True):
     claim: Claim | None = None
 
 
+class FailedActivation(msgspec.Struct, frozen=True):
+    """The result of a failed activation. `claim` is the claim if it has ended as refused, because it failed too often."""
+
+    effect: Effect
+    pool: str | None  # its name
+    claim: Claim | None = None
+
+
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """What is sent to a worker's agent. Within one fence it is always the same."""
 

@@ -26,6 +26,7 @@ from .records import (
     EndedClaim,
     Event,
     Facts,
+    FailedActivation,
     NewClaim,
     Pair,
     PoolChange,
@@ -95,6 +96,13 @@ class Claims(Protocol):
         delivered) or retires. An active claim is put back only if its worker is `dead`, and only if it has retry: lost or
         is `untouched`, which means that it provably never began. With `idle`, only if its hand-over has made no progress for so
         many seconds."""
+
+    async def activation_failed(
+        self, claim: str, fence: int, cause: str, *, dead: bool = False, idle: float | None = None
+    ) -> FailedActivation:
+        """Puts an assigned claim back to its place in the queue and retires its worker, because the activation failed. The claim
+        is not given out again before its backoff is over, and is refused after too many failures. If different claims fail in a
+        row, the pool waits as well. `dead` and `idle` have the same meaning as in `requeue`."""
 
     async def due(self, limit: int, stalled: float) -> list[Due]:
         """Returns claims with something due, oldest first. A hand-over is due when it has made no progress for `stalled`
@@ -302,6 +310,7 @@ __all__ = [
     "EndedClaim",
     "Event",
     "Facts",
+    "FailedActivation",
     "Fleet",
     "History",
     "NewClaim",

@@ -8,11 +8,14 @@ instead of 0.4 ms of the server), because Postgres plans and runs these CTEs eve
 # The sentence about a pool is made once for all of its claims.
 WHY_WAITING = """
 pool_sentence AS MATERIALIZED (
-    SELECT p.id, format('pool %L has %s of %s workers free; %s starting, %s held%s%s', p.name,
+    SELECT p.id, format('pool %L has %s of %s workers free; %s starting, %s held%s%s%s', p.name,
                count(*) FILTER (WHERE x.state = 'warm' AND @free(x)),
                p.spec ->> 'max', count(*) FILTER (WHERE x.state = 'spawning'), count(*) FILTER (WHERE x.state = 'held'),
                CASE WHEN p.frozen IS NOT NULL THEN '; the pool is frozen: ' || p.frozen ELSE '' END,
-               CASE WHEN p.trouble IS NOT NULL THEN '; the last spawn failed: ' || p.trouble ELSE '' END) AS sentence
+               CASE WHEN p.trouble IS NOT NULL THEN '; the last spawn failed: ' || p.trouble ELSE '' END,
+               -- Without the hook's lines, because they may contain data of another tenant.
+               CASE WHEN @failing(p) THEN format('; activation fails, so claims are tried one at a time, the next in %s s',
+                   @fn.seconds_until(p.activation_heard)) ELSE '' END) AS sentence
     FROM holdfast.pool p LEFT JOIN holdfast.worker x ON x.pool_id = p.id AND x.state <> 'gone'
     WHERE p.id IN (SELECT pool_id FROM chosen WHERE state = 'waiting') GROUP BY p.id
 ), full_tenant AS MATERIALIZED (
@@ -26,6 +29,9 @@ _WAITS = """
             WHEN p.state <> 'live' THEN 'its pool is being deleted'
             WHEN i.stopping THEN 'the installation is being stopped with its workers: nothing is given out'
             WHEN full_tenant.name IS NOT NULL THEN format('tenant %L holds its cap of %s claims', c.tenant, full_tenant.max_claims)
+            WHEN c.not_before_heard > holdfast.heard()
+                THEN format('activation failed %s of @MAX_ACTIVATIONS times; the next try is in %s s: %s', c.activation_failures,
+                            @fn.seconds_until(c.not_before_heard), c.reason)
             ELSE pool_sentence.sentence || CASE WHEN c.reason <> '' THEN '; before: ' || c.reason ELSE '' END"""
 _WAITS_FROM = """
 LEFT JOIN pool_sentence ON pool_sentence.id = c.pool_id LEFT JOIN full_tenant ON full_tenant.name = c.tenant
@@ -42,6 +48,8 @@ SELECT c.id, c.pool_id, p.name AS pool, c.tenant, c.state, c.priority, c.request
        CASE WHEN c.state = 'assigned' AND NOT @confirmed(w)
                 THEN 'its worker has not reported since the database lost commits and may have begun; `holdfast recover` shows what'
                      ' an operator can do'
+            WHEN c.state = 'assigned' AND c.activation_failures > 0
+                THEN format('activation failed %s of @MAX_ACTIVATIONS times, and is tried on another worker now', c.activation_failures)
             WHEN c.state <> 'waiting' THEN c.reason{waits} END AS reason,
        extract(epoch FROM c.created_at)::float8 AS created_at,
        CASE WHEN c.attempts > (c.state <> 'waiting')::integer THEN extract(epoch FROM @fn.retried_at(c.id)) END::float8 AS retried_at,

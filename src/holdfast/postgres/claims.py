@@ -6,7 +6,7 @@ import msgspec
 
 from ..model.claim import Claim
 from ..model.effect import Done, Effect, effect_of
-from ..ports.store import AcknowledgedClaim, Assignment, Batch, Due, EndedClaim, NewClaim, Pair
+from ..ports.store import AcknowledgedClaim, Assignment, Batch, Due, EndedClaim, FailedActivation, NewClaim, Pair
 from .claim_view import SHOWN, SHOWN_WITH_WORKER, WHY_WAITING
 from .database import Database
 
@@ -40,6 +40,12 @@ WHERE worker_id = $1 AND fence = $2 AND state IN @claim.live RETURNING id
 REQUEUE = """
 SELECT CASE WHEN @acting THEN @fn.requeue(p_claim => $1, p_fence => $2, p_keep_worker => $3, p_suspect => $4, p_dead => $5,
                                           p_untouched => $6, p_idle => $7, p_reason => $8) ELSE 'recovering' END
+"""
+
+ACTIVATION_FAILED = """
+SELECT CASE WHEN @acting THEN @fn.activation_failed(p_claim => $1, p_fence => $2, p_dead => $3, p_idle => $4, p_cause => $5)
+       ELSE 'recovering' END AS what,
+       (SELECT p.name FROM holdfast.claim c JOIN holdfast.pool p ON p.id = c.pool_id WHERE c.id = $1) AS pool
 """
 
 # Each branch reads its own partial index. The time is a subquery and not a join, because only then does the index find the claims
@@ -238,6 +244,14 @@ class PostgresClaims:
     ) -> Effect:
         args = (claim, fence, keep_worker, suspect, dead, untouched, idle, reason)
         return effect_of(await self._db.act_value(REQUEUE, *args))
+
+    async def activation_failed(
+        self, claim: str, fence: int, cause: str, *, dead: bool = False, idle: float | None = None
+    ) -> FailedActivation:
+        [row] = await self._db.act(ACTIVATION_FAILED, claim, fence, dead, idle, cause)
+        if row["what"] != "refused":
+            return FailedActivation(effect_of(row["what"]), row["pool"])
+        return FailedActivation(Done(), row["pool"], next(iter(await self.get([claim])), None))
 
     async def due(self, limit: int, stalled: float) -> list[Due]:
         return [Due(**dict(row)) for row in await self._db.rows(DUE, limit, stalled)]

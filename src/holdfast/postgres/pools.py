@@ -17,6 +17,8 @@ from .tenants import delete_tenant
 
 POOL_COLUMNS = """
 p.id, p.name, p.spec, p.revision, p.state AS pool_state, p.source, p.generation, p.frozen, p.failures, p.trouble,
+p.activation_trouble, cardinality(p.activation_failing) AS claims_failing,
+extract(epoch FROM p.activation_heard + (SELECT deaf FROM holdfast.hearing))::float8 AS activation_retry_at,
 extract(epoch FROM p.created_at)::float8 AS created_at, extract(epoch FROM p.backoff_until)::float8 AS backoff_until
 """
 
@@ -50,10 +52,14 @@ ALL = f"SELECT {POOL_COLUMNS} FROM holdfast.pool p WHERE p.state <> 'gone' ORDER
 LOADS = f"""
 WITH clock AS MATERIALIZED (SELECT holdfast.now() AS t, holdfast.heard() AS h),
 live AS (SELECT tenant, count(*) AS n FROM holdfast.claim WHERE state IN @claim.live GROUP BY tenant),
-queue AS (SELECT pool_id, tenant, count(*) AS n, min(created_at) AS oldest FROM holdfast.claim WHERE state = 'waiting' GROUP BY 1, 2),
+queue AS (
+    SELECT pool_id, tenant, count(*) AS n, min(created_at) AS oldest,
+           count(*) FILTER (WHERE coalesce(not_before_heard <= clock.h, true)) AS ready
+    FROM holdfast.claim, clock WHERE state = 'waiting' GROUP BY 1, 2
+),
 waiting AS (
     SELECT q.pool_id, sum(q.n)::bigint AS all_waiting, min(q.oldest) AS oldest,
-           sum(CASE WHEN t.max_claims IS NULL THEN q.n ELSE greatest(0, least(q.n, t.max_claims - coalesce(l.n, 0))) END)::bigint
+           sum(CASE WHEN t.max_claims IS NULL THEN q.ready ELSE greatest(0, least(q.ready, t.max_claims - coalesce(l.n, 0))) END)::bigint
                AS servable
     FROM queue q LEFT JOIN holdfast.tenant t ON t.name = q.tenant LEFT JOIN live l ON l.tenant = q.tenant GROUP BY 1
 ),
@@ -69,7 +75,7 @@ counts AS (
 SELECT {POOL_COLUMNS}, i.stopping, extract(epoch FROM clock.t)::float8 AS now, brake.room, extract(epoch FROM clock.t - p.shrunk_at)::float8 AS shrunk_ago,
        coalesce(c.spawning, 0) AS spawning, coalesce(c.warm, 0) AS warm, coalesce(c.held, 0) AS held, coalesce(c.parked, 0) AS parked,
        coalesce(c.retiring, 0) AS retiring, coalesce(c.unusable, 0) AS unusable, coalesce(c.free_ready, 0) AS free_ready,
-       coalesce(w.all_waiting, 0) AS waiting, coalesce(w.servable, 0) AS servable,
+       coalesce(w.all_waiting, 0) AS waiting, @fn.activations_allowed(p, coalesce(w.servable, 0)::integer) AS servable,
        coalesce(extract(epoch FROM clock.t - w.oldest), 0)::float8 AS oldest_wait,
        ARRAY(SELECT k.id || ' ' || k.version FROM holdfast.worker k WHERE k.pool_id = p.id AND k.state = 'spawning'
              AND @coming(k) AND k.revision <> p.revision ORDER BY k.state_since LIMIT 50) AS outdated_starting,
@@ -93,7 +99,8 @@ WHERE p.state <> 'gone'
 
 DEMAND = """
 SELECT p.id FROM holdfast.pool p
-WHERE p.state = 'live' AND EXISTS (SELECT FROM holdfast.claim c WHERE c.pool_id = p.id AND c.state = 'waiting')
+WHERE p.state = 'live' AND EXISTS (SELECT FROM holdfast.claim c WHERE c.pool_id = p.id AND c.state = 'waiting'
+                                    AND coalesce(c.not_before_heard <= (SELECT holdfast.heard()), true))
   AND EXISTS (SELECT FROM holdfast.worker w WHERE w.pool_id = p.id AND w.state IN @worker.hold AND @free(w))
 """
 
@@ -174,6 +181,9 @@ def pool_of(row: asyncpg.Record) -> Pool:
         failures=row["failures"],
         trouble=row["trouble"],
         generation=row["generation"],
+        activation_trouble=row["activation_trouble"],
+        claims_failing=row["claims_failing"],
+        activation_retry_at=row["activation_retry_at"],
     )
 
 

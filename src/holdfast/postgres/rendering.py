@@ -4,6 +4,7 @@ import hashlib
 import re
 from pathlib import Path
 
+from ..model.activation import FAILING_CLAIMS, FIRST_BACKOFF, LONGEST_BACKOFF, MAX_ACTIVATIONS
 from ..model.claim import CLAIM, EPOCH_MARGIN, FENCE_BITS, KEY_HOURS, LIVE, MAX_LOST_RETRIES
 from ..model.machine import sql_list
 from ..model.worker import FREE, LIVING, STARTED, WORKER
@@ -14,12 +15,16 @@ MACHINES = {"claim": CLAIM, "worker": WORKER}
 SETS = {"claim.live": LIVE, "worker.free": FREE, "worker.started": STARTED, "worker.living": LIVING}
 NUMBERS = {
     "EPOCH_MARGIN": EPOCH_MARGIN,
+    "FAILING_CLAIMS": FAILING_CLAIMS,
     "FENCE_BITS": FENCE_BITS,
+    "FIRST_BACKOFF": FIRST_BACKOFF,
     "KEY_HOURS": KEY_HOURS,
+    "LONGEST_BACKOFF": LONGEST_BACKOFF,
+    "MAX_ACTIVATIONS": MAX_ACTIVATIONS,
     "MAX_LOST_RETRIES": MAX_LOST_RETRIES,
 }
 
-# Predicates about a worker's row, written in SQL as `@free(w)`. The statement itself has to name the state, otherwise Postgres
+# Predicates about a row, written in SQL as `@free(w)`. The statement itself has to name the worker's state, otherwise Postgres
 # cannot use its partial indexes.
 CONFIRMED = "{w}.unconfirmed_since IS NULL"  # the same rule as `Worker.confirmed`
 CAPACITY = f"NOT {{w}}.terminating AND {{w}}.schedulable AND {{w}}.suspect_since IS NULL AND {CONFIRMED}"
@@ -28,6 +33,7 @@ PREDICATES = {
     "coming": f"{{w}}.suspect_since IS NULL AND {CONFIRMED}",  # the starting worker will become warm without an operator
     "capacity": CAPACITY,  # the worker can be given out, perhaps only after its reset
     "free": f"{{w}}.ready AND {CAPACITY}",  # the worker can be given out now
+    "failing": "cardinality({w}.activation_failing) >= @FAILING_CLAIMS",  # the pool's activations fail, so it waits
 }
 
 

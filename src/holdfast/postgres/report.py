@@ -132,6 +132,16 @@ CHECKS: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         "P8",
+        "activations succeed",
+        "see the hook's last lines in `holdfast explain pool NAME`; correct the hook or what it needs, and apply the pool again",
+        """SELECT format('pool %s: activation failed for %s since the last success: %s', p.name,
+                         CASE WHEN @failing(p) THEN 'all claims' ELSE format('%s claims', cardinality(p.activation_failing)) END,
+                         p.activation_trouble)
+           FROM holdfast.pool p WHERE p.state = 'live' AND p.activation_trouble IS NOT NULL AND (@failing(p) OR EXISTS (
+               SELECT FROM holdfast.claim c WHERE c.pool_id = p.id AND c.state IN ('waiting', 'assigned') AND c.activation_failures > 0))""",
+    ),
+    (
+        "P8",
         "no claim waits past its deadline",
         "the duty `deadlines` refuses it within seconds; see /v1/duties",
         """SELECT format('claim %s waits past its deadline', c.id) FROM holdfast.claim c, holdfast.hearing h

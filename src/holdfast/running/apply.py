@@ -121,6 +121,9 @@ class Apply:
     async def _requeue(self, a: do.Requeue) -> Effect:
         if a.proof is not None and not await self._dead(a.proof):
             return Skipped("unsure")
+        if a.activation:
+            dead = a.proof is not None
+            return await self._claim_path.activation_failed(a.claim, a.fence, a.reason, dead=dead, idle=a.idle)
         return await self._store.claims.requeue(
             a.claim,
             a.fence,

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+from collections.abc import Callable
 from typing import Any
 
 from .book import Book, Broken
@@ -34,8 +35,11 @@ class Habits:
 
 
 class SimAgent:
-    def __init__(self, pod: WorldPod, network: Network, book: Book, source: random.Random, bad: float) -> None:
+    def __init__(
+        self, pod: WorldPod, network: Network, book: Book, source: random.Random, bad: float, hook_fails: Callable[[], bool]
+    ) -> None:
         self.pod = pod
+        self._hook_fails = hook_fails
         self._network = network
         self._book = book
         self._source = source
@@ -136,7 +140,7 @@ class SimAgent:
 
     async def _serve(self, assignment: dict[str, Any]) -> None:
         fence = assignment["fence"]
-        if not await self._activate(fence):
+        if not await self._activate(assignment):
             self._exit = self._exit or 1  # it knows a tenant's assignment now, so it cannot serve another tenant
             self._changed.set()
             return
@@ -153,8 +157,9 @@ class SimAgent:
             self._book.stopped(self.pod)
             await self._reset(fence)
 
-    async def _activate(self, fence: int) -> bool:
+    async def _activate(self, assignment: dict[str, Any]) -> bool:
         """Activate and acknowledge. Returns whether the worker still has the claim afterwards."""
+        fence, payload = assignment["fence"], assignment["payload"] or {}
         if self._habits.hangs:
             await self._ended.wait()
             return False
@@ -165,8 +170,8 @@ class SimAgent:
             with contextlib.suppress(Unreachable):
                 if (await self._call("progress", {"fence": fence})).status == 409:
                     return False
-        if self._habits.refuses:
-            await self._until_answered("refuse", {"fence": fence, "reason": "simulated"})
+        if self._habits.refuses or payload.get("bad") or self._hook_fails():
+            await self._until_answered("refuse", {"fence": fence, "reason": "simulated", "output": "the hook's last line"})
             self._exit = 1
             return False
         self._step("activated")

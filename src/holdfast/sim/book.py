@@ -35,10 +35,12 @@ class Book:
     keys: dict[tuple[str, str], str] = field(default_factory=dict)  # tenant and key → claim
     renewed: dict[str, float] = field(default_factory=dict)  # claim → when its lease last started
     released: dict[str, int] = field(default_factory=dict)  # claim → the fence with which its holder released it
+    tries: dict[str, int] = field(default_factory=dict)  # claim → how often it was delivered
     forgotten: set[str] = field(default_factory=set)  # claims that a failover lost; membership only
 
     def delivered(self, pod: WorldPod, tenant: str, claim: str) -> None:
         """Record that an agent received an assignment."""
+        self.tries[claim] = self.tries.get(claim, 0) + 1
         before = self.served.setdefault(pod.uid, tenant)
         if before != tenant:
             raise Broken("P1", f"{pod.name} received a claim of {before}, and now serves {claim} of {tenant}")

@@ -5,8 +5,10 @@ from typing import get_args
 
 import msgspec
 
+from ..model.activation import MAX_ACTIVATIONS
 from ..model.claim import CLAIM, How, epoch_of
 from ..model.worker import WORKER
+from .activations import Activations
 from .book import Book, Broken
 from .gate import Gate
 from .pods import WorldPod
@@ -41,6 +43,7 @@ class Checks:
         self._gone: set[str] = set()  # membership only
         self._refused: dict[str, int] = {}
         self._unnoticed = False  # commits were lost, and no replica has noticed yet
+        self._activations = Activations(now, self._hearing)
         world.on_effect.append(self.effect)
 
     # After a statement
@@ -59,6 +62,7 @@ class Checks:
             return
         self._everything(now)
         self._noticed(now)
+        self._activations.saw(now)
         self._given = self._fence  # several claims may get their fences in one statement
         for worker in now.workers.values():
             self._worker(before.workers.get(worker.id), worker, now)
@@ -97,6 +101,7 @@ class Checks:
         for id_ in set(self._book.keys.values()) - now.claims.keys():
             self._book.unkeyed(id_)
         self._book.renewed.clear()  # recent renewals are lost too
+        self._activations.rewound()
 
     def _everything(self, now: Tables) -> None:
         given = {
@@ -214,6 +219,8 @@ class Checks:
             self._ran_out(now, self.active_since.get(now.id), now.longest, "longest duration")
         elif now.how == "deadline" and before.state == "waiting":
             self._ran_out(now, self._waiting_since.get(now.id), now.patience, "deadline", promise="P8")
+        elif now.how == "activation" and self._book.tries.get(now.id, 0) < MAX_ACTIVATIONS:
+            raise Broken("P8", f"{now.id} was refused after {self._book.tries.get(now.id, 0)} tries to activate it")
         elif now.how == "release" and self._book.released.get(now.id) is None:
             raise Broken("P2", f"{now.id} ended as released, but its holder did not release it")
 

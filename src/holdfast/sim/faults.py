@@ -43,6 +43,7 @@ KINDS: dict[str, tuple[float, float]] = {
     "cluster.starts-crash": (10, 90),
     "cluster.starts-slow": (10, 90),
     "cluster.stubborn-pods": (20, 120),
+    "hooks.fail": (10, 120),
     # pods and nodes
     "pod.kill": (0, 0),
     "pod.vanish": (0, 0),

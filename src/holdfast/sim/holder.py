@@ -38,7 +38,7 @@ class Holder:
 
     async def run(self) -> None:
         common = (self._job, self._job, self._session, self._session, self._twice, self._vanish, self._cancel, self._bare)
-        stories = common + common + (self._keep,)
+        stories = common + common + (self._keep, self._bad_payload)
         while not self.stopping:
             await asyncio.sleep(self._source.expovariate(1 / self._pace))
             if not self.stopping:
@@ -54,6 +54,13 @@ class Holder:
         if self._source.random() < 0.5:
             body["key"] = self._key()
         claim = await self._ask(body)
+        if claim is not None:
+            await self._see_it_end(claim["id"])
+
+    async def _bad_payload(self) -> None:
+        """Submit a job whose activation always fails. It must be refused, and must not hold up other claims."""
+        payload = {**self._work(), "bad": True}
+        claim = await self._ask({"pool": "job", "command": ["work"], "payload": payload, "wait": "20s", "deadline": "300s"})
         if claim is not None:
             await self._see_it_end(claim["id"])
 

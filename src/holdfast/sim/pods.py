@@ -42,6 +42,7 @@ class Weather:
     crashes: float = 0.0  # share of pods that crash soon after their start
     crash_after: Range = (0.1, 10.0)
     stubborn: float = 0.0  # share of pods that ignore SIGTERM
+    hooks_fail: bool = False  # whether every activation fails
     hint_delay: Range = (0.001, 0.05)
     hints_doubled: float = 0.0
     hints_dropped: float = 0.0  # share of hints that are lost until the next relist

@@ -195,7 +195,7 @@ class Run:
     def _program(self, pod: WorldPod) -> Coroutine[Any, Any, int]:
         source = self.stream(f"agent/{pod.name}/{pod.uid}")
         if pod.agent:
-            return SimAgent(pod, self.network, self.book, source, self._bad).run()
+            return SimAgent(pod, self.network, self.book, source, self._bad, lambda: self.world.weather.hooks_fail).run()
         return self._bare(pod)
 
     async def _bare(self, pod: WorldPod) -> int:

@@ -125,7 +125,7 @@ BEGIN
         RETURN QUERY SELECT 'stale', NULL::holdfast.claim;
         RETURN;
     END IF;
-    IF p_how IN ('lease', 'max_duration', 'deadline', 'death', 'pool_deleted', 'unprotected') THEN
+    IF p_how IN ('lease', 'max_duration', 'deadline', 'death', 'pool_deleted', 'unprotected', 'activation') THEN
         IF NOT p_acting THEN
             RETURN QUERY SELECT 'recovering', NULL::holdfast.claim;
             RETURN;

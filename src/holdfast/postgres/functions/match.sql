@@ -98,7 +98,8 @@ CREATE FUNCTION @fn.charge(p_pool text, p_claims text[]) RETURNS void LANGUAGE s
     ON CONFLICT (pool_id, priority, tenant) DO UPDATE SET tag = greatest(fair.tag, excluded.tag)
 $$;
 
--- Returns the waiting claims that come first. A claim past its deadline is left out, because `deadlines` refuses it. If some
+-- Returns the waiting claims that come first. A claim past its deadline is left out, because `deadlines` refuses it, and so is a
+-- claim whose activation failed, until its backoff is over. If some
 -- tenants are at their cap (`p_full`), it reads the queue tenant by tenant, because otherwise every batch would read all claims that wait behind a cap.
 CREATE FUNCTION @fn.first_waiting(p_pool text, p_full text[], p_limit integer)
 RETURNS TABLE (o_id text, o_tenant text, o_priority smallint, o_tag bigint) LANGUAGE plpgsql AS $$
@@ -107,7 +108,8 @@ DECLARE
 BEGIN
     IF cardinality(p_full) = 0 THEN
         RETURN QUERY SELECT id, tenant, priority, tag FROM holdfast.claim
-            WHERE pool_id = p_pool AND state = 'waiting' AND deadline_heard > h ORDER BY priority DESC, tag, id LIMIT p_limit;
+            WHERE pool_id = p_pool AND state = 'waiting' AND deadline_heard > h AND coalesce(not_before_heard <= h, true)
+            ORDER BY priority DESC, tag, id LIMIT p_limit;
         RETURN;
     END IF;
     RETURN QUERY
@@ -121,6 +123,7 @@ BEGIN
     SELECT c.id, c.tenant, c.priority, c.tag FROM tenants CROSS JOIN LATERAL (
         SELECT w.id, w.tenant, w.priority, w.tag FROM holdfast.claim w
         WHERE w.pool_id = p_pool AND w.tenant = tenants.tenant AND w.state = 'waiting' AND w.deadline_heard > h
+          AND coalesce(w.not_before_heard <= h, true)
         ORDER BY w.priority DESC, w.tag, w.id LIMIT p_limit) c
     WHERE tenants.tenant <> ALL (p_full) ORDER BY c.priority DESC, c.tag, c.id LIMIT p_limit;
 END $$;
@@ -141,7 +144,7 @@ DECLARE
     h timestamptz := holdfast.heard();
     v_caps_locked boolean := false;
     v_full text[] := '{}';
-    v_left integer := p_limit;
+    v_left integer;
     v_free text[];
     v_claims text[];
     v_workers text[];
@@ -176,6 +179,10 @@ BEGIN
     IF NOT p_acting OR EXISTS (SELECT FROM holdfast.installation WHERE stopping) THEN
         RETURN;
     END IF;
+    v_left := @fn.activations_allowed(v_pool, p_limit);
+    IF v_left = 0 THEN
+        RETURN;
+    END IF;
     -- Each tenant's own parked workers come first. This waits for rows that are locked (no SKIP LOCKED), because otherwise the
     -- tenant would get a warm worker instead of its parked one.
     IF EXISTS (SELECT FROM holdfast.worker WHERE pool_id = p_pool AND state = 'parked') THEN
@@ -189,11 +196,12 @@ BEGIN
               FROM (SELECT p.id, p.tenant, p.parked_since FROM holdfast.worker p
                     WHERE p.pool_id = p_pool AND p.state = 'parked' AND @free(p)
                       AND EXISTS (SELECT FROM holdfast.claim c
-                                  WHERE c.pool_id = p_pool AND c.tenant = p.tenant AND c.state = 'waiting')
-                    ORDER BY p.id LIMIT p_limit FOR UPDATE) AS free) AS w
+                                  WHERE c.pool_id = p_pool AND c.tenant = p.tenant AND c.state = 'waiting'
+                                    AND coalesce(c.not_before_heard <= h, true))
+                    ORDER BY p.id LIMIT v_left FOR UPDATE) AS free) AS w
         CROSS JOIN LATERAL (SELECT c.id FROM holdfast.claim c
                             WHERE c.pool_id = p_pool AND c.tenant = w.tenant AND c.state = 'waiting'
-                              AND c.deadline_heard > h
+                              AND c.deadline_heard > h AND coalesce(c.not_before_heard <= h, true)
                             ORDER BY c.priority DESC, c.tag, c.id OFFSET w.n - 1 LIMIT 1) AS c
         WHERE w.n <= @fn.room(w.tenant);
         IF v_claims IS NOT NULL THEN

@@ -15,7 +15,8 @@ BEGIN
         VALUES (p_id, p_name, p_spec, p_revision, p_source, t, t)
         -- The pool's Kubernetes object belonged to another installation for a while, so the pool was drained. It is live again.
         ON CONFLICT (id) DO UPDATE SET state = 'live', spec = p_spec, revision = p_revision, generation = pool.generation + 1,
-            frozen = NULL, failures = 0, backoff_until = NULL, trouble = NULL, updated_at = t
+            frozen = NULL, failures = 0, backoff_until = NULL, trouble = NULL, updated_at = t, activation_failing = '{}',
+            activation_backoffs = 0, activation_heard = NULL, activation_trouble = NULL
         WHERE p_source = 'cr' AND pool.state = 'gone';
         IF NOT FOUND THEN  -- the old pool still drains
             RETURN QUERY SELECT p_id, 'taken';
@@ -41,6 +42,7 @@ BEGIN
         backoff_until = CASE WHEN revision <> p_revision THEN NULL ELSE backoff_until END,
         trouble = CASE WHEN revision <> p_revision THEN NULL ELSE trouble END
     WHERE id = was.id;
+    PERFORM @fn.clear_failing(was.id) WHERE was.revision <> p_revision;
     INSERT INTO holdfast.event (at, kind, pool_id, reason)
     VALUES (t, 'pool.changed', was.id, CASE WHEN was.revision <> p_revision THEN 'new revision ' || p_revision ELSE '' END);
     PERFORM pg_notify('holdfast', 'p ' || was.id);

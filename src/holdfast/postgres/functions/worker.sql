@@ -192,6 +192,7 @@ BEGIN
     UPDATE holdfast.worker SET endpoint = coalesce(p_endpoint, endpoint), version = version + 1 WHERE id = p_worker;
     PERFORM @fn.confirm_by_agent(p_worker => p_worker, p_fence => p_fence) WHERE v_fresh;
     DELETE FROM holdfast.claim_secret WHERE claim_id = c.id;
+    PERFORM @fn.clear_failing(c.pool_id);
     INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant)
     VALUES (t, 'claim.active', c.pool_id, p_worker, c.id, c.tenant);
     PERFORM pg_notify('holdfast', 'c ' || c.id);

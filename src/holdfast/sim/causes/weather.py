@@ -1,4 +1,4 @@
-"""Faults of the cluster's API: each changes the weather for a while."""
+"""Faults of the cluster's API and of all hooks: each changes the weather for a while."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ CHANGES: dict[str, dict[str, Callable[[float], object]]] = {
     "cluster.image-errors": {"image_errors": lambda a: 0.3 + 0.7 * a},
     "cluster.starts-crash": {"crashes": lambda a: 0.3 + 0.7 * a},
     "cluster.stubborn-pods": {"stubborn": lambda a: 0.3 + 0.7 * a},
+    "hooks.fail": {"hooks_fail": lambda _: True},
     "cluster.starts-slow": {"start": lambda a: (5.0, 20.0 + 120 * a)},
 }
 
