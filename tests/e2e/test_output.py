@@ -30,6 +30,18 @@ def test_a_user_who_reads_the_log_of_a_very_long_output_sees_its_beginning_and_i
     assert f"[holdfast: {missing} bytes are missing here" in raw
 
 
+def test_a_user_who_follows_a_job_sees_every_byte_of_an_output_that_is_not_kept_whole(
+    make_fleet: Callable[..., Fleet], tmp_path: Path
+) -> None:
+    fleet = make_fleet(replicas=1, pools={"linux": JOB})
+    command = ["head", "-c", str(3 * 64 * 1024**2), "/dev/zero"]  # faster than any reader
+    with (tmp_path / "out").open("wb") as out:
+        arguments = [sys.executable, "-m", "holdfast", "run", "--pool", "linux", "--", *command]
+        ran = subprocess.run(arguments, env=environment(fleet), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert (tmp_path / "out").stat().st_size == 3 * 64 * 1024**2
+
+
 def test_stdout_and_stderr_of_a_job_stay_apart_and_in_order(make_fleet: Callable[..., Fleet], tmp_path: Path) -> None:
     fleet = make_fleet(replicas=2, pools={"linux": JOB})
     # Each line is printed only after the one before was seen, so their order is certain.
