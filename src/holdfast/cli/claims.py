@@ -205,14 +205,22 @@ def cancel(
 
 def logs(
     context: typer.Context,
-    claim: ClaimId,
+    claim: Annotated[str, typer.Argument(metavar="CLAIM|WORKER", help="The id of a claim (c-…) or of a worker (w-…).")],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the claim has ended.")] = False,
     offset: Annotated[int, typer.Option(min=0, help="How many bytes to skip.")] = 0,
 ) -> None:
-    """Print a job's output, stdout and stderr each to its own stream.
+    """Print a job's output, or the last output of a worker.
+
+    stdout and stderr of a job each go to their own stream. For a worker this is what its served process, its hooks and its agent
+    wrote last, until a day after its end.
 
     Example: holdfast logs -f c-1a2b3c
     """
+    if claim.startswith("w-"):
+        if follow or offset:
+            raise CommandFailed("--follow and --offset are for claims; a worker's log is updated every 10 s and shown whole", 2)
+        _print_worker_log(context, claim)
+        return
 
     async def call(client: "Client") -> None:
         printer = OutputPrinter(claim)
@@ -224,6 +232,17 @@ def logs(
         with_client(context, call)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def _print_worker_log(context: typer.Context, worker: str) -> None:
+    import json
+
+    answer = with_client(context, lambda client: client.raw("GET", f"/v1/workers/{quote(worker, safe='')}/log"))
+    found = json.loads(answer)
+    if found["at"] is None:
+        print_message(f"worker {worker} has sent no output yet")
+        return
+    typer.echo(found["text"].removesuffix("\n"))
 
 
 def explain(

@@ -8,6 +8,7 @@ from .database import Database
 from .fleet import PostgresFleet
 from .history import PostgresHistory
 from .inputs import PostgresInputs
+from .logs import PostgresLogs
 from .notices import PolledNotices, PostgresNotices
 from .pools import PostgresPools
 from .recovery import PostgresRecovery
@@ -24,6 +25,7 @@ class PostgresStore:
         self.pools = PostgresPools(db)
         self.fleet = PostgresFleet(db)
         self.history = PostgresHistory(db)
+        self.logs = PostgresLogs(db)
         self.tokens = PostgresTokens(db)
         self.recovery = PostgresRecovery(db)
 
