@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import typer
 
-from .completion import name_of_noun, names_of
+from .completion import claim_or_worker, name_of_noun, names_of
 from .connection import (
     CommandFailed,
     Key,
@@ -205,7 +205,12 @@ def cancel(
 
 def logs(
     context: typer.Context,
-    claim: Annotated[str, typer.Argument(metavar="CLAIM|WORKER", help="The id of a claim (c-…) or of a worker (w-…).")],
+    claim: Annotated[
+        str,
+        typer.Argument(
+            metavar="CLAIM|WORKER", help="The id of a claim (c-…) or of a worker (w-…).", autocompletion=claim_or_worker
+        ),
+    ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the claim has ended.")] = False,
     offset: Annotated[int, typer.Option(min=0, help="How many bytes to skip.")] = 0,
 ) -> None:

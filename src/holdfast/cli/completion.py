@@ -45,6 +45,11 @@ def name_of_noun(context: typer.Context, incomplete: str) -> list[str]:
     return _proposals(context, noun, incomplete) if noun else []
 
 
+def claim_or_worker(context: typer.Context, incomplete: str) -> list[str]:
+    """Proposes ids of claims, or of workers if the beginning shows that a worker is meant."""
+    return _proposals(context, "workers" if incomplete.startswith("w") else "claims", incomplete)
+
+
 def state_of_noun(context: typer.Context, incomplete: str) -> list[str]:
     """Proposes the states of workers, of claims, or of both if the noun is not known yet."""
     from typing import get_args
