@@ -96,6 +96,18 @@ EXAMPLES: dict[str, Any] = {
     "PoolSpec": POOL_SPEC,
     "PoolView": POOL,
     "PoolList": _list(POOL),
+    "ApplyRequest": {
+        "objects": [
+            {"kind": "WorkerPool", "name": "linux", "spec": POOL_SPEC},
+            {"kind": "Tenant", "name": "acme", "spec": TENANT_SPEC},
+        ],
+        "dryRun": True,
+    },
+    "ApplyAnswer": {
+        "items": [{"kind": "Tenant", "name": "acme", "result": "created", "before": None, "after": TENANT_SPEC}],
+        "dryRun": True,
+    },
+    "ScaleRequest": {"warm": 5},
     "Because": {"reason": "looking at a stuck job"},
     "Nothing": {},
     "WorkerView": WORKER,
