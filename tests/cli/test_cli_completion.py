@@ -42,6 +42,7 @@ def proposed(env: dict[str, str], *words: str) -> list[str]:
     (("explain", "pool", "m"), ["mac"]),
     (("explain", "claim", ""), ["c-2", "c-1"]),
     (("logs", "c-"), ["c-2", "c-1"]),
+    (("logs", ""), ["c-2", "c-1"]),
     (("get", "claims", "--state", "a"), ["assigned", "active"]),
     (("get", "workers", "--state", "w"), ["warm"]),
     (("wait", "c-1"), ["c-1"]),

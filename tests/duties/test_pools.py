@@ -184,6 +184,15 @@ def test_degraded_has_the_reason_why_workers_do_not_start() -> None:
     assert by_type(conditions(troubled))["Degraded"] == Condition("Degraded", True, "SpawnsFail", TROUBLE)
 
 
+def test_degraded_has_the_reason_why_activations_fail_unless_it_may_be_the_payload_of_one_claim() -> None:
+    failing = {"activation_trouble": "activate exited with 3"}
+    one = its_load(pool={**failing, "claims_failing": 1}, current=2)
+    assert by_type(conditions(one))["Degraded"] == Condition("Degraded", False, "AsExpected", "")
+    several = its_load(pool={**failing, "claims_failing": 3}, current=2)
+    reason = "activation fails: activate exited with 3"
+    assert by_type(conditions(several))["Degraded"] == Condition("Degraded", True, "ActivationsFail", reason)
+
+
 def test_frozen_has_the_reason_of_the_freeze() -> None:
     assert by_type(conditions(LIVE))["Frozen"] == Condition("Frozen", False, "NotFrozen", "")
     frozen = its_load(pool={"frozen": "looking into it"})

@@ -213,9 +213,7 @@ def logs(
     claim: Annotated[
         str,
         typer.Argument(
-            metavar="CLAIM|WORKER",
-            help="The id of a claim (c-…) or of a worker (w-…).",
-            autocompletion=claim_or_worker,
+            metavar="CLAIM|WORKER", help="The id of a claim (c-…) or of a worker (w-…).", autocompletion=claim_or_worker
         ),
     ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the claim has ended.")] = False,
