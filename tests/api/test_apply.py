@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from served_api import Stage
 
+from holdfast.client import Invalid
+from holdfast.client.sync import SyncClient
 from holdfast.model.pool import PoolSpec
 
 GOOD = {"kind": "WorkerPool", "name": "good", "spec": {"warm": 0}}
@@ -73,6 +75,21 @@ def test_requests_for_the_same_pools_at_the_same_time_are_all_stored(stage: Stag
         assert list(callers.map(apply, range(1, 5))) == [200] * 4
     sizes = {each["name"]: each["spec"]["max"] for each in stage.ask("GET", "/v1/pools").json["items"]}
     assert sizes["one"] == sizes["two"], "the last request was stored as a whole"
+
+
+def test_the_sdk_applies_and_scales(stage: Stage) -> None:
+    with SyncClient(stage.url, "admin") as client:
+        assert [each.result for each in client.apply([GOOD, ACME], dry_run=True)] == ["created", "created"]
+        made = client.apply([GOOD, ACME])
+        assert [(each.kind, each.name, each.result, each.before) for each in made] == [
+            ("WorkerPool", "good", "created", None),
+            ("Tenant", "acme", "created", None),
+        ]
+        assert made[1].after["weight"] == 2
+        assert client.scale("good", max=3).spec["max"] == 3
+        with pytest.raises(Invalid) as refused:
+            client.apply([{**GOOD, "spec": {"warm": 4, "max": 3}}])
+        assert [error.field for error in refused.value.problem.errors] == ["objects[0].spec.warm"]
 
 
 def test_scaling_changes_only_what_is_given(stage: Stage) -> None:

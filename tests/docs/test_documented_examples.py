@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +12,9 @@ from documented import DOCUMENTS, ROOT, commands, examples, left, programs
 from holdfast.cli.main import app
 from holdfast.cli.manifest import read
 
+EXAMPLE = re.compile(r"Example: (?:[A-Z_]+=\S+ )?(holdfast [^>|\n]+)")
+# Groups only have further commands, and people do not start an agent.
+WITHOUT_EXAMPLE = {"holdfast brake", "holdfast delete", "holdfast token", "holdfast agent"}
 INLINE = re.compile(r"`(holdfast [^`\n]+)`")
 
 
@@ -54,7 +58,22 @@ def documented_calls() -> list[tuple[str, str]]:
     for path in sorted(path for pattern in (*DOCUMENTS, "docs/decisions/*.md") for path in ROOT.glob(pattern)):
         for text in INLINE.findall(path.read_text(encoding="utf-8")):
             calls.append((str(path.relative_to(ROOT)), text))
-    return calls
+    return calls + [(f"help of {name}", text) for name, command in all_commands() for text in EXAMPLE.findall(command.help or "")]
+
+
+def all_commands() -> Iterator[tuple[str, Any]]:
+    """Yields each command of the command line with its name, also those of groups such as `token`."""
+    groups: list[tuple[str, Any]] = [("holdfast", typer.main.get_command(app))]
+    while groups:
+        prefix, group = groups.pop()
+        for name, command in group.commands.items():
+            yield f"{prefix} {name}", command
+            if hasattr(command, "commands"):
+                groups.append((f"{prefix} {name}", command))
+
+
+def test_the_help_of_every_command_has_an_example() -> None:
+    assert {name for name, command in all_commands() if not EXAMPLE.search(command.help or "")} == WITHOUT_EXAMPLE
 
 
 def test_every_call_in_the_documents_names_a_command_and_options_that_exist() -> None:

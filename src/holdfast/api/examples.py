@@ -97,10 +97,23 @@ EXAMPLES: dict[str, Any] = {
     "PoolSpec": POOL_SPEC,
     "PoolView": POOL,
     "PoolList": _list(POOL),
+    "ApplyRequest": {
+        "objects": [
+            {"kind": "WorkerPool", "name": "linux", "spec": POOL_SPEC},
+            {"kind": "Tenant", "name": "acme", "spec": TENANT_SPEC},
+        ],
+        "dryRun": True,
+    },
+    "ApplyAnswer": {
+        "items": [{"kind": "Tenant", "name": "acme", "result": "created", "before": None, "after": TENANT_SPEC}],
+        "dryRun": True,
+    },
+    "ScaleRequest": {"warm": 5},
     "Because": {"reason": "looking at a stuck job"},
     "Nothing": {},
     "WorkerView": WORKER,
     "WorkerList": _list(WORKER),
+    "LogView": {"worker": WORKER["id"], "at": WORKER["created_at"], "text": "loading the model\n"},
     "TenantSpec": TENANT_SPEC,
     "TenantView": TENANT,
     "TenantList": _list(TENANT),
@@ -194,8 +207,9 @@ EXAMPLES: dict[str, Any] = {
     "Fenced": {"fence": FENCE},
     "Acknowledge": {"fence": FENCE, "endpoint": "http://127.0.0.1:41234", "incarnation": 1},
     "ResultReport": {"fence": FENCE, "exit_code": 0, "reason": ""},
-    "Refusal": {"fence": FENCE, "reason": "activate exited with 1"},
-    "Failure": {"reason": "serve did not listen"},
+    "Refusal": {"fence": FENCE, "reason": "activate exited with 1", "output": "no such volume\n"},
+    "Failure": {"reason": "serve did not listen", "output": ""},
+    "LogReport": {"text": "loading the model\n"},
     "Accepted": {"claim": CLAIM_ID},
 }
 STREAM = f'id: {EVENT_ID}\nevent: claim.active\ndata: {{"id": "{EVENT_ID}", "kind": "claim.active"}}\n\n'

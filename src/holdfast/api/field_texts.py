@@ -135,6 +135,10 @@ OF_TYPE: dict[str, dict[str, str]] = {
         "unconfirmed": "Whether its agent has not reported since the database lost commits.",
         "parked_since": "Since when it is parked.",
     },
+    "LogView": {
+        "at": "When the agent sent it, or null if it has sent nothing.",
+        "text": "The last 64 KB that the worker's served process, its hooks and its agent wrote.",
+    },
     "TenantSpec": {
         "weight": "The tenant's share of a pool that is too small for all, compared with the weights of others.",
         "maxClaims": "How many live claims it may have, or null without a limit.",

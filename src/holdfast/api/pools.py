@@ -125,9 +125,12 @@ async def pool_problems(context: Context, pool_id: str, name: str, spec: PoolSpe
         return found
     if existing is not None and existing.spec.mode != spec.mode:
         reason = f"pool {name!r} is a {existing.spec.mode} pool; delete it first, the name is free at once"
-        return [FieldProblem("mode", reason)]
+        found.append(FieldProblem("mode", reason))
     if existing is not None and existing.spec.worker.agent != spec.worker.agent:
-        return [FieldProblem("worker.agent", f"cannot change on pool {name!r}; delete it first, the name is free at once")]
+        reason = f"cannot change on pool {name!r}; delete it first, the name is free at once"
+        found.append(FieldProblem("worker.agent", reason))
+    if found:
+        return found
     draft = existing or Pool(id=pool_id, name=name, spec=spec, revision="", state="live", source="api", created_at=0.0)
     return await context.cluster.check(msgspec.structs.replace(draft, spec=spec))
 

@@ -1,4 +1,4 @@
-"""The routes for workers: list and read them, and retire a free one."""
+"""The routes for workers: list and read them and their last output, and retire a free one."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -32,6 +32,14 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     suspect: bool
     unconfirmed: bool
     parked_since: datetime | None
+
+
+class LogView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker's processes and its agent wrote last. `at` is when its agent sent it, or null if it sent nothing."""
+
+    worker: str
+    at: datetime | None
+    text: str
 
 
 class WorkerList(msgspec.Struct, frozen=True):
@@ -94,6 +102,16 @@ async def worker(context: Context, call: Call) -> Response:
     return answer(worker_view(found))
 
 
+async def log(context: Context, call: Call) -> Response:
+    id_ = call.path("id")
+    kept = await context.store.logs.get(id_)
+    if kept is None:
+        if await context.store.workers.get(id_) is None:
+            raise await context.unknown_worker(id_)
+        return answer(LogView(worker=id_, at=None, text=""))
+    return answer(LogView(worker=id_, at=when(kept.at), text=kept.text))
+
+
 async def retire(context: Context, call: Call) -> Response:
     found = await context.store.workers.get(call.path("id"))
     if found is None:
@@ -122,6 +140,8 @@ def _not_free(worker: Worker) -> Problem:
 ROUTES = [
     Route("GET", "/v1/workers", "Workers, newest first", workers, roles=OPERATORS, query=WorkerQuery, answers={200: WorkerList}),
     Route("GET", "/v1/workers/{id}", "One worker", worker, roles=OPERATORS, answers={200: WorkerView}, errors=(404,)),
+    Route("GET", "/v1/workers/{id}/log", "The last output of a worker, until a day after its end", log, roles=OPERATORS,
+         answers={200: LogView}, errors=(404,)),
     Route("POST", "/v1/workers/{id}/retire", "End a free worker", retire, roles=OPERATORS, body=Because,
          answers={200: WorkerView}, errors=(404, 409)),
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import typer
 
-from .completion import name_of_noun, names_of
+from .completion import name_of_noun, names_of, one_of
 from .connection import (
     CommandFailed,
     Key,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.client import ClaimOptions, Client, HeldWorker
 
 ClaimId = Annotated[str, typer.Argument(help="The claim's id.", autocompletion=names_of("claims"))]
+EXPLAINED = ("pool", "worker", "claim")
 FENCE = "The fence of the claim, which proves that you act for its holder. `holdfast get claims ID -o json` shows it."
 
 
@@ -210,14 +211,21 @@ def cancel(
 
 def logs(
     context: typer.Context,
-    claim: ClaimId,
+    claim: Annotated[str, typer.Argument(metavar="CLAIM|WORKER", help="The id of a claim (c-…) or of a worker (w-…).")],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the claim has ended.")] = False,
     offset: Annotated[int, typer.Option(min=0, help="How many bytes to skip.")] = 0,
 ) -> None:
-    """Print a job's output.
+    """Print a job's output, or the last output of a worker.
+
+    For a worker this is what its served process, its hooks and its agent wrote last, until a day after its end.
 
     Example: holdfast logs -f c-1a2b3c
     """
+    if claim.startswith("w-"):
+        if follow or offset:
+            raise CommandFailed("--follow and --offset are for claims; a worker's log is updated every 10 s and shown whole", 2)
+        _print_worker_log(context, claim)
+        return
 
     async def call(client: "Client") -> None:
         cut = TruncationNotice(claim)
@@ -232,9 +240,25 @@ def logs(
         raise typer.Exit(130) from None
 
 
+def _print_worker_log(context: typer.Context, worker: str) -> None:
+    import json
+
+    answer = with_client(context, lambda client: client.raw("GET", f"/v1/workers/{quote(worker, safe='')}/log"))
+    found = json.loads(answer)
+    if found["at"] is None:
+        print_message(f"worker {worker} has sent no output yet")
+        return
+    typer.echo(found["text"].removesuffix("\n"))
+
+
 def explain(
     context: typer.Context,
-    kind: Annotated[str, typer.Argument(help="The kind of thing to explain: pool, worker or claim.", metavar="KIND")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="The kind of thing to explain: pool, worker or claim.", metavar="KIND", autocompletion=one_of(*EXPLAINED)
+        ),
+    ],
     name: Annotated[str, typer.Argument(help="Its name or id.", autocompletion=name_of_noun)],
     output: Output = "table",
 ) -> None:
@@ -242,7 +266,7 @@ def explain(
 
     Example: holdfast explain claim c-1a2b3c
     """
-    kind = noun_of(kind, ("pool", "worker", "claim"))
+    kind = noun_of(kind, EXPLAINED)
     answer = with_client(context, lambda client: client.raw("GET", f"/v1/explain/{kind}/{quote(name, safe='')}"))
     if output == "json":
         print_json(answer)

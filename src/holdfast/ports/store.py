@@ -13,6 +13,7 @@ from ..model.tenant import Tenant, TenantSpec
 from ..model.worker import Worker
 from .errors import StoreUnavailable, Unstorable, WrongInstallation
 from .installation import Fleet, History, Tokens
+from .logs import Logs
 from .records import (
     AcknowledgedClaim,
     AgentReport,
@@ -284,6 +285,8 @@ class Store(Protocol):
     def fleet(self) -> Fleet: ...
     @property
     def history(self) -> History: ...
+    @property
+    def logs(self) -> Logs: ...
     @property
     def tokens(self) -> Tokens: ...
     @property

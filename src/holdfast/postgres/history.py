@@ -48,6 +48,9 @@ PRUNE = {
     "heartbeats": """DELETE FROM holdfast.heartbeat WHERE worker_id IN (SELECT u.worker_id FROM holdfast.heartbeat u WHERE NOT EXISTS
                  (SELECT FROM holdfast.worker w WHERE w.id = u.worker_id AND w.state <> 'gone')
                  AND u.beat_heard < holdfast.heard() - interval '10 min' LIMIT $1) RETURNING 1""",
+    "logs": """DELETE FROM holdfast.worker_log WHERE worker_id IN (SELECT l.worker_id FROM holdfast.worker_log l WHERE l.at < holdfast.now()
+               - make_interval(hours => @LOG_HOURS) AND NOT EXISTS (SELECT FROM holdfast.worker w WHERE w.id = l.worker_id AND (
+               w.state <> 'gone' OR w.state_since > holdfast.now() - make_interval(hours => @LOG_HOURS))) LIMIT $1) RETURNING 1""",
     "replicas": """DELETE FROM holdfast.replica WHERE id IN (SELECT id FROM holdfast.replica
                    WHERE seen_at < holdfast.now() - interval '1 day' LIMIT $1) RETURNING 1""",
     "endings": """DELETE FROM holdfast.ending WHERE ctid = ANY (ARRAY(SELECT ctid FROM holdfast.ending
