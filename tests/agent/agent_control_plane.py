@@ -1,6 +1,7 @@
 """A small, strict control plane for one worker. It refuses what the real one refuses, and adds unknown fields to its answers."""
 
 import asyncio
+import base64
 import json
 import threading
 from collections.abc import Awaitable, Callable
@@ -28,6 +29,7 @@ class Plane:
         self.polls: list[dict[str, Any]] = []
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.hold_acks = False
+        self.input, self.input_ends = b"", False  # what the caller has sent
         self.now_polling = 0
         self._turned = 0
         self._runner: web.AppRunner | None = None
@@ -92,7 +94,7 @@ class Plane:
         app = web.Application()
         app.router.add_post("/v1/worker/register", self._register)
         handlers = {"poll": self._poll, "progress": self._progress, "ack": self._ack}
-        handlers |= {"result": self._result, "refuse": self._final_report, "failed": self._final_report}
+        handlers |= {"input": self._input, "result": self._result, "refuse": self._final_report, "failed": self._final_report}
         for name, call in handlers.items():
             app.router.add_post(f"/v1/worker/{name}", self._guarded(name, call))
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
@@ -164,6 +166,15 @@ class Plane:
         assert isinstance(body["exit_code"], int)
         ours = self._ours(body["fence"]) and self.acked == body["fence"]
         return web.json_response(NOVELTY) if ours else problem(409, "stale")
+
+    async def _input(self, body: dict[str, Any]) -> web.Response:
+        if not self._ours(body["fence"]) or self.acked != body["fence"]:
+            return problem(409, "stale")
+        taken = body["taken"]
+        await sooner(lambda: len(self.input) > taken or self.input_ends or body["closed"], within=body["wait"])
+        data = self.input[taken : taken + 100_000]
+        end = self.input_ends and taken + len(data) == len(self.input)
+        return web.json_response({"data": base64.b64encode(data).decode(), "end": end, **NOVELTY})
 
     async def _final_report(self, body: dict[str, Any]) -> web.Response:
         assert body["reason"]

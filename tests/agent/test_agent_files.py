@@ -14,7 +14,8 @@ from holdfast.agent import process
 from holdfast.agent.activation import HookFailed, run_hook
 from holdfast.agent.job import JobResult, environment, file_name, forget_payload, store_result, write_payload
 from holdfast.agent.messages import Assignment
-from holdfast.agent.process import CannotStart, Group, Sink, base_environment
+from holdfast.agent.process import CannotStart, Group, base_environment
+from holdfast.agent.sink import Sink
 
 GIVEN = Assignment(claim="c-1", fence=7, tenant="acme", payload=msgspec.Raw(b'{"a":1}'))
 
@@ -39,9 +40,9 @@ def test_a_claims_file_never_leads_out_of_its_folder(claim: str, name: str) -> N
     assert file_name(claim) == name
 
 
-def test_output_is_kept_to_its_bound_and_the_rest_is_marked(tmp_path: Path) -> None:
+def test_the_beginning_of_an_output_is_kept_and_what_comes_after_it_is_marked(tmp_path: Path) -> None:
     path, marker = tmp_path / "out", tmp_path / "out.truncated"
-    sink = Sink(path, 10)
+    sink = Sink(path, 20)
     sink.write(b"12345")
     sink.write(b"67890")
     assert not marker.exists(), "exactly full is not too much"
@@ -51,22 +52,13 @@ def test_output_is_kept_to_its_bound_and_the_rest_is_marked(tmp_path: Path) -> N
     assert (marker.exists(), mode(path), mode(marker)) == (True, 0o600, 0o600)
 
 
-def test_output_that_passes_the_bound_in_one_piece_is_cut_there(tmp_path: Path) -> None:
-    sink = Sink(tmp_path / "out", 3)
+def test_what_is_written_after_the_end_is_dropped(tmp_path: Path) -> None:
+    sink = Sink(tmp_path / "out", 20)
     sink.write(b"12345")
     sink.close()
     sink.close()
     sink.write(b"6")
-    assert (tmp_path / "out").read_bytes() == b"123"
-    assert (tmp_path / "out.truncated").exists()
-
-
-def test_a_second_try_goes_on_where_the_first_one_ended_and_shares_its_bound(tmp_path: Path) -> None:
-    for piece in (b"1234", b"5678"):
-        sink = Sink(tmp_path / "out", 6)
-        sink.write(piece)
-        sink.close()
-    assert (tmp_path / "out").read_bytes() == b"123456"
+    assert (tmp_path / "out").read_bytes() == b"12345"
 
 
 def test_output_that_cannot_be_kept_does_not_stop_the_command(tmp_path: Path) -> None:

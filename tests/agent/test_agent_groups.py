@@ -17,7 +17,8 @@ from holdfast.agent import process
 from holdfast.agent.activation import run_hook
 from holdfast.agent.job import JobResult, run
 from holdfast.agent.messages import Directive
-from holdfast.agent.process import BASE, CannotStart, Group, Sink
+from holdfast.agent.process import BASE, CannotStart, Group
+from holdfast.agent.sink import Sink
 
 PATH = {"PATH": os.environ["PATH"]}
 
@@ -177,7 +178,7 @@ async def test_a_command_that_no_process_can_take_is_named_even_if_its_folder_is
 
 def test_two_agents_that_write_the_output_of_one_claim_overwrite_nothing(folder: Path) -> None:
     """The agent of a lost try may still write when the next try begins."""
-    lost, again = Sink(folder / "c-1", 10), Sink(folder / "c-1", 10)
+    lost, again = Sink(folder / "c-1", 100), Sink(folder / "c-1", 100)
     for sink, data in ((lost, b"1"), (again, b"2"), (lost, b"3")):
         sink.write(data)
     assert (folder / "c-1").read_bytes() == b"123"
@@ -209,6 +210,7 @@ def test_an_output_and_its_marker_are_readable_by_their_owner_only(folder: Path)
         os.umask(before)
     modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in folder.iterdir() if each.is_file()}
     assert modes == {"c-1": 0o600, "c-1.truncated": 0o600}
+    assert stat.S_IMODE((folder / "c-1.tail").stat().st_mode) == 0o700
 
 
 # A job's command

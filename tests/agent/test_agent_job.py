@@ -9,6 +9,7 @@ from pathlib import Path
 from agent_control_plane import Plane
 from running_agent import Running, waits_for
 
+from holdfast.local.outputs import Outputs
 from waiting import always, eventually
 
 Planes = Callable[..., Plane]
@@ -32,7 +33,8 @@ def test_a_command_runs_and_its_exit_code_and_output_are_kept(planes: Planes, ag
     running = agent(plane)
     assert running.exit_code() == 0
     assert plane.received("result") == [{"fence": 7, "exit_code": 3, "reason": ""}]
-    assert running.output() == b"out\nerr\n"
+    pieces = Outputs(running.outputs).read("c-1", 0, 100).pieces()
+    assert sorted((stream, data) for _, stream, data in pieces) == [("stderr", b"err\n"), ("stdout", b"out\n")]
     kept = json.loads((running.work / "result.json").read_text())
     assert kept == {"claim": "c-1", "fence": 7, "exit_code": 3}
     assert not (running.outputs / "c-1.truncated").exists()
@@ -122,14 +124,18 @@ def test_a_free_agent_without_a_server_ends_itself(planes: Planes, agent: Agents
     assert "no server has accepted a call" in running.log
 
 
-def test_output_beyond_the_bound_is_swallowed_and_marked(planes: Planes, agent: Agents) -> None:
+def test_of_an_output_beyond_the_bound_the_beginning_and_the_end_are_kept(planes: Planes, agent: Agents) -> None:
     plane = planes(output_limit=1000)
-    plane.assign(command=shell("head -c 3000000 /dev/zero; exit 4"))
+    plane.assign(command=shell("echo first; head -c 3000000 /dev/zero; echo last; exit 4"))
     running = agent(plane)
     assert running.exit_code() == 0
     assert plane.received("result")[0]["exit_code"] == 4
-    assert running.output() == bytes(1000)
-    assert (running.outputs / "c-1.truncated").exists()
+    outputs = Outputs(running.outputs)
+    beginning = outputs.read("c-1", 0, 10_000)
+    assert (beginning.data, beginning.size) == (b"first\n" + bytes(494), 3_000_011)
+    end = outputs.read("c-1", beginning.size - 10, 10_000)
+    assert end.data == bytes(5) + b"last\n"
+    assert beginning.missing >= 3_000_011 - 1000
 
 
 def test_a_free_agent_leaves_at_once_on_sigterm(planes: Planes, agent: Agents) -> None:

@@ -12,8 +12,8 @@ import pytest
 from holdfast.agent import session
 from holdfast.agent.activation import HookFailed
 from holdfast.agent.messages import Hooks
-from holdfast.agent.process import Sink
 from holdfast.agent.session import Served, ServeEnded, free_port
+from holdfast.agent.sink import Sink
 
 LISTENS = "import os, socket, time; s = socket.create_server(('127.0.0.1', int(os.environ['PORT']))); print('up', flush=True); "
 

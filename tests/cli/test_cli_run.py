@@ -64,6 +64,32 @@ def test_a_truncated_output_is_reported_once(cli: Cli, server: FakeHoldfast, kee
         assert (logged.code, logged.out, logged.err) == (0, "hello!"[:keeps], expected)
 
 
+@pytest.mark.parametrize("command", [("run", "--pool", "linux", "--", "make"), ("logs", "c-1"), ("logs", "-f", "c-1")])
+def test_stdout_and_stderr_go_to_the_callers_own(cli: Cli, server: FakeHoldfast, command: tuple[str, ...]) -> None:
+    server.speaks_lines, server.first_output = True, b"one\n<oops\n>two\n<again\n>"
+    server.ends_at_once = {"outcome": "completed", "exit_code": 0}
+    if command[0] == "logs":
+        cli("run", "--pool", "linux", "--", "make")
+    ran = cli(*command)
+    assert (ran.code, ran.out, ran.err) == (0, "one\ntwo\n", "<oops\n><again\n>")
+
+
+def test_logs_of_a_long_output_shows_both_ends_and_what_is_missing(cli: Cli, server: FakeHoldfast) -> None:
+    server.speaks_lines, server.first_output = True, b"first\nhal~~~~~~~lf\nlast\n"
+    server.ends_at_once = {"outcome": "failed", "exit_code": 2}
+    assert cli("run", "--pool", "linux", "--detach", "--", "make").code == 0
+    shown = cli("logs", "c-1")
+    between = "[holdfast: 7 bytes are missing here; only the beginning and the end of an output are kept]"
+    assert (shown.code, shown.out.splitlines(), shown.err) == (0, ["first", "hal", between, "lf", "last"], "")
+
+
+def test_input_cannot_be_passed_to_a_command_that_is_left_alone(cli: Cli, server: FakeHoldfast) -> None:
+    result = cli("run", "--pool", "linux", "-i", "--detach", "--", "cat")
+    assert result.code == 125
+    assert "--interactive" in result.err
+    assert server.claims == {}
+
+
 def test_it_resumes_when_its_replica_dies(server: FakeHoldfast, tmp_path: Path) -> None:
     server.first_output = b"before "
     process = _start(server, tmp_path)

@@ -1,7 +1,9 @@
 """The claims, output and events of the fake server."""
 
 import asyncio
+import base64
 import json
+import re
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,6 +14,7 @@ CLAIM_FIELDS = {
     *("pool", "tenant", "key", "command", "payload", "env", "secrets", "priority", "wait", "deadline"),
     *("lease", "maxDuration", "parkTTL", "retry"),
 }
+LINES = "application/x-ndjson"
 
 
 def now() -> datetime:
@@ -35,6 +38,7 @@ class FakeClaims:
         self.ends_at_once: dict[str, Any] | None = None  # how a job ends as soon as it is active
         self.first_output = b""
         self.keeps = 1 << 30  # bytes of an output that are kept; the rest is dropped
+        self.speaks_lines = False  # whether it marks the streams of an output, as releases since decision 0019 do
         self.lease = 60.0
         self._changed = asyncio.Condition()
 
@@ -131,15 +135,16 @@ class FakeClaims:
         name, at = request.match_info["id"], int(request.query["offset"])
         if name not in self.claims:
             return problem(404, "not-found", "no such claim")
+        lines = self.speaks_lines and LINES in request.headers.get("Accept", "")
         response = web.StreamResponse(headers=self.output_headers(name, at))
-        response.content_type = "application/octet-stream"
+        response.content_type = LINES if lines else "application/octet-stream"
         response.enable_chunked_encoding()
         await response.prepare(request)
         while True:
             ended = request.query["follow"] == "false" or self.claims[name]["state"] == "ended"
             if piece := self.outputs[name][at : self.keeps]:
+                await response.write(self.as_lines(name, at, piece) if lines else piece)
                 at += len(piece)
-                await response.write(piece)
             if ended:
                 break
             async with self._changed:
@@ -149,10 +154,23 @@ class FakeClaims:
         await response.write_eof()
         return response
 
+    def as_lines(self, name: str, at: int, data: bytes) -> bytes:
+        """Returns lines of the wire format. In `data`, stderr is in angle brackets, and a run of `~` stands for missing bytes."""
+        shown = b""
+        while data:
+            piece, missing = re.match(rb"~+|<[^>]*>|[^<~]+", data)[0], data.startswith(b"~")
+            stream = "stderr" if piece.startswith(b"<") else "stdout"
+            body = {"missing": len(piece)} if missing else {"stream": stream, "data": base64.b64encode(piece).decode()}
+            shown += json.dumps({"offset": at, **body}).encode() + b"\n"
+            at, data = at + len(piece), data[len(piece) :]
+        return shown
+
     def output_headers(self, name: str, at: int) -> dict[str, str]:
-        wrote = len(self.outputs[name])
-        truncated = "true" if wrote > self.keeps else "false"
-        return {"Holdfast-Offset": str(at), "Holdfast-Size": str(min(wrote, self.keeps)), "Holdfast-Truncated": truncated}
+        wrote, missing = len(self.outputs[name]), self.outputs[name].count(b"~") if self.speaks_lines else 0
+        truncated = "true" if wrote > self.keeps or missing else "false"
+        size = str(min(wrote, self.keeps) - missing)
+        headers = {"Holdfast-Offset": str(at), "Holdfast-Size": size, "Holdfast-Truncated": truncated}
+        return {**headers, **({"Holdfast-Missing": str(missing)} if self.speaks_lines else {})}
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         after = int(request.headers.get("Last-Event-ID") or request.query.get("after") or 0)

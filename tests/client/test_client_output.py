@@ -110,6 +110,50 @@ async def test_a_truncated_output_is_reported_once_however_often_it_is_read(serv
     assert again == [8]
 
 
+async def pieces_of(client: Client, claim: str, **options: Any) -> list[tuple[str, bytes, int]]:
+    return [(each.stream, each.data, each.missing) async for each in client.output_pieces(claim, **options)]
+
+
+async def test_stdout_and_stderr_are_read_apart_and_in_order_across_a_broken_connection(
+    server: FakeHoldfast, client: Client
+) -> None:
+    server.speaks_lines, server.first_output, server.ends_at_once = True, b"out<err>more<last>", JOB
+
+    async def half_a_line(request: web.Request) -> web.StreamResponse:
+        lines = server.as_lines("c-1", 0, server.first_output)
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        await response.write(lines[: len(lines) // 2 + 9])  # in the middle of a line
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    server.fail_next("GET", "/output", half_a_line)
+    claim = await client.claim("linux")
+    assert await pieces_of(client, claim.id) == [
+        ("stdout", b"out", 0), ("stderr", b"<err>", 0), ("stdout", b"more", 0), ("stderr", b"<last>", 0)
+    ]  # fmt: skip
+    assert await whole_output(client, claim.id) == server.first_output
+    assert await whole_output(client, claim.id, offset=8) == b"more<last>"
+
+
+async def test_where_bytes_are_missing_the_output_says_how_many(server: FakeHoldfast, client: Client) -> None:
+    server.speaks_lines, server.first_output, server.ends_at_once = True, b"begin~~~~~end\n", JOB
+    claim = await client.claim("linux")
+    assert await pieces_of(client, claim.id) == [("stdout", b"begin", 0), ("stdout", b"", 5), ("stdout", b"end\n", 0)]
+    reported: list[int] = []
+    shown = await whole_output(client, claim.id, truncated=reported.append)
+    assert shown == b"begin\n[holdfast: 5 bytes are missing here; only the beginning and the end of an output are kept]\nend\n"
+    assert reported == [9]
+
+
+async def test_a_server_of_the_release_before_is_read_as_stdout(server: FakeHoldfast, client: Client) -> None:
+    server.first_output, server.ends_at_once = b"out<err>", JOB
+    claim = await client.claim("linux")
+    assert await pieces_of(client, claim.id) == [("stdout", b"out<err>", 0)]
+
+
 async def test_events_resume_after_the_last_one_seen(server: FakeHoldfast, client: Client) -> None:
     for number in range(3):
         server.happen("claim.created", claim=f"c-{number}")

@@ -16,7 +16,7 @@ from .. import __version__
 from .config import BadConfig, Config
 from .http import HttpClient, HttpResponse, Unreachable
 from .log import log
-from .messages import AgentReport, Directive, Registration
+from .messages import AgentReport, Directive, Input, Registration
 
 PROTOCOL = 1
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
@@ -105,6 +105,18 @@ class Control:
         body = {"fence": fence, "exit_code": exit_code, "reason": reason}
         return not _stale(await self._call_until_answered("result", body))
 
+    async def input(self, fence: int, taken: int, wait: float, closed: bool = False) -> Input | None:
+        """Reports how many bytes of input the command has received, and returns the next ones. Returns None if the claim is no
+        longer this worker's."""
+        body: dict[str, object] = {"fence": fence, "taken": taken, "closed": closed, "wait": wait}
+        while True:
+            answer = await self._call_until_answered("input", body, wait + POLL_SLACK)
+            if _stale(answer):
+                return None
+            if (piece := _decoded(answer, Input)) is not None:
+                return piece
+            await asyncio.sleep(LONGEST_PAUSE)
+
     async def refuse(self, fence: int, reason: str, output: str, patience: float) -> None:
         body: dict[str, object] = {"fence": fence, "reason": reason}
         await self._call_for("refuse", body | ({"output": output} if output else {}), patience)
@@ -149,6 +161,8 @@ class Control:
                 continue  # the token expired: the next try gets a new token first
             failures += 1
             if answer is not None and answer.status < 500:
+                if call == "input" and answer.status == 404:
+                    self._next_server()  # a replica of the release before, which does not know this call
                 if failures == 1:
                     log("refused", call=call, status=answer.status, code=answer.code)
             elif failures % len(self._servers):

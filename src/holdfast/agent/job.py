@@ -4,14 +4,17 @@ import asyncio
 import contextlib
 import os
 import re
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import msgspec
 
 from .log import log
 from .messages import Assignment, Directive
-from .process import CannotStart, Group, Sink, base_environment
-from .tasks import first_of
+from .pace import keep_pace
+from .process import CannotStart, Group, base_environment
+from .sink import Sink
+from .tasks import first_of, settle
 
 
 class JobResult(msgspec.Struct, frozen=True):
@@ -51,13 +54,23 @@ def forget_payload(folder: Path) -> None:
         (folder / "payload.json").unlink()
 
 
-async def run(argv: list[str], env: dict[str, str], folder: Path, sink: Sink, ended: "asyncio.Future[Directive]") -> JobResult:
-    """Runs the command to its end, or stops it when its claim has `ended`."""
+async def run(
+    argv: list[str],
+    env: dict[str, str],
+    folder: Path,
+    sink: Sink,
+    ended: "asyncio.Future[Directive]",
+    feed: Callable[[Group], Coroutine[None, None, None]] | None = None,
+) -> JobResult:
+    """Runs the command to its end, or stops it when its claim has `ended`. `feed` passes input to it."""
     try:
-        group = await Group.start(argv, env, folder, sink.write)
+        group = await Group.start(argv, env, folder, sink.write, sink.write_error, stdin=feed is not None)
     except CannotStart as error:
         return JobResult(error.code, error.reason)
     finished = asyncio.ensure_future(group.wait())
+    beside = [asyncio.create_task(keep_pace(group, sink))]
+    if feed is not None:
+        beside.append(asyncio.create_task(feed(group)))
     try:
         await first_of(finished, ended)
         if finished.done():
@@ -67,6 +80,7 @@ async def run(argv: list[str], env: dict[str, str], folder: Path, sink: Sink, en
         return JobResult(await finished, f"stopped: {ended.result().reason}")
     finally:
         finished.cancel()
+        await settle(*beside)
         group.kill()
         sink.close()
 

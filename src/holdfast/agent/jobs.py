@@ -1,13 +1,15 @@
 """The work of a job agent: it serves one claim, by its own process or by another container, and reports the result."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .hold import NOT_OURS, Hold, Leave
+from .input import announce, pass_input
 from .job import environment, file_name, run, store_result
 from .log import log
 from .messages import Registration
-from .process import Sink
+from .sink import Sink
 from .staging import sign, stage, unstage
 
 if TYPE_CHECKING:
@@ -37,7 +39,11 @@ async def serve_job(agent: "Agent", registration: Registration) -> None:
         raise Leave(0, "the job was handed to the worker's container")
     agent.report_state("running")
     env = environment(assignment, folder / "payload.json")
-    result = await run(hooks.run or assignment.command, env, folder, sink, hold.ended)
+    feed = None
+    if assignment.stdin:
+        await announce(agent.control, assignment.fence)
+        feed = partial(pass_input, agent.control, assignment.fence)
+    result = await run(hooks.run or assignment.command, env, folder, sink, hold.ended, feed)
     log("ended", claim=assignment.claim, code=result.exit_code, why=result.reason)
     store_result(folder, assignment, result)
     kept = await agent.control.result(assignment.fence, result.exit_code, result.reason)

@@ -17,7 +17,7 @@ from .last_words import LastWords
 from .log import copy_to, log, set_worker
 from .memory import Memory
 from .messages import AgentReport, Assignment, Directive, Registration
-from .process import Sink
+from .sink import Sink
 from .staging import NOT_STAGED
 from .tail import LAST_OUTPUT, Tail
 from .tasks import first_of, settle
@@ -141,7 +141,7 @@ class Agent:
         assignment, hook, tail = hold.assignment, self.registration.worker.activate, Tail(LAST_OUTPUT)
 
         def write(data: bytes) -> None:
-            sink.write(data)
+            sink.write_error(data)  # not the command's own stdout
             tail.write(data)
             self.words.write(data)
 

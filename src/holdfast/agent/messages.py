@@ -35,6 +35,7 @@ class Assignment(msgspec.Struct, frozen=True):
     env: dict[str, str] = {}
     secrets: dict[str, str] = {}
     credential: str | None = None
+    stdin: bool = False  # whether the caller sends input for the command
 
     def __repr__(self) -> str:
         return f"Assignment({self.claim}, {self.fence})"  # never its secrets
@@ -52,6 +53,16 @@ class Directive(msgspec.Struct, frozen=True):
     reason: str = ""
     park: bool = False
     incarnation: int | None = None  # set if the report was not counted, because the database lost commits since this agent's last
+
+
+class Input(msgspec.Struct, frozen=True):
+    """The next bytes for the command's stdin. `end` is set if nothing comes after them."""
+
+    data: bytes = b""
+    end: bool = False
+
+    def __repr__(self) -> str:
+        return f"Input({len(self.data)} bytes)"  # it may hold secrets
 
 
 class AgentReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Run a command in its own process group, store its output up to a limit, and leave no process behind."""
+"""Run a command in its own process group, pass on its output, and leave no process behind."""
 
 import asyncio
 import contextlib
@@ -27,73 +27,117 @@ class CannotStart(Exception):
         self.code, self.reason = code, reason
 
 
-class Sink:
-    """Stores the first `limit` bytes in a file, drops the rest, and then creates a marker file beside it.
+class _Pipe(asyncio.Protocol):
+    """Passes on what arrives on one pipe. It is read all the time, except while it is paused, so that the command does not block
+    on its output."""
 
-    It appends to the file: if a claim is served again, its output continues after that of the lost try, so that a reader's
-    offset stays valid.
-    """
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write = write
+        self._transport: asyncio.ReadTransport | None = None
+        self.drained = asyncio.Event()
 
-    def __init__(self, path: Path, limit: int) -> None:
-        self._path, self._limit = path, limit
-        self._file: IO[bytes] | None = None
-        self._size = 0
-        try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            self._file = os.fdopen(fd, "ab", buffering=0)
-            self._size = os.fstat(fd).st_size
-        except OSError as error:
-            log("output lost", path=path, why=error.strerror)
+    async def connect(self, fd: int) -> None:
+        self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: self, os.fdopen(fd, "rb"))
 
-    def write(self, data: bytes) -> None:
-        if self._file is None:
-            return
-        room = self._limit - self._size
-        try:
-            self._size += self._file.write(data[:room]) if room > 0 else 0
-        except OSError as error:  # a full disk must not stop the command
-            log("output lost", path=self._path, why=error.strerror)
-            room = 0
-        if len(data) > room:
-            with contextlib.suppress(OSError):
-                self._path.with_name(self._path.name + ".truncated").touch(0o600)
-            self.close()
+    def data_received(self, data: bytes) -> None:
+        self._write(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.drained.set()
+
+    def pause(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._file = None
+        if self._transport is not None:
+            self._transport.close()
 
 
-class Group(asyncio.Protocol):
+class _Input(asyncio.BaseProtocol):
+    """Writes to the command's stdin, as fast as the command reads."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.WriteTransport | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+
+    async def connect(self, pipe: IO[bytes]) -> None:
+        self._transport, _ = await asyncio.get_running_loop().connect_write_pipe(lambda: self, pipe)
+
+    async def write(self, data: bytes) -> bool:
+        """Returns whether the command still reads."""
+        if self._transport is None or self._transport.is_closing():
+            return False
+        self._transport.write(data)
+        await self._room.wait()
+        return not self._transport.is_closing()
+
+    def close(self) -> None:
+        """Closes the pipe after what was written to it."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Closes the pipe, and drops what the command has not read."""
+        if self._transport is not None and (not self._transport.is_closing() or self._transport.get_write_buffer_size()):
+            self._transport.abort()
+
+    def pause_writing(self) -> None:
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        self._room.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._room.set()
+
+
+class Group:
     """A started command and all processes that it starts in its group."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], write: Callable[[bytes], None]) -> None:
+    def __init__(self, popen: subprocess.Popen[bytes], pipes: list[_Pipe]) -> None:
         self._popen = popen
-        self._write = write
-        self._pipe: asyncio.BaseTransport | None = None
-        self._drained = asyncio.Event()
+        self._pipes = pipes
+        self._input = _Input()
         self._exited = asyncio.Event()
         self._reaped: int | None = None
 
     @classmethod
-    async def start(cls, argv: Sequence[str], env: Mapping[str, str], folder: Path, write: Callable[[bytes], None]) -> "Group":
-        """Starts the command in `folder`/work with exactly this environment. Raises CannotStart."""
+    async def start(
+        cls,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        folder: Path,
+        write: Callable[[bytes], None],
+        write_error: Callable[[bytes], None] | None = None,
+        *,
+        stdin: bool = False,
+    ) -> "Group":
+        """Starts the command in `folder`/work with exactly this environment. Raises CannotStart. Without `write_error`, both
+        streams share one pipe, which keeps their exact order. Without `stdin`, the command reads an empty input."""
         if not argv:
             raise CannotStart(NOT_STARTED, "there is no command: neither the pool nor the claim names one")
-        reading, writing = os.pipe()
+        pipes = [_Pipe(each) for each in (write, write_error) if each is not None]
+        ends = [os.pipe() for _ in pipes]
         try:
             popen = subprocess.Popen(  # noqa: ASYNC220 - returns as soon as it has started
                 list(argv),
                 env=dict(env),
                 cwd=folder / "work",
-                stdin=subprocess.DEVNULL,
-                stdout=writing,
-                stderr=subprocess.STDOUT,
+                stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+                bufsize=0,
+                stdout=ends[0][1],
+                stderr=ends[-1][1],
                 start_new_session=True,
             )
         except BaseException as error:
-            os.close(reading)
+            for reading, _ in ends:
+                os.close(reading)
             if isinstance(error, FileNotFoundError) and not (folder / "work").is_dir():
                 raise CannotStart(NOT_STARTED, "its worker's folder is gone") from None
             if isinstance(error, FileNotFoundError):
@@ -104,16 +148,18 @@ class Group(asyncio.Protocol):
                 raise CannotStart(NOT_STARTED, "argument or environment that no process can take") from None
             raise
         finally:
-            os.close(writing)
+            for _, writing in ends:
+                os.close(writing)
         # After the agent's death this list shows which other processes have to be ended with the worker.
         with contextlib.suppress(OSError), (folder / "groups").open("a") as groups:
             groups.write(f"{popen.pid} {time.time():.3f}\n")
-        group = cls(popen, write)
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=group._watch, args=(loop,), daemon=True).start()
+        group = cls(popen, pipes)
+        threading.Thread(target=group._watch, args=(asyncio.get_running_loop(),), daemon=True).start()
         try:
-            pipe = os.fdopen(reading, "rb")
-            group._pipe, _ = await loop.connect_read_pipe(lambda: group, pipe)
+            for pipe, (reading, _) in zip(pipes, ends, strict=True):
+                await pipe.connect(reading)
+            if popen.stdin is not None:
+                await group._input.connect(popen.stdin)
         except BaseException:
             group.kill()  # cancelled here: otherwise the command would run on without supervision
             raise
@@ -127,6 +173,7 @@ class Group(asyncio.Protocol):
         """Waits for the command's end, kills the rest of its group, stores its output, and returns its exit code (128 + n for
         signal n)."""
         await self._exited.wait()
+        self.resume_output()  # what it printed last is read to the end
         if self._reaped is None:
             # Before it is reaped, because until then no other process can get its pid, which is also the group's id.
             self._signal(signal.SIGKILL)
@@ -134,12 +181,32 @@ class Group(asyncio.Protocol):
             self._reaped = 128 - code if code < 0 else code
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
-                await self._drained.wait()
+                for pipe in self._pipes:
+                    await pipe.drained.wait()
         except TimeoutError:
             log("output open", pid=self._popen.pid, why="a process outside of the group holds the pipe")
-        if self._pipe is not None:
-            self._pipe.close()
+        for pipe in self._pipes:
+            pipe.close()
+        self._input.abort()
         return self._reaped
+
+    def pause_output(self) -> None:
+        """Stops reading the output of a running command, which then blocks when its pipes are full."""
+        if self.running:
+            for pipe in self._pipes:
+                pipe.pause()
+
+    def resume_output(self) -> None:
+        for pipe in self._pipes:
+            pipe.resume()
+
+    async def feed(self, data: bytes) -> bool:
+        """Writes to the command's stdin, and waits until the command has taken most of it. Returns whether it still reads."""
+        return await self._input.write(data)
+
+    def close_input(self) -> None:
+        """Ends the command's stdin, after what was written to it."""
+        self._input.close()
 
     async def stop(self, patience: float = STOP_SECONDS) -> int:
         """Sends SIGTERM to the group, and SIGKILL after `patience` seconds. Returns the exit code."""
@@ -169,14 +236,6 @@ class Group(asyncio.Protocol):
             self._popen.wait()
         with contextlib.suppress(RuntimeError):  # the loop is closed, because the agent exits
             loop.call_soon_threadsafe(self._exited.set)
-
-    # The pipe is always read, so that the command never blocks on its output.
-
-    def data_received(self, data: bytes) -> None:
-        self._write(data)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._drained.set()
 
 
 def base_environment() -> dict[str, str]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from .activation import HookFailed, run_hook
 from .log import log
 from .messages import Hooks
-from .process import CannotStart, Group, Sink, base_environment
+from .process import CannotStart, Group, base_environment
+from .sink import Sink
 from .tail import LAST_OUTPUT, Tail
 from .tasks import first_of, settle
 
@@ -49,7 +50,9 @@ class Served:
             port, self._reserved = free_port()
             self.address = (LOOPBACK[0], port)
             try:
-                self._group = await Group.start(self._hooks.serve, self.environment(), self._folder, self.keep_output)
+                self._group = await Group.start(
+                    self._hooks.serve, self.environment(), self._folder, self.keep_output, self.keep_errors
+                )
             except CannotStart as error:
                 log("serve failed", why=error.reason)
                 raise ServeEnded(error.code) from None
@@ -76,6 +79,15 @@ class Served:
     def keep_output(self, data: bytes) -> None:
         """Stores output with the claim that is being served, or in serve.log if there is none."""
         (self._sink or self._log).write(data)
+        self._keep_last(data)
+
+    def keep_errors(self, data: bytes) -> None:
+        """Stores what was printed to stderr, like `keep_output`."""
+        (self._sink or self._log).write_error(data)
+        self._keep_last(data)
+
+    def _keep_last(self, data: bytes) -> None:
+        """Keeps both streams together, because they explain each other."""
         self.tail.write(data)
         self._copy(data)
 

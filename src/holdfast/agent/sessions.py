@@ -10,9 +10,9 @@ from .job import file_name
 from .log import log
 from .memory import Memory
 from .messages import Registration
-from .process import Sink
 from .proxy import Proxy
 from .session import Served, ServeEnded
+from .sink import Sink
 from .tasks import first_of, settle
 
 TERMINATED = 128 + signal.SIGTERM

@@ -54,6 +54,7 @@ class AssignmentView(msgspec.Struct, frozen=True, kw_only=True):
     credential: str
     protected: bool
     max_seconds: float
+    stdin: bool
 
 
 class DirectiveView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

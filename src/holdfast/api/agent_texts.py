@@ -46,6 +46,7 @@ OF_AGENTS: dict[str, dict[str, str]] = {
         "credential": "The credential that the holder sends to the worker's port.",
         "protected": "Whether the pod is protected from disruption.",
         "max_seconds": "For how many seconds the claim may hold the worker.",
+        "stdin": "Whether the command reads what the agent gets from `POST /v1/worker/input`.",
     },
     "Acknowledge": {
         "endpoint": "The address at which the agent listens for the holder of a session.",
@@ -64,5 +65,11 @@ OF_AGENTS: dict[str, dict[str, str]] = {
         "output": "The end of what the served process or the reset wrote, without secrets.",
     },
     "LogReport": {"text": "What the worker's processes and its agent wrote last, at most 64 KB, without secrets."},
+    "TakeInput": {
+        "taken": "How many bytes the command has received.",
+        "closed": "Whether the command does not read any more.",
+        "wait": "For how many seconds the call waits for more input.",
+    },
+    "GivenInput": {"data": "The next bytes, as base64. Perhaps none.", "end": "Whether nothing comes after them."},
     "Accepted": {"claim": "The claim to which the report belongs."},
 }

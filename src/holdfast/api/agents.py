@@ -192,13 +192,14 @@ async def _direct(context: Context, agent: AgentIdentity, directive: Directive) 
         credential=context.auth.credential(assignment.claim, assignment.fence),
         protected=assignment.protected,
         max_seconds=assignment.max_seconds,
+        stdin=bool(assignment.request.get("stdin")),
     )
     return answer(DirectiveView(do="hold", assignment=view))
 
 
 async def progress(context: Context, call: Call) -> Response:
     if not await context.store.claims.progress(call.agent.worker, call.body.fence):
-        raise await _stale(context)
+        raise await stale_or_unavailable(context)
     return empty()
 
 
@@ -206,11 +207,11 @@ async def acknowledge(context: Context, call: Call) -> Response:
     body: Acknowledge = call.body
     claim = await context.claim_path.acknowledge(call.agent.worker, body.fence, body.endpoint, body.incarnation)
     if claim is None:
-        raise await _stale(context)
+        raise await stale_or_unavailable(context)
     return answer(Accepted(claim.id))
 
 
-async def _stale(context: Context) -> Problem:
+async def stale_or_unavailable(context: Context) -> Problem:
     """Returns StaleClaim, or 503 while claims are being recovered after lost commits, because the claim may still be found.
     A result that is refused just before the loss is detected is not lost: the agent has stored it, and the end of its pod is
     recorded with that result."""
@@ -237,7 +238,7 @@ async def result(context: Context, call: Call) -> Response:
     body: ResultReport = call.body
     worker = await context.store.workers.get(call.agent.worker)
     if worker is None:
-        problem = await _stale(context)
+        problem = await stale_or_unavailable(context)
         raise UnknownWorker if isinstance(problem, StaleClaim) else problem
     claim = worker.claim
     if claim is None or worker.fence != body.fence:
@@ -265,7 +266,7 @@ async def _result_again(context: Context, call: Call, body: ResultReport) -> Res
     stale."""
     claim = await context.store.claims.ended_by(call.agent.worker, body.fence)
     if claim is None:
-        raise await _stale(context)
+        raise await stale_or_unavailable(context)
     return answer(Accepted(claim))
 
 

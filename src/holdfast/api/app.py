@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
-from . import agents, apply, claims, history, output, pools, recovery, system, tenants, tokens, workers
+from . import agents, apply, claims, history, inputs, output, pools, recovery, system, tenants, tokens, workers
 from .context import Context
 from .openapi import document, for_agents
 from .problems import Problem, encode
@@ -38,6 +38,7 @@ def _document(version: str, *, agents: bool) -> bytes:
 ROUTES: list[Route] = [
     *claims.ROUTES,
     *output.ROUTES,
+    *inputs.ROUTES,
     *pools.ROUTES,
     *workers.ROUTES,
     *tenants.ROUTES,

@@ -17,7 +17,7 @@ class Times(NamedTuple):
     park_ttl: float | None
 
 
-def check(request: ClaimRequest, pool: Pool) -> Times:
+def check(request: ClaimRequest, pool: Pool, *, passes_input: bool) -> Times:
     """Returns the request's durations. Raises a Problem with all mistakes of the request."""
     found: list[FieldProblem] = []
     written = {
@@ -41,6 +41,8 @@ def check(request: ClaimRequest, pool: Pool) -> Times:
         park_ttl=given.get("parkTTL"),
     )
     found += _times(times, pool) + _work(request, pool)
+    if request.stdin:
+        found += _input(request, pool, passes_input)
     if found:
         raise field_problems(found)
     return times
@@ -81,3 +83,17 @@ def _work(request: ClaimRequest, pool: Pool) -> list[FieldProblem]:
     if request.retry and pool.spec.mode == "session":
         refuse("retry", "only jobs can be run again")
     return found
+
+
+def _input(request: ClaimRequest, pool: Pool, passes_input: bool) -> list[FieldProblem]:
+    """Returns why the command could not read what its caller sends."""
+    reasons = []
+    if pool.spec.mode == "session":
+        reasons.append(f"pool {pool.name!r} is for sessions, which run no command")
+    elif not pool.spec.worker.agent:
+        reasons.append(f"pool {pool.name!r} has no agent that could pass it on")
+    elif not passes_input:
+        reasons.append("workers on Kubernetes cannot pass input to a command; send a payload instead")
+    if request.retry:
+        reasons.append("is sent once, so a retry could not have it; leave out retry or stdin")
+    return [FieldProblem("stdin", reason) for reason in reasons]

@@ -34,6 +34,8 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     retry: Literal["lost"] | None = None
     # Last and unset by default, so that the hash of a request without labels is the one that earlier releases stored with its key.
     labels: Labels | msgspec.UnsetType = msgspec.UNSET
+    # Not in the hash of a key's request unless it is set, so that requests of the release before stay the same requests.
+    stdin: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):

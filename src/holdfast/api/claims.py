@@ -60,13 +60,14 @@ async def _submit(context: Context, request: ClaimRequest, tenant: str, actor: A
 
 def new_claim(context: Context, request: ClaimRequest, tenant: str, pool: Pool) -> NewClaim:
     """Returns the claim to store, or raises a Problem with all mistakes of the request."""
-    times = check(request, pool)
+    times = check(request, pool, passes_input=context.cluster.passes_input)
     return NewClaim(
         id=context.ids.new("c", 16),
         tenant=tenant,
         key=request.key,
         hash=_hash(request, tenant),
-        request={"command": request.command, "payload": request.payload, "env": request.env},
+        request={"command": request.command, "payload": request.payload, "env": request.env}
+        | ({"stdin": True} if request.stdin else {}),
         priority=request.priority,
         lease=times.lease,
         max_duration=times.max_duration,

@@ -190,6 +190,8 @@ EXAMPLES: dict[str, Any] = {
     "NewToken": {"name": "ci", "role": "tenant", "tenant": "acme", "expiresIn": "720h"},
     "TokenView": {**TOKEN, "token": "hf_…"},
     "TokenList": _list(TOKEN),
+    "SentInput": {"offset": 0, "data": "aGkK", "end": True},
+    "StoredInput": {"offset": 3, "taken": 3, "end": True, "closed": False},
     # The worker protocol
     "Register": {"worker": WORKER_ID, "uid": WORKER["uid"], "version": "0.1.0", "protocol": 1},
     "Registered": {
@@ -211,7 +213,10 @@ EXAMPLES: dict[str, Any] = {
     "Failure": {"reason": "serve did not listen", "output": ""},
     "LogReport": {"text": "loading the model\n"},
     "Accepted": {"claim": CLAIM_ID},
+    "TakeInput": {"fence": FENCE, "taken": 3, "closed": False, "wait": 20.0},
+    "GivenInput": {"data": "aGkK", "end": False},
 }
+OUTPUT = '{"offset": 0, "stream": "stdout", "data": "aGVsbG8K"}\n{"offset": 6, "missing": 5000}\n'
 STREAM = f'id: {EVENT_ID}\nevent: claim.active\ndata: {{"id": "{EVENT_ID}", "kind": "claim.active"}}\n\n'
 # Of problems: the code and the detail, by status.
 PROBLEMS = {

@@ -62,6 +62,7 @@ REQUEST = {
     "parkTTL": "How long the worker stays parked for the tenant after the claim.",
     "retry": "`lost` runs the command again, at most twice, if the death of its worker is proven.",
     "labels": "Names and values by which the claim is found, at most 16. They are no place for secrets.",
+    "stdin": "Whether the command reads what is sent with `POST /v1/claims/{id}/input`. Without it, its input is empty.",
 }
 
 OF_TYPE: dict[str, dict[str, str]] = {
@@ -97,6 +98,17 @@ OF_TYPE: dict[str, dict[str, str]] = {
         "tenant": "Only workers that serve this tenant, or are parked for it.",
         "state": "Only workers in this state. Without it, all that are not gone.",
         "since": "Only workers that were created since then: a duration (so long ago) or a time with its zone.",
+    },
+    "SentInput": {
+        "offset": "How many bytes were sent before.",
+        "data": "The next bytes, as base64.",
+        "end": "Whether these are the last bytes. The command's stdin is closed after them.",
+    },
+    "StoredInput": {
+        "offset": "Where the next request continues. If it has not grown, there was no room: send the same bytes again.",
+        "taken": "How many bytes the command has received, or null if its agent has not asked yet.",
+        "end": "Whether the end of the input is known.",
+        "closed": "Whether the command does not read any more.",
     },
     "EventQuery": {
         "after": "The id of an event, or the `next` of a page. The first events after it are returned.",

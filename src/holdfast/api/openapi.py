@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from .examples import EXAMPLES, PROBLEMS, RAW, STREAM, parameter
+from .examples import EXAMPLES, OUTPUT, PROBLEMS, RAW, STREAM, parameter
 from .field_texts import text_of
 from .problems import TITLES, ProblemBody
 from .routes import AGENT, ANYONE, BOOTSTRAP, PATH_LIMIT, Route
@@ -111,6 +111,8 @@ def _operation(route: Route, schema_of: dict[int, Any]) -> dict[str, Any]:
         responses[str(status)] = {"description": DONE[status], **({"content": content} if content else {})}
         if route.path == "/v1/events":
             responses[str(status)]["content"]["text/event-stream"] = {"example": STREAM}
+        if route.path.endswith("/output"):
+            responses[str(status)]["content"]["application/x-ndjson"] = {"example": OUTPUT}
     errors = set(route.errors) | {401, 422, 503} | ({403} if route.roles not in (AGENT, BOOTSTRAP, ANYONE) else set())
     if route.body is not None:
         errors |= {400, 413}

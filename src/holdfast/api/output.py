@@ -1,4 +1,4 @@
-"""The route for the output of a claim's command. Any replica can serve it."""
+"""The route for the output of a claim's command. Any replica can serve it (decision 0019)."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated
@@ -7,11 +7,15 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from ..model.claim import Claim
+from ..model.output import Stream, missing_line
+from ..ports.cluster import Output
 from .claims import own
 from .context import Context
 from .routes import Call, Route
 
 CHUNK = 64 * 1024
+RAW, LINES = "application/octet-stream", "application/x-ndjson"
+encode = msgspec.json.Encoder().encode
 
 
 class OutputQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -19,27 +23,66 @@ class OutputQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     follow: bool = False
 
 
+class OutputPiece(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of an output as `application/x-ndjson`: bytes of one stream (base64), or the number of bytes missing at `offset`."""
+
+    offset: int
+    stream: Stream | None = None
+    data: bytes = b""
+    missing: int = 0
+
+
 async def output(context: Context, call: Call) -> Response:
     claim = await own(context, call)
     query: OutputQuery = call.query
     first = await context.cluster.output(claim.id, claim.worker or "", query.offset, CHUNK)
+    accepted = call.request.headers.get("accept", "")
+    lines = LINES in accepted
     headers = {
-        "Holdfast-Offset": str(query.offset),
-        "Holdfast-Size": str(first.size),
-        "Holdfast-Truncated": "true" if first.truncated else "false",
+        # The bytes of a raw answer begin here, which is later than requested if the bytes before are not kept.
+        "Holdfast-Offset": str(query.offset if lines else first.offset),
+        "Holdfast-Size": str(first.size - first.missing),
+        "Holdfast-Missing": str(first.missing),
+        "Holdfast-Truncated": "true" if first.truncated or first.missing else "false",
     }
-    stream = _follow(context, call, claim, query.offset, query.follow)
-    return StreamingResponse(stream, headers=headers, media_type="application/octet-stream")
+    if lines:
+        parts = _follow(context, call, claim, query.offset)
+        return StreamingResponse(_as_lines(parts, query.offset), headers=headers, media_type=LINES)
+    # Clients of the release before accept JSON. They count the bytes of the answer, so it must end where bytes are missing.
+    counts = query.follow and accepted == "application/json"
+    raw = _as_bytes(_follow(context, call, claim, first.offset), first.offset, counts)
+    return StreamingResponse(raw, headers=headers, media_type=RAW)
 
 
-async def _follow(context: Context, call: Call, claim: Claim, offset: int, follow: bool) -> AsyncIterator[bytes]:
-    ended = claim.state == "ended" or not follow
+async def _as_lines(parts: AsyncIterator[Output], offset: int) -> AsyncIterator[bytes]:
+    async for part in parts:
+        lines = [OutputPiece(offset=offset, missing=part.offset - offset)] if part.offset > offset else []
+        lines += [OutputPiece(offset=at, stream=stream, data=data) for at, stream, data in part.pieces()]
+        offset = part.offset + len(part.data)
+        yield b"".join(encode(line) + b"\n" for line in lines)
+
+
+async def _as_bytes(parts: AsyncIterator[Output], offset: int, ends_at_gap: bool) -> AsyncIterator[bytes]:
+    last = b""
+    async for part in parts:
+        if part.offset > offset:
+            yield missing_line(part.offset - offset, last)
+            if ends_at_gap:
+                return
+        offset, last = part.offset + len(part.data), part.data[-1:] or last
+        yield part.data
+
+
+async def _follow(context: Context, call: Call, claim: Claim, offset: int) -> AsyncIterator[Output]:
+    """Yields the output from `offset`, and what follows until the claim has ended, if the caller wants that."""
+    ended = claim.state == "ended" or not call.query.follow
+    reader = "" if ended else context.ids.new("r", 16)
     with context.signals.claims.watch(claim.id) as waiter:
         while not context.signals.stopping.is_set():
-            piece = await context.cluster.output(claim.id, claim.worker or "", offset, CHUNK)
-            if piece.data:
-                offset += len(piece.data)
-                yield piece.data
+            part = await context.cluster.output(claim.id, claim.worker or "", offset, CHUNK, reader)
+            if part.data:
+                offset = part.offset + len(part.data)
+                yield part
                 continue
             if ended or not await context.auth.still(call.request.headers.get("authorization")):
                 return
@@ -56,5 +99,5 @@ async def _follow(context: Context, call: Call, claim: Claim, offset: int, follo
 
 ROUTES = [
     Route("GET", "/v1/claims/{id}/output", "The output of a claim's command", output, query=OutputQuery, errors=(404,),
-         raw="application/octet-stream"),
+         raw=RAW),
 ]  # fmt: skip

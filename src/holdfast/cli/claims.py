@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import typer
 
-from .completion import name_of_noun, names_of, one_of
+from .completion import claim_or_worker, name_of_noun, names_of, one_of
 from .connection import (
     CommandFailed,
     Key,
@@ -18,7 +18,6 @@ from .connection import (
     Output,
     PoolName,
     TenantName,
-    TruncationNotice,
     check_durations,
     check_key,
     labels_of,
@@ -28,6 +27,7 @@ from .connection import (
 from .describe import curl, described
 from .exit_codes import NO_WORKER
 from .listing import noun_of
+from .output import OutputPrinter
 from .show import print_json
 
 if TYPE_CHECKING:
@@ -211,13 +211,21 @@ def cancel(
 
 def logs(
     context: typer.Context,
-    claim: Annotated[str, typer.Argument(metavar="CLAIM|WORKER", help="The id of a claim (c-…) or of a worker (w-…).")],
+    claim: Annotated[
+        str,
+        typer.Argument(
+            metavar="CLAIM|WORKER",
+            help="The id of a claim (c-…) or of a worker (w-…).",
+            autocompletion=claim_or_worker,
+        ),
+    ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the claim has ended.")] = False,
     offset: Annotated[int, typer.Option(min=0, help="How many bytes to skip.")] = 0,
 ) -> None:
     """Print a job's output, or the last output of a worker.
 
-    For a worker this is what its served process, its hooks and its agent wrote last, until a day after its end.
+    stdout and stderr of a job each go to their own stream. For a worker this is what its served process, its hooks and its agent
+    wrote last, until a day after its end.
 
     Example: holdfast logs -f c-1a2b3c
     """
@@ -228,11 +236,10 @@ def logs(
         return
 
     async def call(client: "Client") -> None:
-        cut = TruncationNotice(claim)
-        async for piece in client.output(claim, offset=offset, follow=follow, truncated=cut):
-            sys.stdout.buffer.write(piece)
-            sys.stdout.buffer.flush()
-        cut.print()
+        printer = OutputPrinter(claim)
+        async for piece in client.output_pieces(claim, offset=offset, follow=follow, truncated=printer.truncated):
+            printer.print(piece)
+        printer.finish()
 
     try:
         with_client(context, call)

@@ -139,21 +139,6 @@ def print_priority(reason: str | None) -> None:
         print_message(f"note: {reason}")
 
 
-class TruncationNotice:
-    """Remembers whether an output was truncated, and prints that after the output, where the user sees it."""
-
-    def __init__(self, claim: str) -> None:
-        self._claim = claim
-        self._size: int | None = None
-
-    def __call__(self, size: int) -> None:
-        self._size = size
-
-    def print(self) -> None:
-        if self._size is not None:
-            print_message(f"the output of claim {self._claim} was truncated: only its first {self._size} bytes were kept")
-
-
 def print_error(error: Exception) -> int:
     """Prints the error as one line and returns the exit code. A request with several mistakes gets a line for each. An unexpected
     error is printed as a bug."""

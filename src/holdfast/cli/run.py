@@ -21,7 +21,6 @@ from .connection import (
     Output,
     PoolName,
     TenantName,
-    TruncationNotice,
     check_key,
     hide,
     labels_of,
@@ -30,12 +29,15 @@ from .connection import (
     with_client,
 )
 from .exit_codes import TABLE, RunsCommand, code_of
+from .output import OutputPrinter
 from .show import print_json
+from .stdin import Stdin, check_unused, watch_unused
 
 if TYPE_CHECKING:
     from holdfast.client import Claim, ClaimOptions, Client
 
 PATIENT = "2s"  # after this wait, the reason for waiting is printed
+DETACH_SECONDS = 5.0  # for sending the end of the input
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -65,6 +67,7 @@ def run(
     retry: Annotated[Literal["lost"] | None, typer.Option(help="Run the command again if its worker died.")] = None,
     label: Label = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the claim's id and exit.")] = False,
+    interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Pass stdin to the command.")] = False,
     output: Output = "table",
 ) -> None:
     """Run a command on a warm worker, stream its output and exit with its code.
@@ -76,6 +79,10 @@ def run(
     check_key(key)
     if command and not command[0]:
         raise CommandFailed("the command is empty: name a program after --", 2)
+    if interactive and detach:
+        raise CommandFailed("--interactive: with --detach there is nobody to pass stdin; leave out one of them", 2)
+    if not interactive:
+        check_unused()
     secrets = _pairs("--secret", secret, files=True)
     hide(*secrets.values())
     options: ClaimOptions = {
@@ -88,6 +95,7 @@ def run(
         "priority": priority,
         "retry": retry,
         "labels": labels_of(label),
+        "stdin": interactive or None,
     }
 
     async def call(client: "Client") -> int:
@@ -135,6 +143,8 @@ class _Job:
         self._known = asyncio.Event()  # set when the server has answered with the claim
         self._cancelling: asyncio.Task[None] | None = None
         self._told = ""
+        self._stdin: Stdin | None = None
+        self._feeding: asyncio.Task[None] | None = None
 
     async def run(self, pool: str, options: "ClaimOptions") -> int:
         loop = asyncio.get_running_loop()
@@ -164,6 +174,9 @@ class _Job:
         known.cancel()
         if self._claim is None:
             return work.result()  # the request failed, so there is no job
+        if self._stdin is not None and self._feeding is not None:
+            self._stdin.stop()  # the command reads the end of its input, instead of waiting for more
+            await asyncio.wait([self._feeding], timeout=DETACH_SECONDS)
         work.cancel()
         await asyncio.wait([work])
         with contextlib.suppress(OSError):  # the terminal may be gone
@@ -173,6 +186,11 @@ class _Job:
     async def _work(self, pool: str, options: "ClaimOptions") -> int:
         claim = self._claim = await self._client.claim(pool, wait=PATIENT, **options)
         self._known.set()
+        if options.get("stdin"):
+            self._stdin = Stdin()
+            self._feeding = asyncio.create_task(self._feed(claim.id, self._stdin))
+        else:
+            watch_unused()
         # The claim exists now and continues while no server is reachable, so wait for a server without a limit, and say so.
         self._client.transport.patience = float("inf")
         self._client.transport.on_late = None  # it would say the same a second time
@@ -186,19 +204,41 @@ class _Job:
         claim = await self._client.until(claim, "active", poll="10s", news=self._explain)
         if self._told and not claim.ended:
             print_message(f"claim {claim.id} runs on {claim.worker}")
-        cut = TruncationNotice(claim.id)
-        async for piece in self._client.output(claim.id, follow=True, truncated=cut):
+        printer = OutputPrinter(claim.id)
+        async for piece in self._client.output_pieces(claim.id, follow=True, truncated=printer.truncated):
             try:
-                sys.stdout.buffer.write(piece)
-                sys.stdout.buffer.flush()
+                printer.print(piece)
             except BrokenPipeError:
                 sys.stdout = None  # nothing to flush at exit
                 raise CommandFailed(f"the reader of the output has closed the pipe; claim {claim.id} goes on", 141) from None
-        cut.print()
+        printer.finish()
         claim = await self._client.until(claim, "ended")
+        if self._feeding is not None:
+            await self._stop_feeding(claim)
         if self._cancelling is not None:
             await asyncio.wait([self._cancelling])
         return self._exit_code(claim)
+
+    async def _feed(self, claim_id: str, stdin: Stdin) -> None:
+        """Sends stdin. If that fails, the claim is cancelled, because its command would wait for input forever."""
+        from holdfast.client import HoldfastError
+
+        try:
+            await self._client.send_input(claim_id, stdin.pieces())
+        except HoldfastError as error:
+            print_message(f"claim {claim_id}: its input could not be sent: {error}")
+            self._cancel()
+
+    async def _stop_feeding(self, claim: "Claim") -> None:
+        """Checks that the command could read what was sent to it."""
+        assert self._feeding is not None
+        self._feeding.cancel()
+        await asyncio.wait([self._feeding])
+        sent = await self._client.get_input(claim)
+        if sent.offset and sent.taken is None and claim.active_at is not None:
+            raise CommandFailed(
+                f"claim {claim.id}: the agent of {claim.worker} is of a release that passes no input; the command has read none"
+            )
 
     def _explain(self, claim: "Claim") -> None:
         if claim.state in ("waiting", "assigned") and claim.reason != self._told:

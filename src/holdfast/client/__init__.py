@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Unreachable,
     )
     from .holding import HeldWorker, claim
+    from .output import OutputPiece
     from .requests import ClaimOptions, ClaimRequest
     from .sync import SyncClient
 
@@ -49,6 +50,7 @@ _HOME = {
     "Unreachable": "errors",
     "HeldWorker": "holding",
     "claim": "holding",
+    "OutputPiece": "output",
     "ClaimOptions": "requests",
     "ClaimRequest": "requests",
     "SyncClient": "sync",
@@ -69,6 +71,7 @@ __all__ = [
     "LeaseLost",
     "NotConfigured",
     "NotFound",
+    "OutputPiece",
     "Page",
     "Pool",
     "Refused",

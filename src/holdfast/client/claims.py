@@ -1,7 +1,7 @@
-"""The endpoints for claims: create, wait, renew, release, cancel, read the output."""
+"""The endpoints for claims: create, wait, renew, release, cancel, send input, read the output."""
 
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from datetime import datetime
 from typing import Literal, Unpack
 
@@ -9,7 +9,8 @@ from holdfast.model.duration import seconds
 
 from .answers import Claim, Page
 from .endpoints import Endpoints, LabelFilter, at, label_filter, moment
-from .output import ignore_truncation, read_output
+from .inputs import InputState, send_input
+from .output import OutputPiece, ignore_truncation, read_bytes, read_pieces
 from .requests import ClaimOptions, ClaimRequest
 
 LONG_POLL = "30s"
@@ -101,8 +102,35 @@ class ClaimEndpoints(Endpoints):
         return await self.ask(Claim, "POST", at("claims", _id(claim), "cancel"), body={"reason": reason}, safe=True)
 
     def output(
-        self, claim: str | Claim, *, offset: int = 0, follow: bool = True, truncated: Callable[[int], object] = ignore_truncation
+        self,
+        claim: str | Claim,
+        *,
+        offset: int = 0,
+        follow: bool = True,
+        truncated: Callable[[int], object] = lambda _: None,
     ) -> AsyncGenerator[bytes, None]:
-        """Yields the job's output from `offset`. With `follow` it continues, across broken connections, until the claim has
-        ended. If the job wrote more than is kept, `truncated` is called once with the number of bytes that were kept."""
-        return read_output(self, _id(claim), offset, follow, truncated)
+        """Yields what the job printed to stdout and stderr, in order of arrival, from `offset`. With `follow` it continues,
+        across broken connections, until the claim has ended. If not all of the output is kept, `truncated` is called once with
+        the number of bytes that are. A line in the output says where bytes are missing."""
+        return read_bytes(read_pieces(self, _id(claim), offset, follow, lambda kept, _: truncated(kept)))
+
+    def output_pieces(
+        self,
+        claim: str | Claim,
+        *,
+        offset: int = 0,
+        follow: bool = True,
+        truncated: Callable[[int, int], object] = ignore_truncation,
+    ) -> AsyncGenerator[OutputPiece, None]:
+        """Yields the output like `output`, but in pieces that name their stream. A piece with `missing` stands for bytes that are
+        not kept. `truncated` also receives how many are missing in the middle; if it is 0, the end is missing."""
+        return read_pieces(self, _id(claim), offset, follow, truncated)
+
+    async def send_input(self, claim: str | Claim, source: bytes | AsyncIterable[bytes]) -> InputState:
+        """Sends standard input to the command of a claim that was made with `stdin=True`, and closes it. Waits while the command
+        reads more slowly than this sends. Returns early if the command closes its stdin or ends."""
+        return await send_input(self, _id(claim), source)
+
+    async def get_input(self, claim: str | Claim) -> InputState:
+        """Returns how much of its standard input the command has received."""
+        return await self.ask(InputState, "GET", at("claims", _id(claim), "input"))

@@ -21,6 +21,7 @@ class ClaimOptions(TypedDict, total=False):
     park_ttl: str | None
     retry: Literal["lost"] | None
     labels: dict[str, str] | None
+    stdin: bool | None
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -41,6 +42,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     park_ttl: str | None = msgspec.field(default=None, name="parkTTL")
     retry: str | None = None
     labels: dict[str, str] | None = None
+    stdin: bool | None = None
 
     def __repr__(self) -> str:  # without secrets and env, which would end up in logs
         return f"ClaimRequest(pool={self.pool!r}, tenant={self.tenant!r}, key={self.key!r})"

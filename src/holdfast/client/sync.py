@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
@@ -18,7 +18,7 @@ from .client import Client
 from .context import resolve
 from .errors import LeaseLost
 from .holding import Held, Holding
-from .output import ignore_truncation
+from .output import OutputPiece, ignore_truncation
 from .requests import ClaimOptions
 
 P = ParamSpec("P")
@@ -109,6 +109,8 @@ class SyncClient:
     renew = _blocking(Client.renew)
     release = _blocking(Client.release)
     cancel = _blocking(Client.cancel)
+    send_input = _blocking(Client.send_input)
+    get_input = _blocking(Client.get_input)
     list_pools = _paging(Client.list_pools)
     get_pool = _blocking(Client.get_pool)
     put_pool = _blocking(Client.put_pool)
@@ -140,18 +142,34 @@ class SyncClient:
     whoami = _blocking(Client.whoami)
 
     def output(
-        self, claim: str | Claim, *, offset: int = 0, follow: bool = True, truncated: Callable[[int], object] = ignore_truncation
+        self,
+        claim: str | Claim,
+        *,
+        offset: int = 0,
+        follow: bool = True,
+        truncated: Callable[[int], object] = lambda _: None,
     ) -> Iterator[bytes]:
-        pieces = self.client.output(claim, offset=offset, follow=follow, truncated=truncated)
+        return self._each(self.client.output(claim, offset=offset, follow=follow, truncated=truncated))
 
-        async def following() -> bytes | None:
-            return await anext(pieces, None)
+    def output_pieces(
+        self,
+        claim: str | Claim,
+        *,
+        offset: int = 0,
+        follow: bool = True,
+        truncated: Callable[[int, int], object] = ignore_truncation,
+    ) -> Iterator[OutputPiece]:
+        return self._each(self.client.output_pieces(claim, offset=offset, follow=follow, truncated=truncated))
+
+    def _each(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
+        async def following() -> T | None:
+            return await anext(items, None)
 
         try:
-            while (piece := self.thread.run(following())) is not None:
-                yield piece
+            while (item := self.thread.run(following())) is not None:
+                yield item
         finally:
-            self.thread.run(pieces.aclose())
+            self.thread.run(items.aclose())
 
     def close(self) -> None:
         if not self.thread.loop.is_closed():

@@ -32,6 +32,8 @@ BESIDE_GRACE = 30.0  # seconds of grace for those sidecars, as for every worker 
 class KubernetesCluster:
     """Any number of replicas, and other installations, can use the same namespace at the same time."""
 
+    passes_input = False  # a job's agent has exited before its container starts
+
     def __init__(self, api: Api, namespace: str, setup: template.Setup, *, keep_output: float = KEEP_OUTPUT) -> None:
         self.install = setup.install
         self._api, self._setup = api, setup
@@ -230,7 +232,7 @@ class KubernetesCluster:
 
     # Output
 
-    async def output(self, claim: str, worker: str, offset: int, limit: int) -> Output:
+    async def output(self, claim: str, worker: str, offset: int, limit: int, reader: str = "") -> Output:
         """Returns output from the log of the worker's container. The log is deleted together with the pod."""
         known = self._informer.known().get(worker) if self._informer.fresh else None
         pod = known or (await self._read(worker) if worker else None)

@@ -20,8 +20,9 @@ from ..tasks import end_all
 from . import launch
 from .ending import end
 from .folder import Folder, StampFile
-from .keeping import HighWater, Outputs, Tokens
+from .keeping import HighWater, Tokens
 from .launch import AGENT, Places, abandoned, command, reserve, start_shim, sweep_drafts
+from .outputs import Outputs
 from .survey import MARKER, PLAIN, Survey
 
 T = TypeVar("T")
@@ -35,6 +36,7 @@ class LocalCluster:
     """The Cluster port on one machine. Any number of replicas may use the same folders at the same time."""
 
     declarations: Declarations | None = None
+    passes_input = True
 
     def __init__(
         self,
@@ -197,8 +199,8 @@ class LocalCluster:
 
         await self._do(remove)
 
-    async def output(self, claim: str, worker: str, offset: int, limit: int) -> Output:
-        return await self._do(lambda: self._outputs.read(claim, offset, limit))
+    async def output(self, claim: str, worker: str, offset: int, limit: int, reader: str = "") -> Output:
+        return await self._do(lambda: self._outputs.read(claim, offset, limit, reader))
 
     async def prune_output(self, keep: set[str]) -> int:
         def prune() -> int:

@@ -1,64 +1,18 @@
-"""Data that outlives a worker: the outputs of claims and the high-water mark. Also the signed tokens of pods."""
+"""The high-water mark, which outlives the database's folder, and the signed tokens of pods."""
 
 import contextlib
 import fcntl
 import hashlib
 import hmac
 import os
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from ..ports.cluster import AgentIdentity, ClusterUnavailable, Output
+from ..ports.cluster import AgentIdentity, ClusterUnavailable
 from ..ports.recovery import Remembered
-
-CLAIM = re.compile(r"[A-Za-z0-9_-]{1,128}")
-CUT = ".truncated"
-YOUNG = 60.0  # seconds; younger files stay, because their claim may have been made after `keep` was read
-
-
-class Outputs:
-    """One output file per claim, written by its agent. `<claim>.truncated` beside it shows that the output exceeded the limit."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def read(self, claim: str, offset: int, limit: int) -> Output:
-        if not CLAIM.fullmatch(claim):
-            raise ValueError(f"not the id of a claim: {claim!r}")
-        assert offset >= 0
-        assert limit >= 0
-        path = self.root / claim
-        try:
-            with open(path, "rb") as file:
-                data = os.pread(file.fileno(), limit, offset)
-                size = os.fstat(file.fileno()).st_size  # read after the data, so that it is never smaller than what was read
-        except FileNotFoundError:
-            return Output(b"", offset, 0)
-        except OSError as error:
-            raise ClusterUnavailable(f"cannot read {path}: {error}") from error
-        return Output(data, offset, size, (self.root / f"{claim}{CUT}").exists())
-
-    def prune(self, keep: set[str]) -> int:
-        """Removes the outputs of all claims that are not in `keep`. Returns how many."""
-        removed = 0
-        try:
-            entries = list(os.scandir(self.root))
-        except OSError as error:
-            raise ClusterUnavailable(f"cannot list {self.root}: {error}") from error
-        for entry in entries:
-            claim = entry.name.removesuffix(CUT)
-            if claim in keep or not CLAIM.fullmatch(claim):
-                continue
-            with contextlib.suppress(FileNotFoundError):
-                if time.time() - entry.stat().st_mtime >= YOUNG:
-                    os.unlink(entry.path)
-                    removed += claim == entry.name
-        return removed
-
 
 LOCK_SECONDS = 0.5  # a stopped replica that holds the lock must not stop the others
 

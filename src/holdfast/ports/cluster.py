@@ -1,10 +1,12 @@
 """The cluster in which pods run: Kubernetes, processes on one machine, or a simulation. One contract suite tests all three."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import pairwise
 from typing import Literal, Protocol
 
 import msgspec
 
+from ..model.output import Stream
 from ..model.pod import Pod, Stamp
 from ..model.pool import FieldProblem, Pool
 from .declared import Declarations
@@ -50,14 +52,30 @@ class AgentIdentity(msgspec.Struct, frozen=True):
     uid: str
 
 
+Mark = tuple[int, Stream]  # the position of the first byte, and the stream from there on
+
+
 class Output(msgspec.Struct, frozen=True):
-    """A part of a claim's output. `size` is the number of bytes printed so far; `truncated` is set when the size limit cut the
-    output."""
+    """A part of a claim's output.
+
+    `offset` is where `data` begins. It is later than requested if the bytes before it are not kept. `size` is the number of bytes
+    printed so far. `missing` bytes between the beginning and the end are not kept. `truncated` is set when the end is not kept.
+    Without `marks`, all bytes are stdout, or both streams where they cannot be told apart.
+    """
 
     data: bytes
     offset: int
     size: int
     truncated: bool = False
+    missing: int = 0
+    marks: tuple[Mark, ...] = ()
+
+    def pieces(self) -> Iterator[tuple[int, Stream, bytes]]:
+        """Yields the position, the stream and the bytes of each piece, in order of arrival."""
+        marks: tuple[Mark, ...] = self.marks or ((self.offset, "stdout"),)
+        for (begin, stream), (end, _) in pairwise((*marks, (self.offset + len(self.data), "stdout"))):
+            if end > begin:
+                yield begin, stream, self.data[begin - self.offset : end - self.offset]
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -76,6 +94,7 @@ class Cluster(Protocol):
 
     install: str
     declarations: Declarations | None  # None when pools can only be declared through the API
+    passes_input: bool  # whether the agent of a job runs beside its command, and can pass input to it
 
     async def pods(self) -> list[Pod]:
         """Returns all pods of this installation as they are now, ended pods too. Pods of another installation are never listed.
@@ -111,9 +130,10 @@ class Cluster(Protocol):
         """Removes what an ended pod left behind: its record, but not the output of a claim. It is a success when nothing is
         left."""
 
-    async def output(self, claim: str, worker: str, offset: int, limit: int) -> Output:
+    async def output(self, claim: str, worker: str, offset: int, limit: int, reader: str = "") -> Output:
         """Returns a part of what a claim's command printed. The output is kept after the worker's end, until `prune_output`
-        removes it."""
+        removes it. `reader` names a reader that follows the output and has received everything before `offset`. Where possible,
+        the command waits a little for such a reader, before bytes that it has not read are deleted."""
 
     async def prune_output(self, keep: set[str]) -> int:
         """Removes the outputs of claims that are not in `keep`, and returns how many it removed."""

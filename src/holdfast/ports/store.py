@@ -12,6 +12,7 @@ from ..model.pool import Pool, PoolSpec
 from ..model.tenant import Tenant, TenantSpec
 from ..model.worker import Worker
 from .errors import StoreUnavailable, Unstorable, WrongInstallation
+from .inputs import Inputs
 from .installation import Fleet, History, Tokens
 from .logs import Logs
 from .records import (
@@ -277,6 +278,8 @@ class Pools(Protocol):
 class Store(Protocol):
     @property
     def claims(self) -> Claims: ...
+    @property
+    def inputs(self) -> Inputs: ...
     @property
     def workers(self) -> Workers: ...
     @property

@@ -43,6 +43,10 @@ PRUNE = {
     "claims": """DELETE FROM holdfast.claim WHERE id IN (SELECT id FROM holdfast.claim WHERE state = 'ended' AND NOT key_live
                  AND ended_at < holdfast.now() - make_interval(days => $2)
                  AND coalesce(ended_heard < (SELECT holdfast.heard()) - make_interval(days => $2), true) LIMIT $1) RETURNING 1""",
+    "inputs": """DELETE FROM holdfast.claim_input WHERE claim_id IN (SELECT i.claim_id FROM holdfast.claim_input i WHERE NOT EXISTS
+                 (SELECT FROM holdfast.claim c WHERE c.id = i.claim_id AND c.state <> 'ended') LIMIT $1) RETURNING 1""",
+    "input_pieces": """DELETE FROM holdfast.claim_input_piece WHERE ctid = ANY (ARRAY(SELECT p.ctid FROM holdfast.claim_input_piece p
+                 WHERE NOT EXISTS (SELECT FROM holdfast.claim_input i WHERE i.claim_id = p.claim_id) LIMIT $1)) RETURNING 1""",
     "workers": """DELETE FROM holdfast.worker WHERE id IN (SELECT id FROM holdfast.worker WHERE state = 'gone'
                   AND state_since < holdfast.now() - make_interval(days => $2) LIMIT $1) RETURNING 1""",
     "heartbeats": """DELETE FROM holdfast.heartbeat WHERE worker_id IN (SELECT u.worker_id FROM holdfast.heartbeat u WHERE NOT EXISTS

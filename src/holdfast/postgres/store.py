@@ -7,6 +7,7 @@ from .claims import PostgresClaims
 from .database import Database
 from .fleet import PostgresFleet
 from .history import PostgresHistory
+from .inputs import PostgresInputs
 from .logs import PostgresLogs
 from .notices import PolledNotices, PostgresNotices
 from .pools import PostgresPools
@@ -19,6 +20,7 @@ class PostgresStore:
     def __init__(self, db: Database) -> None:
         self.db = db
         self.claims = PostgresClaims(db)
+        self.inputs = PostgresInputs(db)
         self.workers = PostgresWorkers(db)
         self.pools = PostgresPools(db)
         self.fleet = PostgresFleet(db)

@@ -5,7 +5,8 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from ..local.keeping import CLAIM, Tokens
+from ..local.keeping import Tokens
+from ..local.outputs import CLAIM
 from ..model.pod import Pod, Stamp
 from ..model.pool import FieldProblem, Pool
 from ..ports.cluster import AgentIdentity, ClusterUnavailable, Finding, Order, OutcomeUnknown, Output, Refused
@@ -111,6 +112,7 @@ class SimCluster:
     """Implements the Cluster port. A request that was sent still arrives if its sender is cancelled or killed."""
 
     declarations: Declarations | None = None
+    passes_input = True
 
     def __init__(
         self,
@@ -148,7 +150,7 @@ class SimCluster:
 
         return await self._ask("read", look)
 
-    async def output(self, claim: str, worker: str, offset: int, limit: int) -> Output:
+    async def output(self, claim: str, worker: str, offset: int, limit: int, reader: str = "") -> Output:
         if not CLAIM.fullmatch(claim):
             raise ValueError(f"not the id of a claim: {claim!r}")
         return await self._ask("output", lambda: self._world.output(claim, offset, limit))

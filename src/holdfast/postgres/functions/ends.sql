@@ -152,6 +152,9 @@ BEGIN
     UPDATE holdfast.claim SET state = 'ended', outcome = p_outcome, how = p_how, reason = p_reason, exit_code = p_exit,
         ended_at = t, ended_heard = holdfast.heard() WHERE id = p_claim RETURNING * INTO v_ended;
     DELETE FROM holdfast.claim_secret WHERE claim_id = p_claim;
+    IF (c.request ->> 'stdin')::boolean THEN
+        DELETE FROM holdfast.claim_input_piece WHERE claim_id = p_claim;
+    END IF;
     v_also := @fn.leave(c => c, p_outcome => p_outcome, p_keep => p_how <> 'death', p_confirmed => p_how IN ('result', 'death'),
                         p_reason => format('its claim ended: %s', p_outcome));
     INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant, reason, data, actor)
