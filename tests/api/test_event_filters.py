@@ -10,6 +10,7 @@ from served_api import Stage
 from test_events import ACCEPT, stream
 
 from fleet import eventually
+from holdfast.client import SyncClient
 
 
 def read(stage: Stage, query: str, token: str = "admin") -> dict[str, Any]:
@@ -97,3 +98,16 @@ def test_a_filter_that_cannot_be_meant_is_refused_with_a_hint(stage: Stage, quer
 def test_a_stream_has_no_end(stage: Stage, query: str) -> None:
     answer = stage.ask("GET", f"/v1/events?{query}", headers=ACCEPT)
     assert (answer.status, answer.json["errors"][0]["field"]) == (422, query.split("=")[0])
+
+
+def test_the_sdk_pages_back_from_the_newest_event_to_the_first(stage: Stage) -> None:
+    everything = [event["id"] for event in some_history(stage)]
+    with SyncClient(stage.url, "admin") as client:
+        found = client.list_events(newest=True, limit=4)
+        back = [event.id for event in found.items]
+        while found.previous:
+            found = client.list_events(before=found.previous, limit=4)
+            back = [event.id for event in found.items] + back
+        assert back == everything
+        hour_ago = datetime.now() - timedelta(hours=1)
+        assert [event.id for event in client.list_events(since=hour_ago, kind="pool.frozen").items] == everything[-1:]

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import typer
 
-from .completion import claim_or_worker, name_of_noun, names_of
+from .completion import claim_or_worker, name_of_noun, names_of, one_of
 from .connection import (
     CommandFailed,
     Key,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.client import ClaimOptions, Client, HeldWorker
 
 ClaimId = Annotated[str, typer.Argument(help="The claim's id.", autocompletion=names_of("claims"))]
+EXPLAINED = ("pool", "worker", "claim")
 FENCE = "The fence of the claim, which proves that you act for its holder. `holdfast get claims ID -o json` shows it."
 
 
@@ -257,7 +258,12 @@ def _print_worker_log(context: typer.Context, worker: str) -> None:
 
 def explain(
     context: typer.Context,
-    kind: Annotated[str, typer.Argument(help="The kind of thing to explain: pool, worker or claim.", metavar="KIND")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="The kind of thing to explain: pool, worker or claim.", metavar="KIND", autocompletion=one_of(*EXPLAINED)
+        ),
+    ],
     name: Annotated[str, typer.Argument(help="Its name or id.", autocompletion=name_of_noun)],
     output: Output = "table",
 ) -> None:
@@ -265,7 +271,7 @@ def explain(
 
     Example: holdfast explain claim c-1a2b3c
     """
-    kind = noun_of(kind, ("pool", "worker", "claim"))
+    kind = noun_of(kind, EXPLAINED)
     answer = with_client(context, lambda client: client.raw("GET", f"/v1/explain/{kind}/{quote(name, safe='')}"))
     if output == "json":
         print_json(answer)

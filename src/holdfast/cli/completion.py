@@ -47,6 +47,15 @@ def name_of_noun(context: typer.Context, incomplete: str) -> list[str]:
     return _proposals(context, noun, incomplete) if noun else []
 
 
+def one_of(*words: str) -> Callable[[str], list[str]]:
+    """Returns a function that proposes these words."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete
+
+
 def claim_or_worker(context: typer.Context, incomplete: str) -> list[str]:
     """Proposes ids of workers after `w`, and of claims otherwise. One request is enough for a user who waits."""
     return _proposals(context, "workers" if incomplete.startswith("w") else "claims", incomplete)

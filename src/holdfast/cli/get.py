@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from .completion import name_of_noun, names_of, state_of_noun
+from .completion import name_of_noun, names_of, one_of, state_of_noun
 from .connection import CommandFailed, print_message, with_client
 from .event_list import follow_events, show_events
 from .listing import NOUNS, SHOWN, noun_of, read, request
@@ -34,7 +34,9 @@ def register(app: typer.Typer) -> None:
 
 def get(
     context: typer.Context,
-    noun: Annotated[str, typer.Argument(help=f"What to list: {', '.join(NOUNS)}.", metavar="NOUN")],
+    noun: Annotated[
+        str, typer.Argument(help=f"What to list: {', '.join(NOUNS)}.", metavar="NOUN", autocompletion=one_of(*NOUNS))
+    ],
     name: Annotated[
         str | None,
         typer.Argument(

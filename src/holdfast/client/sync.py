@@ -75,7 +75,7 @@ class SyncPage(Generic[T]):
     """One page of a list. `for item in page` also yields the items of the following pages, which it reads when needed."""
 
     def __init__(self, thread: LoopThread, page: Page[T]) -> None:
-        self.items, self.next = page.items, page.next
+        self.items, self.next, self.previous = page.items, page.next, page.previous
         self._thread, self._page = thread, page
 
     def __iter__(self) -> Iterator[T]:
