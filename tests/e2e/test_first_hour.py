@@ -25,6 +25,7 @@ GO_ON = {
     "holdfast top": "linux",
     "holdfast claim --pool notebook --tenant acme --hold": "holding w-",
 }
+ASK = {"holdfast delete ": "[y/N]"}  # commands that ask before they do something, and what they print
 CODES = {"holdfast run --pool linux --env CI=1": 3}  # the others exit with 0
 TABLES = ("holdfast get pools ", "holdfast doctor", "holdfast token list", "holdfast recover ")
 # The names that the text around a Python example explains: the token, and a loop with something to do.
@@ -34,13 +35,15 @@ token = Path(".holdfast/token").read_text().strip()
 turns = iter([True, True, False])
 work = lambda: next(turns)
 """
+FIRST = ("README.md", "docs/pools.md", "docs/cli.md")
 LAST = "docs/backup-and-restore.md"  # because its commands stop the fleet
 
 
 def to_run(*, last: bool = False) -> list[Command]:
-    """Returns the commands in the order in which a person reads: the README first."""
+    """Returns the commands in the order in which a person reads."""
     found = [each for each in commands() if reason_not_to_run(each) is None and not each.text.startswith(FLEET)]
-    return sorted((each for each in found if (each.document == LAST) == last), key=lambda each: each.document != "README.md")
+    chosen = (each for each in found if (each.document == LAST) == last)
+    return sorted(chosen, key=lambda each: FIRST.index(each.document) if each.document in FIRST else len(FIRST))
 
 
 class Home:
@@ -78,7 +81,11 @@ def do(terminal: Terminal, command: Command) -> str:
     if text.startswith("holdfast up "):
         text = text.replace("holdfast up ", f"holdfast up --port {free_ports(1)[0]} ")
     begun = next((shown for start, shown in GO_ON.items() if text.startswith(start)), None)
-    running = terminal.start(text, watched=begun is not None)
+    asks = next((shown for start, shown in ASK.items() if text.startswith(start)), None)
+    running = terminal.start(text, watched=begun is not None or asks is not None)
+    if asks is not None:
+        running.until(asks)
+        running.type("y\n")
     if begun is not None:
         running.until(begun)
         running.interrupt()
