@@ -120,7 +120,7 @@ def test_each_report_goes_to_its_path_with_the_short_token(world: World) -> None
         assert await control.acknowledge(7, "10.0.0.1:80")
         assert await control.result(7, 3, "it failed")
         await control.refuse(7, "no", "last lines", 5)
-        await control.failed("broken", 5)
+        await control.failed("broken", "", 5)
         await control.send_report(report, 5)
 
     world.do(story())
@@ -329,7 +329,7 @@ def test_a_final_report_is_given_up_after_its_patience(world: World) -> None:
     world.control._client = Never()  # type: ignore[assignment]
     for report in (
         world.control.refuse(7, "no", "", 0.01),
-        world.control.failed("no", 0.01),
+        world.control.failed("no", "", 0.01),
         world.control.send_report(IDLE, 0.01),
     ):
         assert world.do(report) is None

@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def served(folder: Path, own: str = "127.0.0.1", **hooks: Any) -> Served:
-    return Served(Hooks(**hooks), folder, 1000, own)
+    return Served(Hooks(**hooks), folder, 1000, own, lambda _: None)
 
 
 def python(code: str) -> list[str]:

@@ -49,6 +49,10 @@ def test_a_pool_with_several_mistakes_names_all_of_them(stage: Stage) -> None:
     assert stage.rows() == before
 
 
+def test_changing_what_cannot_change_names_all_of_it(stage: Stage) -> None:
+    assert set(problems(stage, "PUT", "/v1/pools/direct", {"mode": "session"})) == {"mode", "worker.agent"}
+
+
 def test_a_tenant_with_several_mistakes_names_all_of_them(stage: Stage) -> None:
     assert set(problems(stage, "PUT", "/v1/tenants/a%20b", {"parkTTL": "9999999h"})) == {"name", "parkTTL"}
     assert set(problems(stage, "PUT", "/v1/tenants/acme", {"weight": 0, "maxClaim": 3})) == {"weight", "maxClaim"}

@@ -11,6 +11,7 @@ import pytest
 from cli_results import Cli
 from fake_holdfast import TOKEN, FakeHoldfast
 
+from holdfast.client.context import Context, Contexts, contexts_file, write_contexts
 from waiting import Deadline
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
@@ -20,6 +21,9 @@ HOLDFAST = Path(sys.executable).with_name("holdfast")
 def env(server: FakeHoldfast, tmp_path: Path) -> dict[str, str]:
     server.pools |= {name: {"name": name, "state": "live"} for name in ("linux", "large", "mac")}
     server.claims |= {name: {"id": name, "state": "active"} for name in ("c-1", "c-2")}
+    env = {"XDG_CONFIG_HOME": str(tmp_path)}
+    prod = Context(url="https://prod", token="a token of prod")
+    write_contexts(contexts_file(env), Contexts(contexts={"prod": prod}))
     return {**os.environ, "HOLDFAST_URL": server.url, "HOLDFAST_TOKEN": TOKEN, "XDG_CONFIG_HOME": str(tmp_path)}
 
 
@@ -40,6 +44,9 @@ def proposed(env: dict[str, str], *words: str) -> list[str]:
     (("logs", "c-"), ["c-2", "c-1"]),
     (("get", "claims", "--state", "a"), ["assigned", "active"]),
     (("get", "workers", "--state", "w"), ["warm"]),
+    (("wait", "c-1"), ["c-1"]),
+    (("--context", "p"), ["prod"]),
+    (("logout", ""), ["prod"]),
     (("get", "po"), ["pools"]),
     (("free",), ["freeze"]),
 ])  # fmt: skip

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.api.app import ROUTES
 from holdfast.api.claim_shapes import ClaimRequest, ListQuery
 from holdfast.model.mistakes import MOST, mistakes
-from holdfast.model.nearest import SIMILAR_ID, nearest
+from holdfast.model.nearest import nearest, nearest_id
 from holdfast.model.pool import PoolSpec
 from holdfast.model.tenant import TenantSpec
 
@@ -162,5 +162,10 @@ def _strings(kind: Any, path: str, must: str | None) -> list[tuple[str, bool]]:
 def test_the_nearest_name_ignores_case_and_dashes_and_needs_some_likeness() -> None:
     assert nearest("Linux_Large", ["linux", "linux-large"]) == "linux-large"
     assert nearest("zzz", ["linux"]) is None
-    assert nearest("c-1a2b3c4d5e6f7a8c", ["c-1a2b3c4d5e6f7a8b", "c-ffffffffffffffff"], SIMILAR_ID) == "c-1a2b3c4d5e6f7a8b"
-    assert nearest("c-1a2b3c4d5e6f7a8c", ["c-8f01c2b6de94a357"], SIMILAR_ID) is None
+
+
+def test_the_nearest_id_differs_in_one_or_two_characters_of_its_random_part() -> None:
+    assert nearest_id("c-1a2b3c4d5e6f7a8c", ["c-1a2b3c4d5e6f7a8b", "c-ffffffffffffffff"]) == "c-1a2b3c4d5e6f7a8b"
+    assert nearest_id("c-1a2b3c4d5e6f7a8c", ["c-8f01c2b6de94a357"]) is None
+    assert nearest_id("w-notebook-large-c6x26a0", ["w-notebook-large-c6x26a08"]) == "w-notebook-large-c6x26a08"
+    assert nearest_id("w-notebook-large-c6x26a08", ["w-notebook-large-q91zk44p"]) is None  # another worker of the pool

@@ -22,6 +22,7 @@ KEYS = {
     "claim_secret": "claim_id",
     "worker": "id",
     "heartbeat": "worker_id",
+    "worker_log": "worker_id",
     "fair": "pool_id || ' ' || priority || ' ' || tenant",
     "ending": "kind || ' ' || id",
 }

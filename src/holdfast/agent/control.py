@@ -109,8 +109,15 @@ class Control:
         body: dict[str, object] = {"fence": fence, "reason": reason}
         await self._call_for("refuse", body | ({"output": output} if output else {}), patience)
 
-    async def failed(self, reason: str, patience: float) -> None:
-        await self._call_for("failed", {"reason": reason}, patience)
+    async def failed(self, reason: str, output: str, patience: float) -> None:
+        body: dict[str, object] = {"reason": reason}
+        await self._call_for("failed", body | ({"output": output} if output else {}), patience)
+
+    async def log(self, text: str) -> bool:
+        """Sends the worker's last output, without a retry because a later report replaces it. Returns whether it was stored. A
+        server that does not know this call will not store the next report either, so that counts as stored."""
+        answer = await self._call_once("log", {"text": text}, CALL_SECONDS)
+        return answer is not None and answer.status < 500
 
     async def send_report(self, report: AgentReport, patience: float) -> None:
         """Sends a report without waiting for a directive. It is a poll, so that a report which did not count is sent again."""
@@ -199,7 +206,7 @@ class Control:
         self._cut_off = False
         if answer.status >= 500:
             self._next_server()
-        if answer.status not in NO_CONTACT:
+        if answer.status not in NO_CONTACT and call != "log":  # a stored log does not prove that polls are answered
             self._no_contact_since = None
         return answer
 

@@ -13,12 +13,13 @@ from .control import Control, pauses
 from .hold import GRACE, Hold, Leave
 from .job import environment, forget_payload, write_payload
 from .jobs import serve_job
-from .log import log, set_worker
+from .last_words import LastWords
+from .log import copy_to, log, set_worker
 from .memory import Memory
 from .messages import AgentReport, Assignment, Directive, Registration
 from .process import Sink
 from .staging import NOT_STAGED
-from .tail import Tail
+from .tail import LAST_OUTPUT, Tail
 from .tasks import first_of, settle
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 SHORT_ACTIVATION = 0.1  # seconds; a hand-over that finishes within this time needs no separate report of "activating"
 SOON = 1.0  # seconds; after a faster answer that changes nothing the agent pauses, otherwise it would poll in a tight loop
 FINAL_REPORT_SECONDS = 15.0  # seconds to report "refused" or "failed"; later the server learns it from the end of the process
-HOOK_OUTPUT = 2048  # characters of a failed hook's output that its refusal carries
 DRAIN_REPORT_SECONDS = 0.5  # seconds for a free agent to report "draining", because it has to exit at once
 
 
@@ -36,6 +36,7 @@ class Agent:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.control = Control(config, self._leave_if_silent)
+        self.words = LastWords(self.control)
         self.registration: Registration | None = None
         self.hold: Hold | None = None
         self.greatest_fence = 0  # the greatest fence that this agent ever held
@@ -52,12 +53,14 @@ class Agent:
         self._offers: asyncio.Queue[Hold] = asyncio.Queue()
         self._leaving: asyncio.Future[Leave] = asyncio.get_running_loop().create_future()
         self._polling: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
         """Runs the agent until it ends and returns the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.drain)
+        copy_to(self.words.write)
         work = asyncio.create_task(self._work())
         try:
             await first_of(work, self._leaving)
@@ -72,6 +75,9 @@ class Agent:
             if self.config.stage is not None and not self.staged:
                 code = code or NOT_STAGED  # an exit code of 0 would start the worker's container
             log("exit", code=code, why=leave.reason)
+            if code and self.registration is not None:
+                await self.words.send_last()
+            self.control.close()
             return code
         finally:
             if self.served is not None:
@@ -81,8 +87,9 @@ class Agent:
         """Stops serving. A free agent reports that it drains, so that no claim is assigned to it."""
         if self.proxy is not None:
             self.proxy.stop()
-        if self._polling is not None:
-            self._polling.cancel()
+        for task in (self._polling, self._sending):
+            if task is not None:
+                task.cancel()
         draining_report = None
         if self.draining and self.hold is None and self.registration is not None:
             draining_report = asyncio.create_task(self.control.send_report(self._report, DRAIN_REPORT_SECONDS))
@@ -91,12 +98,12 @@ class Agent:
         if draining_report is not None:
             await asyncio.wait({draining_report})
         forget_payload(self.config.folder)
-        self.control.close()
 
     async def _work(self) -> None:
         """Registers and serves claims. Ends by raising Leave."""
         self.registration = await self.control.register()
         log("registered", mode=self.registration.mode)
+        self._sending = asyncio.create_task(self.words.keep_sending())
         if self.registration.mode == "job":
             await serve_job(self, self.registration)
         elif self.registration.mode == "session":
@@ -117,6 +124,7 @@ class Agent:
     def resume(self, held: Assignment) -> Hold:
         """Continues the claim that was held before a restart. Its holder gets no access until the server confirms the claim."""
         self.greatest_fence, self.hold = held.fence, Hold(held)
+        self.words.hide(held)
         self.report_state("running")
         self._start_polling()
         return self.hold
@@ -130,11 +138,12 @@ class Agent:
     ) -> Literal["accepted", "stale", "ended"]:
         """Activates the worker and acknowledges the claim. Nothing may start unless the result is "accepted" (P8)."""
         assert self.registration
-        assignment, hook, tail = hold.assignment, self.registration.worker.activate, Tail(HOOK_OUTPUT)
+        assignment, hook, tail = hold.assignment, self.registration.worker.activate, Tail(LAST_OUTPUT)
 
         def write(data: bytes) -> None:
             sink.write(data)
             tail.write(data)
+            self.words.write(data)
 
         try:
             env = extra | environment(assignment, write_payload(self.config.folder, assignment))
@@ -147,7 +156,7 @@ class Agent:
             if self.memory is not None:
                 self.memory.hold(assignment, self.served_fence)
         except (HookFailed, OSError) as error:
-            await self.refuse(hold, str(error), tail.text(assignment.hidden))
+            await self.refuse(hold, str(error), tail)
         return await self.acknowledge(hold)
 
     async def acknowledge(self, hold: Hold) -> Literal["accepted", "stale", "ended"]:
@@ -171,16 +180,18 @@ class Agent:
         if self.draining:
             raise Leave(0, "drained")
 
-    async def refuse(self, hold: Hold, reason: str, output: str = "") -> NoReturn:
-        """Refuses the claim, which goes to another worker, and leaves. `output` is what its hook wrote last."""
+    async def refuse(self, hold: Hold, reason: str, tail: Tail | None = None) -> NoReturn:
+        """Refuses the claim, which goes to another worker, and leaves. `tail` is what its hook or its served process wrote."""
         log("refusing", claim=hold.assignment.claim, why=reason)
+        output = self.words.shown(tail) if tail is not None else ""
         await self.control.refuse(hold.assignment.fence, reason, output, FINAL_REPORT_SECONDS)
         raise Leave(1, reason)
 
     async def fail(self, reason: str) -> NoReturn:
         """Reports a failure and leaves. In doubt the worker is replaced, so that no tenant can see data of another tenant."""
         log("failed", why=reason)
-        await self.control.failed(reason, FINAL_REPORT_SECONDS)
+        output = self.words.shown(self.served.tail) if self.served is not None else ""
+        await self.control.failed(reason, output, FINAL_REPORT_SECONDS)
         raise Leave(1, reason)
 
     # Reports to the server, and its directives
@@ -257,6 +268,7 @@ class Agent:
             return
         self.greatest_fence = offered.fence
         self.hold = Hold(offered)
+        self.words.hide(offered)
         self._offers.put_nowait(self.hold)
         self.report_state("activating")
 

@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from .activation import HookFailed, run_hook
 from .log import log
 from .messages import Hooks
 from .process import CannotStart, Group, Sink, base_environment
+from .tail import LAST_OUTPUT, Tail
 from .tasks import first_of, settle
 
 RESET_SECONDS = 60.0
@@ -29,8 +31,9 @@ class ServeEnded(Exception):
 class Served:
     """The process that the session's agent guards: the command `serve`, or another container if the pool has no `serve`."""
 
-    def __init__(self, hooks: Hooks, folder: Path, output_limit: int, own: str) -> None:
-        self._hooks, self._folder = hooks, folder
+    def __init__(self, hooks: Hooks, folder: Path, output_limit: int, own: str, copy: Callable[[bytes], None]) -> None:
+        self._hooks, self._folder, self._copy = hooks, folder, copy
+        self.tail = Tail(LAST_OUTPUT)
         # Another container may listen on the pod's own address only.
         self._hosts = LOOPBACK if hooks.serve or own in LOOPBACK else (*LOOPBACK, own)
         self._log = Sink(folder / "serve.log", output_limit)
@@ -73,6 +76,8 @@ class Served:
     def keep_output(self, data: bytes) -> None:
         """Stores output with the claim that is being served, or in serve.log if there is none."""
         (self._sink or self._log).write(data)
+        self.tail.write(data)
+        self._copy(data)
 
     def output_to(self, sink: Sink | None) -> None:
         if self._sink is not None:
@@ -83,6 +88,7 @@ class Served:
         """Runs the reset hook before the tenant's next claim. Raises HookFailed; the worker must then be replaced."""
         if not self._hooks.reset:
             return
+        self.tail = Tail(LAST_OUTPUT)  # what was written before does not explain why the reset failed
         env = self.environment() | {"HOLDFAST_TENANT": tenant}
         try:
             async with asyncio.timeout(RESET_SECONDS):

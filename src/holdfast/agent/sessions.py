@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 async def serve_sessions(agent: "Agent", registration: Registration) -> None:
     """Starts the served process and serves claims. Ends by raising Leave."""
     registration, taken = await _read_memory(agent, registration)
-    served = agent.served = Served(registration.worker, agent.config.folder, registration.output_limit, agent.config.advertise)
+    served = agent.served = Served(
+        registration.worker, agent.config.folder, registration.output_limit, agent.config.advertise, agent.words.write
+    )
     try:
         await served.start()
     except ServeEnded as error:
@@ -59,7 +61,7 @@ async def _report_served_end(agent: "Agent", proxy: Proxy, error: ServeEnded) ->
     if agent.hold is None:
         await agent.fail(str(error))
     elif not agent.hold.accepted:
-        await agent.refuse(agent.hold, str(error))
+        await agent.refuse(agent.hold, str(error), agent.served.tail if agent.served is not None else None)
     raise Leave(error.code, str(error))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 MARGIN = 64 * 1024  # bytes that are kept in front of the end, so that a secret is never cut in two before it is removed
 SHORTEST_HIDDEN = 4  # characters; a shorter value occurs by chance, and what was replaced would then show the value
 HIDDEN = "***"
+LAST_OUTPUT = 2048  # characters of a process's output that the report of its failure carries
 ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])")  # colours and movements of a terminal
 
 

@@ -89,6 +89,11 @@ class Refusal(msgspec.Struct, frozen=True):
 
 class Failure(msgspec.Struct, frozen=True):
     reason: str = ""
+    output: str = ""  # the last lines that the served process or its reset wrote, without secrets
+
+
+class LogReport(msgspec.Struct, frozen=True):
+    text: str
 
 
 class Accepted(msgspec.Struct, frozen=True):

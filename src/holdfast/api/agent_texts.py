@@ -55,7 +55,14 @@ OF_AGENTS: dict[str, dict[str, str]] = {
         "exit_code": "The exit code of the command; for a signal 128 + its number.",
         "reason": "Why it ended, if the exit code does not say it.",
     },
-    "Refusal": {"reason": "Why the activation failed."},
-    "Failure": {"reason": "Why the agent gives up its worker."},
+    "Refusal": {
+        "reason": "Why the activation failed.",
+        "output": "The end of what the hook wrote, without secrets.",
+    },
+    "Failure": {
+        "reason": "Why the agent gives up its worker.",
+        "output": "The end of what the served process or the reset wrote, without secrets.",
+    },
+    "LogReport": {"text": "What the worker's processes and its agent wrote last, at most 64 KB, without secrets."},
     "Accepted": {"claim": "The claim to which the report belongs."},
 }

@@ -11,6 +11,7 @@ from ..model.duration import seconds
 from ..model.effect import Done
 from ..model.pool import Pool
 from ..ports.cluster import AgentIdentity
+from ..ports.logs import LOG_LIMIT
 from ..ports.store import AgentReport, Directive
 from ..recovery.compare import may_be_forgotten
 from .agent_shapes import (
@@ -21,6 +22,7 @@ from .agent_shapes import (
     DirectiveView,
     Failure,
     Fenced,
+    LogReport,
     Poll,
     Refusal,
     Register,
@@ -37,6 +39,7 @@ from .routes import AGENT, BOOTSTRAP, Call, Route, answer, empty
 LOOK_AGAIN = 3.0
 OUTPUT_LIMIT = 64 * 1024 * 1024
 REASON_LIMIT = 500
+LOG_BODY = 6 * LOG_LIMIT + 1024  # bytes; JSON may write one character as six bytes
 LAST_LINES = 5  # of a hook's output that a reason contains
 
 
@@ -223,11 +226,11 @@ async def refuse(context: Context, call: Call) -> Response:
     return empty()
 
 
-def _cause(refusal: Refusal) -> str:
-    """Returns why an activation failed, in one line: the agent's reason, and the last lines that the hook wrote."""
-    lines = [line.strip() for line in refusal.output.splitlines() if line.strip()]
+def _cause(report: Refusal | Failure) -> str:
+    """Returns why a worker failed, in one line: the agent's reason, and the last lines that its process wrote."""
+    lines = [line.strip() for line in report.output.splitlines() if line.strip()]
     output = " / ".join(one_line(line) for line in lines[-LAST_LINES:])
-    return f"{one_line(refusal.reason)}: {output}"[:REASON_LIMIT] if output else one_line(refusal.reason)
+    return f"{one_line(report.reason)}: {output}"[:REASON_LIMIT] if output else one_line(report.reason)
 
 
 async def result(context: Context, call: Call) -> Response:
@@ -273,8 +276,16 @@ async def failed(context: Context, call: Call) -> Response:
         raise UnknownWorker
     await context.store.workers.condemn(worker.id, None, f"its agent gave up: {one_line(call.body.reason)}", counted=False)
     if worker.state == "spawning":
-        await context.store.pools.trouble(worker.pool_id, one_line(call.body.reason), 2.0)
+        await context.store.pools.trouble(worker.pool_id, _cause(call.body), 2.0)
     context.signals.workers.changed(worker.id)
+    return empty()
+
+
+async def keep_log(context: Context, call: Call) -> Response:
+    """Stores a worker's last output. Characters that a terminal would obey are replaced, because operators print the log."""
+    text = "".join(c if c.isprintable() or c in "\n\t" else " " for c in call.body.text)
+    if not await context.store.logs.keep(call.agent.worker, call.agent.uid, text):
+        raise UnknownWorker
     return empty()
 
 
@@ -296,5 +307,7 @@ ROUTES = [
          answers={200: Accepted}, errors=(409,)),
     Route("POST", "/v1/worker/refuse", "Report that activation failed", refuse, roles=AGENT, body=Refusal, answers={204: None}, errors=(409,)),
     Route("POST", "/v1/worker/result", "Report a job's result", result, roles=AGENT, body=ResultReport, answers={200: Accepted}, errors=(409,)),
+    Route("POST", "/v1/worker/log", "Store the last output of the worker", keep_log, roles=AGENT, body=LogReport, body_limit=LOG_BODY,
+         answers={204: None}, errors=(409,)),
     Route("POST", "/v1/worker/failed", "Report that the agent gives up its worker", failed, roles=AGENT, body=Failure, answers={204: None}, errors=(409,)),
 ]  # fmt: skip

@@ -7,8 +7,8 @@ from ..claimpath.path import ClaimPath
 from ..claimpath.signals import Signals
 from ..ids import Ids
 from ..metrics import Metrics
-from ..model.nearest import SIMILAR_ID
 from ..model.nearest import suggest as suggest
+from ..model.nearest import suggest_id
 from ..model.pool import Pool
 from ..ports.cluster import Cluster
 from ..ports.store import Store
@@ -63,9 +63,9 @@ class Context:
 
     async def unknown_worker(self, worker: str) -> Problem:
         ids = await self.store.workers.newest_ids(COMPARED_IDS)
-        return not_found("worker", worker, suggest(worker, ids, SIMILAR_ID))
+        return not_found("worker", worker, suggest_id(worker, ids))
 
     async def unknown_claim(self, claim: str, caller: Caller) -> Problem:
         """Returns the 404 for a claim. It suggests only claims that the caller may see."""
         ids = await self.store.claims.newest_ids(None if caller.trusted else caller.tenant, COMPARED_IDS)
-        return not_found("claim", claim, suggest(claim, ids, SIMILAR_ID))
+        return not_found("claim", claim, suggest_id(claim, ids))

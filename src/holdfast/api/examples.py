@@ -30,6 +30,7 @@ CLAIM = {
     "active_at": AT,
     "lease_until": LATER,
     "max_until": "2026-02-01T12:00:00Z",
+    "labels": {"team": "web"},
 }
 LISTED_CLAIM = {name: value for name, value in CLAIM.items() if name != "credential"}
 POOL_SPEC = {"mode": "job", "warm": 2, "max": 10, "claim": {"maxDuration": "1h"}}
@@ -96,10 +97,23 @@ EXAMPLES: dict[str, Any] = {
     "PoolSpec": POOL_SPEC,
     "PoolView": POOL,
     "PoolList": _list(POOL),
+    "ApplyRequest": {
+        "objects": [
+            {"kind": "WorkerPool", "name": "linux", "spec": POOL_SPEC},
+            {"kind": "Tenant", "name": "acme", "spec": TENANT_SPEC},
+        ],
+        "dryRun": True,
+    },
+    "ApplyAnswer": {
+        "items": [{"kind": "Tenant", "name": "acme", "result": "created", "before": None, "after": TENANT_SPEC}],
+        "dryRun": True,
+    },
+    "ScaleRequest": {"warm": 5},
     "Because": {"reason": "looking at a stuck job"},
     "Nothing": {},
     "WorkerView": WORKER,
     "WorkerList": _list(WORKER),
+    "LogView": {"worker": WORKER["id"], "at": WORKER["created_at"], "text": "loading the model\n"},
     "TenantSpec": TENANT_SPEC,
     "TenantView": TENANT,
     "TenantList": _list(TENANT),
@@ -108,7 +122,7 @@ EXAMPLES: dict[str, Any] = {
             {
                 "id": EVENT_ID,
                 "at": AT,
-                "kind": "claim.active",
+                "kind": "claim.created",
                 "reason": "",
                 "also": None,
                 "pool": "notebook",
@@ -116,9 +130,11 @@ EXAMPLES: dict[str, Any] = {
                 "claim": CLAIM_ID,
                 "tenant": "acme",
                 "data": None,
+                "actor": {"id": TOKEN_ID, "name": "ci", "role": "tenant"},
             }
         ],
         "next": EVENT_ID,
+        "previous": None,
     },
     "Explanation": {
         "kind": "claim",
@@ -191,8 +207,9 @@ EXAMPLES: dict[str, Any] = {
     "Fenced": {"fence": FENCE},
     "Acknowledge": {"fence": FENCE, "endpoint": "http://127.0.0.1:41234", "incarnation": 1},
     "ResultReport": {"fence": FENCE, "exit_code": 0, "reason": ""},
-    "Refusal": {"fence": FENCE, "reason": "activate exited with 1"},
-    "Failure": {"reason": "serve did not listen"},
+    "Refusal": {"fence": FENCE, "reason": "activate exited with 1", "output": "no such volume\n"},
+    "Failure": {"reason": "serve did not listen", "output": ""},
+    "LogReport": {"text": "loading the model\n"},
     "Accepted": {"claim": CLAIM_ID},
 }
 STREAM = f'id: {EVENT_ID}\nevent: claim.active\ndata: {{"id": "{EVENT_ID}", "kind": "claim.active"}}\n\n'
@@ -232,6 +249,13 @@ PARAMETERS: dict[str, dict[str, Any]] = {
         "worker": WORKER_ID,
         "claim": CLAIM_ID,
         "after": EVENT_ID,
+        "before": EVENT_ID,
+        "since": "10m",
+        "until": "2026-01-31T12:00:00Z",
+        "kind": "claim.ended,brake",
+        "label": "team=web,ci",
+        "outcome": "completed",
+        "key": "build-7",
         "newest": True,
         "offset": 0,
         "follow": False,

@@ -6,11 +6,13 @@ from typing import Any
 from ..model.claim import Claim
 from ..model.duration import text
 from ..model.pool import Pool
+from ..ports.logs import WorkerLog
 from ..ports.store import Event, PoolLoad
 from .auth import Caller
 from .context import Context
 
 SHOWS_WORKER = ("claim.active", "claim.adopted")  # the events that show a tenant the worker of its claim (P1)
+LAST_LINES = 8  # of a worker's log
 SLOW_HANDOVER = 2.0  # seconds; a longer hand-over is called slow
 
 
@@ -59,6 +61,9 @@ async def explain_claim(context: Context, caller: Caller, id_: str) -> tuple[lis
         took = claim.active_at - claim.assigned_at
         slow = " (slow: protection, activation and acknowledgement happen here)" if took > SLOW_HANDOVER else ""
         sentences.append(f"The hand-over to {claim.worker} took {text(took)}{slow}.")
+    if claim.labels:
+        labelled = ", ".join(f"{name}={value}" if value else name for name, value in sorted(claim.labels.items()))
+        sentences.append(f"Its labels are {labelled}.")
     if claim.attempts > 1:
         sentences.append(f"It was given to {claim.attempts} workers in turn; the history below says why.")
     if claim.state == "active":
@@ -123,6 +128,7 @@ async def explain_worker(context: Context, id_: str) -> tuple[list[str], dict[st
         sentences.append("Its pod is being ended from outside.")
     if not worker.schedulable:
         sentences.append("Its node is cordoned.")
+    sentences += _last_lines(await context.store.logs.get(id_), now)
     sentences += [_sentence(event) for event in events]
     return sentences, {
         "state": worker.state,
@@ -149,6 +155,8 @@ async def explain_pool(context: Context, name: str) -> tuple[list[str], dict[str
         why = f" ({recovery.reason})" if recovery.reason else ""
         sentences.append(f"The database lost commits{why}: nothing is given out, spawned or ended until pods have been compared.")
     sentences += pool_sentences(load, trusted=True)
+    if pool.troubles is not None:
+        sentences += _last_lines(await context.store.logs.newest(pool.id), load.now)
     for old in earlier:
         held = "1 of its workers is held" if old.held == 1 else f"{old.held} of its workers are held"
         sentences.append(f"An earlier pool of this name ({old.pool.id}) is still draining: {held}.")
@@ -162,6 +170,16 @@ async def explain_pool(context: Context, name: str) -> tuple[list[str], dict[str
         "revision": pool.revision,
     }
     return sentences, facts
+
+
+def _last_lines(log: WorkerLog | None, now: float) -> list[str]:
+    if log is None or not (lines := log.last_lines(LAST_LINES)):
+        return []
+    ago = text(max(0, now - log.at))
+    return [
+        f"The last lines of worker {log.worker}, sent {ago} ago (`holdfast logs {log.worker}` shows more):",
+        *(f"  {x}" for x in lines),
+    ]
 
 
 def _live_first(load: PoolLoad) -> tuple[bool, float]:
@@ -222,7 +240,8 @@ def _sentence(event: Event) -> str:
     about = " ".join(part for part in (event.worker, event.claim) if part)
     outcome = f" [{event.data['outcome']}]" if event.data and event.data.get("outcome") else ""
     reason = f": {event.reason}" if event.reason else ""
-    return f"{_utc(event.at, 'milliseconds')}  {event.kind}{also}{outcome} {about}{reason}".rstrip()
+    by = f" (by {event.actor.name}, {event.actor.role} {event.actor.id})" if event.actor else ""
+    return f"{_utc(event.at, 'milliseconds')}  {event.kind}{also}{outcome} {about}{reason}".rstrip() + by
 
 
 def _since(then: float, now: float) -> str:

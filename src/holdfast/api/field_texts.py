@@ -43,6 +43,7 @@ CLAIM = {
     "deadline_at": "When the claim is refused if it still waits.",
     "lease_until": "When the lease ends unless it is renewed.",
     "max_until": "When its longest duration ends the claim.",
+    "labels": "The labels of the request.",
 }
 
 REQUEST = {
@@ -60,6 +61,7 @@ REQUEST = {
     "maxDuration": "How long the worker may be held, at most the pool's value, which is the default.",
     "parkTTL": "How long the worker stays parked for the tenant after the claim.",
     "retry": "`lost` runs the command again, at most twice, if the death of its worker is proven.",
+    "labels": "Names and values by which the claim is found, at most 16. They are no place for secrets.",
 }
 
 OF_TYPE: dict[str, dict[str, str]] = {
@@ -76,6 +78,11 @@ OF_TYPE: dict[str, dict[str, str]] = {
         "pool": "Only claims of this pool.",
         "tenant": "Only claims of this tenant.",
         "state": "Only claims in this state.",
+        "outcome": "Only claims that ended like this.",
+        "key": "Only the claim that this key names.",
+        "worker": "Only claims that were active on this worker.",
+        "since": "Only claims that were created since then: a duration (so long ago) or a time with its zone.",
+        "label": "Only claims with these labels: `team=x,ci` means that team is x, and that there is a label ci.",
     },
     "GetQuery": {
         "wait": "How long to wait, at most 60s.",
@@ -85,12 +92,23 @@ OF_TYPE: dict[str, dict[str, str]] = {
         "offset": "How many bytes of the output to skip.",
         "follow": "Whether to go on until the claim has ended.",
     },
-    "WorkerQuery": {"pool": "Only workers of this pool.", "state": "Only workers in this state. Without it, all that are not gone."},
+    "WorkerQuery": {
+        "pool": "Only workers of this pool.",
+        "tenant": "Only workers that serve this tenant, or are parked for it.",
+        "state": "Only workers in this state. Without it, all that are not gone.",
+        "since": "Only workers that were created since then: a duration (so long ago) or a time with its zone.",
+    },
     "EventQuery": {
-        "after": "The id of an event. Only later events are returned.",
+        "after": "The id of an event, or the `next` of a page. The first events after it are returned.",
+        "before": "The id of an event, or the `previous` of a page. The last events before it are returned.",
+        "since": "Only events since then: a duration (so long ago) or a time with its zone.",
+        "until": "Only events before then: a duration (so long ago) or a time with its zone.",
+        "kind": "Only events of these kinds, separated by commas; a noun such as `claim` stands for all of its kinds.",
         "claim": "Only events about this claim.",
         "worker": "Only events about this worker.",
         "pool": "Only events about this pool.",
+        "tenant": "Only events about this tenant.",
+        "label": "Only events of claims with these labels: `team=x,ci` means that team is x, and that there is a label ci.",
         "newest": "Whether to return the last events instead of the first.",
     },
     "Renew": {"fence": "The fence of the claim, which proves that the caller acts for its holder."},
@@ -117,6 +135,10 @@ OF_TYPE: dict[str, dict[str, str]] = {
         "unconfirmed": "Whether its agent has not reported since the database lost commits.",
         "parked_since": "Since when it is parked.",
     },
+    "LogView": {
+        "at": "When the agent sent it, or null if it has sent nothing.",
+        "text": "The last 64 KB that the worker's served process, its hooks and its agent wrote.",
+    },
     "TenantSpec": {
         "weight": "The tenant's share of a pool that is too small for all, compared with the weights of others.",
         "maxClaims": "How many live claims it may have, or null without a limit.",
@@ -139,7 +161,13 @@ OF_TYPE: dict[str, dict[str, str]] = {
         "claim": "The claim that it is about, or null.",
         "tenant": "The tenant that it is about, or null.",
         "data": "More about this kind of event, or null.",
+        "actor": "The token with which somebody caused it, or null if Holdfast or an agent did.",
     },
+    "EventList": {
+        "next": "The cursor for `after`: later events. It is never null, because events follow.",
+        "previous": "The cursor for `before`: earlier events, or null if it is known that there are none.",
+    },
+    "Actor": {"id": "The token's id.", "name": "The token's name.", "role": "The token's role."},
     "Explanation": {
         "kind": "What is explained.",
         "id": "Its name or id.",

@@ -20,6 +20,8 @@ SPEC = {
 
 OF_POOLS: dict[str, dict[str, str]] = {
     "PoolSpec": SPEC,
+    "PoolObject": {"kind": "Says that this object is a pool.", "spec": "The pool's specification."},
+    "TenantObject": {"kind": "Says that this object is a tenant.", "spec": "The tenant's limits."},
     "ClaimSpec": {"lease": "The lease of sessions.", "maxDuration": "How long a claim may hold its worker: 6h for jobs, 24h for sessions."},
     "WorkerSpec": {
         "run": "The command of a job, if claims have none of their own.",

@@ -108,7 +108,7 @@ async def put_pool(context: Context, call: Call) -> Response:
     pool_id = context.ids.new("p") if existing is None else existing.id
     if found := await pool_problems(context, pool_id, name, spec, existing):
         raise field_problems(found)
-    stored, what = await context.store.pools.put(pool_id, name, spec, "api")
+    stored, what = await context.store.pools.put(pool_id, name, spec, "api", call.caller.actor)
     context.forget_pool(name)
     if what == "taken":
         raise _not_ours(name)
@@ -125,9 +125,12 @@ async def pool_problems(context: Context, pool_id: str, name: str, spec: PoolSpe
         return found
     if existing is not None and existing.spec.mode != spec.mode:
         reason = f"pool {name!r} is a {existing.spec.mode} pool; delete it first, the name is free at once"
-        return [FieldProblem("mode", reason)]
+        found.append(FieldProblem("mode", reason))
     if existing is not None and existing.spec.worker.agent != spec.worker.agent:
-        return [FieldProblem("worker.agent", f"cannot change on pool {name!r}; delete it first, the name is free at once")]
+        reason = f"cannot change on pool {name!r}; delete it first, the name is free at once"
+        found.append(FieldProblem("worker.agent", reason))
+    if found:
+        return found
     draft = existing or Pool(id=pool_id, name=name, spec=spec, revision="", state="live", source="api", created_at=0.0)
     return await context.cluster.check(msgspec.structs.replace(draft, spec=spec))
 
@@ -137,7 +140,7 @@ async def delete_pool(context: Context, call: Call) -> Response:
     existing = await context.store.pools.get(name)
     if existing is not None and existing.source == "cr":
         raise Problem(409, "not-ours", f"pool {name!r} belongs to its WorkerPool object; delete that object")
-    drained = await context.store.pools.delete(name)
+    drained = await context.store.pools.delete(name, actor=call.caller.actor)
     context.forget_pool(name)
     if drained is None:
         raise await context.unknown_pool(name)
@@ -154,7 +157,7 @@ async def thaw(context: Context, call: Call) -> Response:
 
 async def _freeze(context: Context, call: Call, reason: str | None) -> Response:
     name = call.path("name")
-    found = await context.store.pools.freeze(name, reason)
+    found = await context.store.pools.freeze(name, reason, call.caller.actor)
     context.forget_pool(name)
     if found is None:
         raise await context.unknown_pool(name)

@@ -88,10 +88,10 @@ class Route:
     names: Any = str  # the type of the first name in the path; only for the OpenAPI document
     query: type[msgspec.Struct] = NoQuery
     body: Any = None
+    body_limit: int = BODY_LIMIT  # bytes
     answers: dict[int, Any] = field(default_factory=lambda: {200: None})
     errors: tuple[int, ...] = ()  # in addition to those that openapi.py derives from the route
     raw: str | None = None  # the media type of an answer that is not JSON
-    body_limit: int = BODY_LIMIT  # bytes
 
     @property
     def needs_body(self) -> bool:

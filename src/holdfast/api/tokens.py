@@ -7,7 +7,7 @@ import msgspec
 from starlette.responses import Response
 
 from ..model.duration import Duration, seconds
-from ..model.nearest import SIMILAR_ID, suggest
+from ..model.nearest import suggest_id
 from ..model.pool import FieldProblem
 from ..model.tenant import TenantName
 from .auth import hash_token
@@ -67,7 +67,7 @@ async def revoke(context: Context, call: Call) -> Response:
         raise Problem(409, "own-token", "this is the token that you use; revoke it with another token")
     if not await context.store.tokens.revoke(call.path("id")):
         known = [row["id"] for row in await context.store.tokens.all()]
-        raise not_found("token", call.path("id"), suggest(call.path("id"), known, SIMILAR_ID))
+        raise not_found("token", call.path("id"), suggest_id(call.path("id"), known))
     return empty()
 
 

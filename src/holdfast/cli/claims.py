@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -14,21 +14,24 @@ from .completion import name_of_noun, names_of
 from .connection import (
     CommandFailed,
     Key,
+    Label,
     Output,
     PoolName,
     TenantName,
     TruncationNotice,
     check_durations,
     check_key,
+    labels_of,
     print_message,
     with_client,
 )
 from .describe import curl, described
 from .exit_codes import NO_WORKER
+from .listing import noun_of
 from .show import print_json
 
 if TYPE_CHECKING:
-    from holdfast.client import Client, HeldWorker
+    from holdfast.client import ClaimOptions, Client, HeldWorker
 
 ClaimId = Annotated[str, typer.Argument(help="The claim's id.", autocompletion=names_of("claims"))]
 FENCE = "The fence of the claim, which proves that you act for its holder. `holdfast get claims ID -o json` shows it."
@@ -45,6 +48,7 @@ def claim(
     tenant: TenantName = None,
     key: Key = None,
     lease: Annotated[str | None, typer.Option(help="The lease, such as 60s; the pool's by default.")] = None,
+    label: Label = None,
     wait: Annotated[str, typer.Option(help="How long to wait for a worker, at most 60s.")] = "10s",
     hold: Annotated[
         bool, typer.Option("--hold", help="Wait for the worker, hold it until Ctrl-C or the end of its job, then release it.")
@@ -57,12 +61,13 @@ def claim(
     """
     check_key(key)
     check_durations(wait=wait, lease=lease)
+    options: ClaimOptions = {"tenant": tenant, "key": key, "lease": lease, "labels": labels_of(label)}
 
     async def call(client: "Client") -> None:
         if hold:
-            await _hold(client, pool, tenant, key, lease, output)
+            await _hold(client, pool, options, output)
             return
-        taken = await client.claim(pool, wait=wait, tenant=tenant, key=key, lease=lease)
+        taken = await client.claim(pool, wait=wait, **options)
         shown = await _print_claim(client, taken.id, output)
         if shown["state"] != "active":
             how = f"ended as {shown.get('outcome')}" if shown["state"] == "ended" else f"is still {shown['state']}"
@@ -71,7 +76,7 @@ def claim(
     with_client(context, call)
 
 
-async def _hold(client: "Client", pool: str, tenant: str | None, key: str | None, lease: str | None, output: str) -> None:
+async def _hold(client: "Client", pool: str, options: "ClaimOptions", output: str) -> None:
     from holdfast.client import ClaimEnded
     from holdfast.client import claim as held
 
@@ -81,7 +86,7 @@ async def _hold(client: "Client", pool: str, tenant: str | None, key: str | None
     for number in (signal.SIGINT, signal.SIGTERM):  # during the wait, a signal cancels the claim
         loop.add_signal_handler(number, task.cancel)
     try:
-        async with held(pool, client=client, tenant=tenant, key=key, lease=lease) as worker:
+        async with held(pool, client=client, **options) as worker:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, stop.set)
             await _print_claim(client, worker.claim_id, output)
@@ -205,14 +210,21 @@ def cancel(
 
 def logs(
     context: typer.Context,
-    claim: ClaimId,
+    claim: Annotated[str, typer.Argument(metavar="CLAIM|WORKER", help="The id of a claim (c-…) or of a worker (w-…).")],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the claim has ended.")] = False,
     offset: Annotated[int, typer.Option(min=0, help="How many bytes to skip.")] = 0,
 ) -> None:
-    """Print a job's output.
+    """Print a job's output, or the last output of a worker.
+
+    For a worker this is what its served process, its hooks and its agent wrote last, until a day after its end.
 
     Example: holdfast logs -f c-1a2b3c
     """
+    if claim.startswith("w-"):
+        if follow or offset:
+            raise CommandFailed("--follow and --offset are for claims; a worker's log is updated every 10 s and shown whole", 2)
+        _print_worker_log(context, claim)
+        return
 
     async def call(client: "Client") -> None:
         cut = TruncationNotice(claim)
@@ -227,9 +239,20 @@ def logs(
         raise typer.Exit(130) from None
 
 
+def _print_worker_log(context: typer.Context, worker: str) -> None:
+    import json
+
+    answer = with_client(context, lambda client: client.raw("GET", f"/v1/workers/{quote(worker, safe='')}/log"))
+    found = json.loads(answer)
+    if found["at"] is None:
+        print_message(f"worker {worker} has sent no output yet")
+        return
+    typer.echo(found["text"].removesuffix("\n"))
+
+
 def explain(
     context: typer.Context,
-    kind: Annotated[Literal["pool", "worker", "claim"], typer.Argument(help="The kind of thing to explain.")],
+    kind: Annotated[str, typer.Argument(help="The kind of thing to explain: pool, worker or claim.", metavar="KIND")],
     name: Annotated[str, typer.Argument(help="Its name or id.", autocompletion=name_of_noun)],
     output: Output = "table",
 ) -> None:
@@ -237,6 +260,7 @@ def explain(
 
     Example: holdfast explain claim c-1a2b3c
     """
+    kind = noun_of(kind, ("pool", "worker", "claim"))
     answer = with_client(context, lambda client: client.raw("GET", f"/v1/explain/{kind}/{quote(name, safe='')}"))
     if output == "json":
         print_json(answer)

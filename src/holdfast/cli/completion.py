@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
+    from holdfast.client import Client
+
     from .connection import ServerOptions
 
-SECONDS = 1.0  # a shell waits this long at most for proposals, then it proposes nothing
+SECONDS = 2.0  # a shell waits this long at most for proposals, then it proposes nothing
 MOST = 200  # proposals; more do not help on a screen
 Complete = Callable[[typer.Context, str], list[str]]
-IDENTIFIED_BY = {"pools": "name", "tenants": "name", "workers": "id", "claims": "id"}
+IDENTIFIED_BY = {"pools": "name", "tenants": "name", "workers": "id", "claims": "id", "tokens": "id"}
 
 
 def register(app: typer.Typer) -> None:
@@ -56,6 +58,17 @@ def state_of_noun(context: typer.Context, incomplete: str) -> list[str]:
     return [state for state in found if state.startswith(incomplete)]
 
 
+def context_names(incomplete: str) -> list[str]:
+    """Proposes the names of the contexts that `holdfast login` stored."""
+    from holdfast.client.context import contexts_file, read_contexts
+
+    try:
+        known = read_contexts(contexts_file()).contexts
+    except Exception:  # a damaged file must not spoil the user's line
+        return []
+    return [name for name in known if name.startswith(incomplete)]
+
+
 def _noun(context: typer.Context) -> str:
     """Returns the noun of the line in the plural. If an option has no value yet, the noun is among the unparsed arguments."""
     for word in (context.params.get("noun"), context.params.get("kind"), *context.args):
@@ -68,18 +81,18 @@ def _noun(context: typer.Context) -> str:
 def _proposals(context: typer.Context, noun: str, incomplete: str) -> list[str]:
     """Asks the server. Whatever fails, nothing is proposed and nothing is printed, because it would spoil the user's line."""
     try:
-        rows = asyncio.run(asyncio.wait_for(_read(_options(context), noun), SECONDS))
+        from holdfast.client import Client
+
+        found = _options(context).resolve()
+        rows = asyncio.run(asyncio.wait_for(_read(Client(found.url, found.token, patience=0.0), noun), SECONDS))
     except Exception:
         return []
-    found = [str(row[IDENTIFIED_BY[noun]]) for row in rows]
-    return [name for name in found if name.startswith(incomplete)][:MOST]
+    names = [str(row[IDENTIFIED_BY[noun]]) for row in rows]
+    return [name for name in names if name.startswith(incomplete)][:MOST]
 
 
-async def _read(options: "ServerOptions", noun: str) -> list[dict[str, Any]]:
-    from holdfast.client import Client
-
-    found = options.resolve()
-    async with Client(found.url, found.token, patience=0.0) as client:
+async def _read(client: "Client", noun: str) -> list[dict[str, Any]]:
+    async with client:
         answer = await client.raw("GET", f"/v1/{noun}", params={"limit": 1000})
     rows: list[dict[str, Any]] = json.loads(answer)["items"]
     return rows

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from .completion import names_of
 from .connection import Output, with_client
 from .show import print_json
 
@@ -19,7 +20,7 @@ def register(app: typer.Typer) -> None:
 @deletions.command()
 def tenant(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The tenant's name.")],
+    name: Annotated[str, typer.Argument(help="The tenant's name.", autocompletion=names_of("tenants"))],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     output: Output = "table",
 ) -> None:

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from .completion import context_names
 from .connection import CommandFailed, Output, hide, with_client
 from .show import print_json
 
@@ -24,7 +25,9 @@ def login(
     token: Annotated[str | None, typer.Option(help="The token; without it, the command prompts for it.")] = None,
     name: Annotated[str | None, typer.Option(help="The context's name; the server's host by default.")] = None,
     show: Annotated[bool, typer.Option("--list", help="Show the contexts; * marks the one in use.")] = False,
-    use: Annotated[str | None, typer.Option(metavar="NAME", help="Use this context from now on.")] = None,
+    use: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Use this context from now on.", autocompletion=context_names)
+    ] = None,
 ) -> None:
     """Store a server and a token as a context, and use it from now on.
 
@@ -66,7 +69,10 @@ def _described(me: "Identity") -> str:
 
 
 def logout(
-    name: Annotated[str | None, typer.Argument(help="The context's name; the one in use by default.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="The context's name; the one in use by default.", autocompletion=context_names),
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Remove all contexts.")] = False,
 ) -> None:
     """Remove a stored server and its token from this machine. The token itself stays valid until it is revoked.

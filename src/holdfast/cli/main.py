@@ -39,7 +39,14 @@ def options(
         str | None, typer.Option(help="The server's URL; several replicas separated by commas. Also HOLDFAST_URL.")
     ] = None,
     token: Annotated[str | None, typer.Option(help="The token. Also HOLDFAST_TOKEN, which other users cannot see.")] = None,
-    name: Annotated[str | None, typer.Option("--context", help="The name of a context that `holdfast login` stored.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--context",
+            help="The name of a context that `holdfast login` stored.",
+            autocompletion=completion.context_names,
+        ),
+    ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(help="The data directory of a fleet on this machine; .holdfast by default. Also HOLDFAST_DATA_DIR."),

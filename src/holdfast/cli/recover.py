@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import typer
 
+from .completion import names_of
 from .connection import CommandFailed, TableOutput, print_message, with_client
 from .show import print_json, print_table
 from .times import age
@@ -18,7 +19,10 @@ def register(app: typer.Typer) -> None:
 def recover(
     context: typer.Context,
     worker: Annotated[
-        str | None, typer.Argument(help="The worker to decide about; without it, the undecided workers are shown.")
+        str | None,
+        typer.Argument(
+            help="The worker to decide about; without it, the undecided workers are shown.", autocompletion=names_of("workers")
+        ),
     ] = None,
     confirm: Annotated[
         bool, typer.Option("--confirm", help="The row of the worker is right; the worker may be used again.")

@@ -17,12 +17,14 @@ import typer
 from .connection import (
     CommandFailed,
     Key,
+    Label,
     Output,
     PoolName,
     TenantName,
     TruncationNotice,
     check_key,
     hide,
+    labels_of,
     print_message,
     print_priority,
     with_client,
@@ -61,6 +63,7 @@ def run(
     deadline: Annotated[str | None, typer.Option(help="Refuse the claim if no worker is free within this time.")] = None,
     priority: Annotated[int | None, typer.Option(min=0, max=9, help="Higher is served earlier.")] = None,
     retry: Annotated[Literal["lost"] | None, typer.Option(help="Run the command again if its worker died.")] = None,
+    label: Label = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the claim's id and exit.")] = False,
     output: Output = "table",
 ) -> None:
@@ -84,6 +87,7 @@ def run(
         "deadline": deadline,
         "priority": priority,
         "retry": retry,
+        "labels": labels_of(label),
     }
 
     async def call(client: "Client") -> int:

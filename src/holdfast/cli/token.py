@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from .completion import names_of
 from .connection import Output, TableOutput, with_client
 from .show import print_json, print_table
 
@@ -55,7 +56,9 @@ def list_(context: typer.Context, output: TableOutput = "table") -> None:
 
 @tokens.command()
 def revoke(
-    context: typer.Context, token: Annotated[str, typer.Argument(help="The token's id.")], output: Output = "table"
+    context: typer.Context,
+    token: Annotated[str, typer.Argument(help="The token's id.", autocompletion=names_of("tokens"))],
+    output: Output = "table",
 ) -> None:
     """Revoke a token. Replicas refuse it within 5 seconds.
 

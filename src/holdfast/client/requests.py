@@ -20,6 +20,7 @@ class ClaimOptions(TypedDict, total=False):
     max_duration: str | None
     park_ttl: str | None
     retry: Literal["lost"] | None
+    labels: dict[str, str] | None
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -39,6 +40,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     max_duration: str | None = None
     park_ttl: str | None = msgspec.field(default=None, name="parkTTL")
     retry: str | None = None
+    labels: dict[str, str] | None = None
 
     def __repr__(self) -> str:  # without secrets and env, which would end up in logs
         return f"ClaimRequest(pool={self.pool!r}, tenant={self.tenant!r}, key={self.key!r})"

@@ -48,6 +48,8 @@ WORKER = Machine(
     ),
 )
 
+LOG_HOURS = 24  # a worker's last output can be read for this long after its end
+
 FREE = ("warm", "parked")  # may get a claim
 STARTED = ("warm", "parked", "held")  # has been ready and is not retiring, so its agent reports
 LIVING = ("spawning", *STARTED)  # its pod may serve a claim, even if the row is older than the claim

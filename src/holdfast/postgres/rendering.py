@@ -7,7 +7,7 @@ from pathlib import Path
 from ..model.activation import FAILING_CLAIMS, FIRST_BACKOFF, LONGEST_BACKOFF, MAX_ACTIVATIONS
 from ..model.claim import CLAIM, EPOCH_MARGIN, FENCE_BITS, KEY_HOURS, LIVE, MAX_LOST_RETRIES
 from ..model.machine import sql_list
-from ..model.worker import FREE, LIVING, STARTED, WORKER
+from ..model.worker import FREE, LIVING, LOG_HOURS, STARTED, WORKER
 
 HERE = Path(__file__).parent
 MACHINES = {"claim": CLAIM, "worker": WORKER}
@@ -19,6 +19,7 @@ NUMBERS = {
     "FENCE_BITS": FENCE_BITS,
     "FIRST_BACKOFF": FIRST_BACKOFF,
     "KEY_HOURS": KEY_HOURS,
+    "LOG_HOURS": LOG_HOURS,
     "LONGEST_BACKOFF": LONGEST_BACKOFF,
     "MAX_ACTIVATIONS": MAX_ACTIVATIONS,
     "MAX_LOST_RETRIES": MAX_LOST_RETRIES,

@@ -7,6 +7,7 @@ from .claims import PostgresClaims
 from .database import Database
 from .fleet import PostgresFleet
 from .history import PostgresHistory
+from .logs import PostgresLogs
 from .notices import PolledNotices, PostgresNotices
 from .pools import PostgresPools
 from .recovery import PostgresRecovery
@@ -22,6 +23,7 @@ class PostgresStore:
         self.pools = PostgresPools(db)
         self.fleet = PostgresFleet(db)
         self.history = PostgresHistory(db)
+        self.logs = PostgresLogs(db)
         self.tokens = PostgresTokens(db)
         self.recovery = PostgresRecovery(db)
 

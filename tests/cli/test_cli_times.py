@@ -1,0 +1,42 @@
+"""People read how long ago something was, and the time of their own zone."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from holdfast.cli.times import age, ago, local, span
+
+
+@pytest.fixture
+def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [
+    (0, "0 s"), (0.9, "0 s"), (18, "18 s"), (119, "119 s"), (120, "2 min"), (7199, "119 min"), (7200, "2 h"),
+    (172799, "47 h"), (172800, "2 days"), (86400 * 400, "400 days"),
+])  # fmt: skip
+def test_a_length_of_time_has_one_unit(seconds: float, expected: str) -> None:
+    assert span(seconds) == expected
+
+
+def test_a_moment_is_ago_or_ahead_and_never_negative() -> None:
+    now = datetime.now(UTC)
+    assert ago((now - timedelta(minutes=5, seconds=1)).isoformat()) == "5 min ago"
+    assert ago((now + timedelta(minutes=5, seconds=30)).isoformat()) == "in 5 min"
+    assert ago((now + timedelta(milliseconds=300)).isoformat()) == "0 s ago", "the server's clock is a little ahead"
+    assert ago(now.isoformat().replace("+00:00", "Z")) == "0 s ago"
+    assert (ago(None), age(None), local(None), local("soon")) == ("", "", "", "soon")
+
+
+def test_a_time_is_that_of_this_machine_with_the_date_unless_it_is_today(tokyo: None) -> None:
+    assert local("2026-01-01T20:00:00+00:00") == "2026-01-02 05:00:00"
+    now = datetime.now(UTC)
+    assert local(now.isoformat()) == now.astimezone().strftime("%H:%M:%S")
+    assert now.astimezone().utcoffset() == timedelta(hours=9)
