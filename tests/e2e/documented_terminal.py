@@ -59,7 +59,6 @@ class Running:
             preexec_fn=None if columns is None else lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
         os.close(sink)
-        self._terminal = source
         self._reader = threading.Thread(target=self._read, args=(source,), daemon=True)
         self._reader.start()
 
@@ -79,10 +78,6 @@ class Running:
     def until(self, text: str) -> None:
         eventually(lambda: text in self.output or self.process.poll() is not None, PATIENCE, f"{text!r} is printed")
         assert text in self.output, self.output
-
-    def type(self, keys: str) -> None:
-        """Types keys. Only a command in a terminal can be typed to."""
-        os.write(self._terminal, keys.encode())
 
     def interrupt(self) -> None:
         os.killpg(self.process.pid, signal.SIGINT)
@@ -120,7 +115,7 @@ class Terminal:
         self.env |= {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": packages}
 
     def start(self, command: str, *, watched: bool = False) -> Running:
-        """Starts a command. What a person watches or answers runs in a terminal, also if everything else is in a script."""
+        """Starts a command. What a person watches until Ctrl-C runs in a terminal, also if everything else is in a script."""
         script = SCRIPT.format(state=self._state, command=self.filled(command))
         return Running(["bash", "-c", script], self.home, self.env, WIDE if watched and not self.columns else self.columns)
 
