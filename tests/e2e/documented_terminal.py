@@ -115,7 +115,7 @@ class Terminal:
         self.env |= {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": packages}
 
     def start(self, command: str, *, watched: bool = False) -> Running:
-        """Starts a command. What is `watched` until Ctrl-C is watched in a terminal, also by a person who uses scripts."""
+        """Starts a command. What a person watches until Ctrl-C runs in a terminal, also if everything else is in a script."""
         script = SCRIPT.format(state=self._state, command=self.filled(command))
         return Running(["bash", "-c", script], self.home, self.env, WIDE if watched and not self.columns else self.columns)
 

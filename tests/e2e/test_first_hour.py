@@ -23,9 +23,10 @@ FLEET = "holdfast up -f examples/pools.yaml"
 GO_ON = {
     "holdfast up ": "Holdfast is up on",
     "holdfast top": "linux",
+    "holdfast get events -w": "claim.ended",
     "holdfast claim --pool notebook --tenant acme --hold": "holding w-",
 }
-CODES = {"holdfast run --pool linux --env CI=1": 3}  # the others exit with 0
+CODES = {"holdfast get events -w": 130, "holdfast run --pool linux --env CI=1": 3}  # the others exit with 0
 TABLES = ("holdfast get pools ", "holdfast doctor", "holdfast token list", "holdfast recover ")
 # The names that the text around a Python example explains: the token, and a loop with something to do.
 GIVEN = """
@@ -34,13 +35,15 @@ token = Path(".holdfast/token").read_text().strip()
 turns = iter([True, True, False])
 work = lambda: next(turns)
 """
+FIRST = ("README.md", "docs/pools.md", "docs/cli.md")
 LAST = "docs/backup-and-restore.md"  # because its commands stop the fleet
 
 
 def to_run(*, last: bool = False) -> list[Command]:
-    """Returns the commands in the order in which a person reads: the README first."""
+    """Returns the commands in the order in which a person reads."""
     found = [each for each in commands() if reason_not_to_run(each) is None and not each.text.startswith(FLEET)]
-    return sorted((each for each in found if (each.document == LAST) == last), key=lambda each: each.document != "README.md")
+    chosen = (each for each in found if (each.document == LAST) == last)
+    return sorted(chosen, key=lambda each: FIRST.index(each.document) if each.document in FIRST else len(FIRST))
 
 
 class Home:
@@ -84,6 +87,7 @@ def do(terminal: Terminal, command: Command) -> str:
         running.interrupt()
     expected = next((code for start, code in CODES.items() if text.startswith(start)), 0)
     assert running.ended() == expected, f"{command.document}:{command.line}: {text}\n{running.output}"
+    assert "urn:holdfast:" not in running.output, f"{command.document}:{command.line}: refused\n{running.output}"
     terminal.seen += running.output
     return running.output
 
