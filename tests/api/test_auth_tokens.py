@@ -16,7 +16,7 @@ from holdfast.ports.cluster import AgentIdentity
 from holdfast.ports.store import StoreUnavailable
 
 KEY = b"a key of 32 bytes for one test.."
-TENANT = ("t-1", "tenant", "acme")
+TENANT = ("t-1", "tenant", "acme", "of acme")
 
 
 class Hands:
@@ -35,12 +35,12 @@ class Hands:
 class Tokens:
     """The store's side: known tokens by their hash, and how often it was read."""
 
-    def __init__(self, **known: tuple[str, str, str | None]) -> None:
+    def __init__(self, **known: tuple[str, str, str | None, str]) -> None:
         self.known = {hash_token(token): found for token, found in known.items()}
         self.asked: list[str] = []
         self.away = False
 
-    async def by_hash(self, hashed: str) -> tuple[str, str, str | None] | None:
+    async def by_hash(self, hashed: str) -> tuple[str, str, str | None, str] | None:
         self.asked.append(hashed)
         if self.away:
             raise StoreUnavailable("away")
@@ -71,7 +71,7 @@ def test_a_tenant_sees_only_itself_and_others_see_everyone(role: str, trusted: b
 
 def test_a_token_is_looked_up_by_its_hash_and_names_its_caller() -> None:
     tokens = Tokens(secret=TENANT)
-    assert called(made(tokens), "secret") == Caller("t-1", "tenant", "acme")
+    assert called(made(tokens), "secret") == Caller("t-1", "tenant", "acme", "of acme")
     assert tokens.asked == [hashlib.sha256(b"secret").hexdigest()]
 
 
@@ -123,7 +123,7 @@ def test_a_refusal_is_remembered_as_long_so_that_guesses_do_not_reach_the_store(
 
 def test_a_full_memory_forgets_guesses_and_old_entries_and_keeps_valid_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CACHE_SIZE", 3)
-    tokens, clock = Tokens(old=("t-0", "tenant", "acme"), known=TENANT), Hands()
+    tokens, clock = Tokens(old=("t-0", "tenant", "acme", "old"), known=TENANT), Hands()
     auth = made(tokens, clock)
     called(auth, "old")
     clock.running += 3

@@ -209,7 +209,7 @@ async def test_a_pool_that_another_created_meanwhile_was_not_created_here(store:
     async with another(store) as connection:
         transaction = connection.transaction()
         await transaction.start()
-        await connection.fetch(store.db.sql(PUT), "p-0", "linux", encode(DIRECT), revision_of(DIRECT), "api")
+        await connection.fetch(store.db.sql(PUT), "p-0", "linux", encode(DIRECT), revision_of(DIRECT), "api", None)
         putting = asyncio.create_task(store.pools.put("p-1", "linux", DIRECT, "api"))
         await waiting(store, 1, putting)
         await transaction.commit()

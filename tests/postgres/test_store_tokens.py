@@ -16,8 +16,8 @@ async def two_tokens(store: PostgresStore) -> Clock:
 
 async def test_a_token_is_found_by_its_hash_and_no_other(store: PostgresStore) -> None:
     await two_tokens(store)
-    assert await store.tokens.by_hash("hash-1") == ("t-1", "operator", None)
-    assert await store.tokens.by_hash("hash-2") == ("t-2", "tenant", "acme")
+    assert await store.tokens.by_hash("hash-1") == ("t-1", "operator", None, "ci")
+    assert await store.tokens.by_hash("hash-2") == ("t-2", "tenant", "acme", "acme")
     assert await store.tokens.by_hash("hash-3") is None
 
 
@@ -45,7 +45,7 @@ async def test_tokens_are_listed_by_their_age_and_then_by_id(store: PostgresStor
 async def test_a_token_is_made_once_and_revoked_alone(store: PostgresStore) -> None:
     await two_tokens(store)
     await store.tokens.make("t-3", "hash-1", "the same token again", "admin", None, None)
-    assert await store.tokens.by_hash("hash-1") == ("t-1", "operator", None)
+    assert await store.tokens.by_hash("hash-1") == ("t-1", "operator", None, "ci")
     assert await store.tokens.revoke("t-1")
     assert not await store.tokens.revoke("t-1")
     assert [token["id"] for token in await store.tokens.all()] == ["t-2"]

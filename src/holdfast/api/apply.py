@@ -89,7 +89,7 @@ async def apply(context: Context, call: Call) -> Response:
         await _check(context, request.objects, {change.name: change for change in changes})
         before: dict[tuple[str, str], PoolSpec | TenantSpec] = {("Tenant", name): spec for name, spec in limits.items()}
         before |= {("WorkerPool", name): pool.spec for name, pool in live.items()}
-        did = None if request.dry_run else await context.store.pools.apply(changes, tenants)
+        did = None if request.dry_run else await context.store.pools.apply(changes, tenants, call.caller.actor)
         if did is None and not request.dry_run:
             return None
         items = [_applied(each, before.get(_key(each)), did[_key(each)] if did else None) for each in request.objects]
@@ -116,7 +116,8 @@ async def scale(context: Context, call: Call) -> Response:
             raise Problem(409, "not-ours", NOT_OURS.format(name=name))
         if found := await pool_problems(context, pool.id, name, spec, pool):
             raise field_problems(found)
-        if await context.store.pools.apply([PoolChange(id=pool.id, name=name, spec=spec, seen=pool)], {}) is None:
+        change = PoolChange(id=pool.id, name=name, spec=spec, seen=pool)
+        if await context.store.pools.apply([change], {}, call.caller.actor) is None:
             return None
         context.forget_pool(name)
         return answer(pool_view(await context.pool(name), None, call.caller))

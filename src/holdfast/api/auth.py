@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from ..model.event import Actor
 from ..ports.cluster import AgentIdentity
 from ..ports.store import StoreUnavailable, Tokens
 from .problems import Problem
@@ -34,6 +35,12 @@ class Caller(msgspec.Struct, frozen=True):
     id: str
     role: Role
     tenant: str | None
+    name: str = ""
+
+    @property
+    def actor(self) -> Actor:
+        """Returns who causes what this caller requests, for the history."""
+        return Actor(self.id, self.name, self.role)
 
     @property
     def trusted(self) -> bool:
@@ -64,7 +71,7 @@ class Auth:
         if until < now:
             forgotten = self._forgotten
             found = await self._tokens.by_hash(hashed)
-            caller = Caller(found[0], found[1], found[2]) if found else None  # type: ignore[arg-type]
+            caller = Caller(*found) if found else None  # type: ignore[arg-type]
             if len(self._known) >= CACHE_SIZE:
                 # Keep only valid tokens, so that guessed tokens cannot push them out of the cache.
                 self._known = {key: kept for key, kept in self._known.items() if kept[1] and kept[0] >= now}

@@ -5,8 +5,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ..model.claim import Claim
+from ..model.claim import Claim, Outcome
 from ..model.duration import Duration
+from ..model.label import Labels
 from ..model.pool import Arg, Name
 from ..model.tenant import TenantName
 from .context import Context
@@ -31,6 +32,8 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_duration: Duration | None = None
     park_ttl: Duration | None = msgspec.field(default=None, name="parkTTL")
     retry: Literal["lost"] | None = None
+    # Last and unset by default, so that the hash of a request without labels is the one that earlier releases stored with its key.
+    labels: Labels | msgspec.UnsetType = msgspec.UNSET
     # Not in the hash of a key's request unless it is set, so that requests of the release before stay the same requests.
     stdin: bool | msgspec.UnsetType = msgspec.UNSET
 
@@ -61,7 +64,7 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
     credential: str | None = None
     fence: int | None = None
     protected: bool | None = None
-    outcome: Literal["completed", "failed", "released", "expired", "cancelled", "lost", "refused"] | None = None
+    outcome: Outcome | None = None
     exit_code: int | None = None
     assigned_at: datetime | None = None
     active_at: datetime | None = None
@@ -69,6 +72,7 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
     deadline_at: datetime | None = None
     lease_until: datetime | None = None
     max_until: datetime | None = None
+    labels: dict[str, str] = {}
 
 
 class ClaimList(msgspec.Struct, frozen=True):
@@ -80,6 +84,11 @@ class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pool: str | None = None
     tenant: str | None = None
     state: Literal["waiting", "assigned", "active", "ended"] | None = None
+    outcome: Outcome | None = None
+    key: str | None = None
+    worker: str | None = None
+    since: str | None = None
+    label: str | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     cursor: str | None = None
 
@@ -143,6 +152,7 @@ def view(context: Context, claim: Claim, *, listed: bool = False) -> ClaimView:
             hand_over=_between(claim.assigned_at, claim.active_at),
             hold=_between(claim.active_at, claim.ended_at),
         ),
+        labels=claim.labels,
     )
 
 

@@ -9,11 +9,13 @@ from ..claimpath.path import Submitted
 from ..crash_points import crash_point
 from ..model.claim import Claim
 from ..model.duration import seconds
+from ..model.event import Actor
 from ..model.pool import FieldProblem, Pool
 from ..ports.store import NewClaim
 from .claim_checks import check
 from .claim_shapes import Cancel, ClaimList, ClaimRequest, ClaimView, GetQuery, ListQuery, Release, Renew, view
 from .context import Context
+from .filters import known_pool, labels, moment
 from .problems import Problem, not_found, refused, unavailable
 from .routes import OPERATORS, Call, Route, answer
 
@@ -27,7 +29,7 @@ async def ask(context: Context, call: Call) -> Response:
         raise Problem(403, "forbidden", "the tenant comes from your token; only admins and operators may name another")
     tenant = request.tenant or call.caller.tenant or "default"
     try:
-        result, claim = await _submit(context, request, tenant)
+        result, claim = await _submit(context, request, tenant, call.caller.actor)
     except Problem as refusal:
         # A key names its claim also after its pool was deleted or changed, so that a holder finds its worker again (P1).
         known = await context.store.claims.by_key(tenant, request.key, _hash(request, tenant)) if request.key else None
@@ -45,9 +47,9 @@ async def ask(context: Context, call: Call) -> Response:
     return answer(view(context, claim), status)
 
 
-async def _submit(context: Context, request: ClaimRequest, tenant: str) -> tuple[Submitted, Claim | None]:
+async def _submit(context: Context, request: ClaimRequest, tenant: str, actor: Actor) -> tuple[Submitted, Claim | None]:
     pool = await context.pool(request.pool)
-    new = new_claim(context, request, tenant, pool)
+    new = msgspec.structs.replace(new_claim(context, request, tenant, pool), actor=actor)
     wait = min(seconds(request.wait), LONGEST_WAIT)
     result, claim = await context.claim_path.submit(pool, new, ENOUGH, wait)
     if result.what == "closed":
@@ -73,12 +75,13 @@ def new_claim(context: Context, request: ClaimRequest, tenant: str, pool: Pool) 
         park_ttl=times.park_ttl,
         retry=request.retry,
         secrets=request.secrets or None,
+        labels=request.labels or None,
     )
 
 
 def _hash(request: ClaimRequest, tenant: str) -> str:
     """Shows whether two requests with one key are the same. `wait` is left out, because it may differ between tries."""
-    same = msgspec.structs.replace(request, wait="0s", tenant=tenant)
+    same = msgspec.structs.replace(request, wait="0s", tenant=tenant, labels=request.labels or msgspec.UNSET)
     return hashlib.sha256(msgspec.json.encode(same, order="deterministic")).hexdigest()[:32]
 
 
@@ -99,7 +102,16 @@ async def find(context: Context, call: Call) -> Response:
         if not found or not call.caller.sees(found[0].tenant):
             raise refused("cursor", "is not a cursor of this list, or its claim was pruned; start again without a cursor")
     claims, after = await context.store.claims.find(
-        pool=query.pool, tenant=tenant, state=query.state, limit=query.limit, cursor=query.cursor
+        limit=query.limit,
+        cursor=query.cursor,
+        pool=await known_pool(context, query.pool),
+        tenant=tenant,
+        state=query.state,
+        outcome=query.outcome,
+        key=query.key,
+        worker=query.worker,
+        since=await moment(context, "since", query.since),
+        labels=labels(query.label),
     )
     return answer(ClaimList([view(context, claim, listed=True) for claim in claims], after))
 
@@ -167,7 +179,14 @@ async def end(
     success, so that a caller can safely try again after a lost answer."""
     states = ("assigned", "active") if outcome == "released" else ("waiting", "assigned", "active")
     ended = await context.store.claims.end(
-        call.path("id"), outcome=outcome, how=how, reason=reason, states=states, fence=fence, tenant=tenant
+        call.path("id"),
+        outcome=outcome,
+        how=how,
+        reason=reason,
+        states=states,
+        fence=fence,
+        tenant=tenant,
+        actor=call.caller.actor,
     )
     context.claim_path.ended(ended, how)
     crash_point("release.stored")

@@ -30,6 +30,7 @@ CLAIM = {
     "active_at": AT,
     "lease_until": LATER,
     "max_until": "2026-02-01T12:00:00Z",
+    "labels": {"team": "web"},
 }
 LISTED_CLAIM = {name: value for name, value in CLAIM.items() if name != "credential"}
 POOL_SPEC = {"mode": "job", "warm": 2, "max": 10, "claim": {"maxDuration": "1h"}}
@@ -121,7 +122,7 @@ EXAMPLES: dict[str, Any] = {
             {
                 "id": EVENT_ID,
                 "at": AT,
-                "kind": "claim.active",
+                "kind": "claim.created",
                 "reason": "",
                 "also": None,
                 "pool": "notebook",
@@ -129,9 +130,11 @@ EXAMPLES: dict[str, Any] = {
                 "claim": CLAIM_ID,
                 "tenant": "acme",
                 "data": None,
+                "actor": {"id": TOKEN_ID, "name": "ci", "role": "tenant"},
             }
         ],
         "next": EVENT_ID,
+        "previous": None,
     },
     "Explanation": {
         "kind": "claim",
@@ -251,6 +254,13 @@ PARAMETERS: dict[str, dict[str, Any]] = {
         "worker": WORKER_ID,
         "claim": CLAIM_ID,
         "after": EVENT_ID,
+        "before": EVENT_ID,
+        "since": "10m",
+        "until": "2026-01-31T12:00:00Z",
+        "kind": "claim.ended,brake",
+        "label": "team=web,ci",
+        "outcome": "completed",
+        "key": "build-7",
         "newest": True,
         "offset": 0,
         "follow": False,

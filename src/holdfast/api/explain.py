@@ -61,6 +61,9 @@ async def explain_claim(context: Context, caller: Caller, id_: str) -> tuple[lis
         took = claim.active_at - claim.assigned_at
         slow = " (slow: protection, activation and acknowledgement happen here)" if took > SLOW_HANDOVER else ""
         sentences.append(f"The hand-over to {claim.worker} took {text(took)}{slow}.")
+    if claim.labels:
+        labelled = ", ".join(f"{name}={value}" if value else name for name, value in sorted(claim.labels.items()))
+        sentences.append(f"Its labels are {labelled}.")
     if claim.attempts > 1:
         sentences.append(f"It was given to {claim.attempts} workers in turn; the history below says why.")
     if claim.state == "active":
@@ -237,7 +240,8 @@ def _sentence(event: Event) -> str:
     about = " ".join(part for part in (event.worker, event.claim) if part)
     outcome = f" [{event.data['outcome']}]" if event.data and event.data.get("outcome") else ""
     reason = f": {event.reason}" if event.reason else ""
-    return f"{_utc(event.at, 'milliseconds')}  {event.kind}{also}{outcome} {about}{reason}".rstrip()
+    by = f" (by {event.actor.name}, {event.actor.role} {event.actor.id})" if event.actor else ""
+    return f"{_utc(event.at, 'milliseconds')}  {event.kind}{also}{outcome} {about}{reason}".rstrip() + by
 
 
 def _since(then: float, now: float) -> str:

@@ -43,6 +43,7 @@ CLAIM = {
     "deadline_at": "When the claim is refused if it still waits.",
     "lease_until": "When the lease ends unless it is renewed.",
     "max_until": "When its longest duration ends the claim.",
+    "labels": "The labels of the request.",
 }
 
 REQUEST = {
@@ -60,6 +61,7 @@ REQUEST = {
     "maxDuration": "How long the worker may be held, at most the pool's value, which is the default.",
     "parkTTL": "How long the worker stays parked for the tenant after the claim.",
     "retry": "`lost` runs the command again, at most twice, if the death of its worker is proven.",
+    "labels": "Names and values by which the claim is found, at most 16. They are no place for secrets.",
     "stdin": "Whether the command reads what is sent with `POST /v1/claims/{id}/input`. Without it, its input is empty.",
 }
 
@@ -77,6 +79,11 @@ OF_TYPE: dict[str, dict[str, str]] = {
         "pool": "Only claims of this pool.",
         "tenant": "Only claims of this tenant.",
         "state": "Only claims in this state.",
+        "outcome": "Only claims that ended like this.",
+        "key": "Only the claim that this key names.",
+        "worker": "Only claims that were active on this worker.",
+        "since": "Only claims that were created since then: a duration (so long ago) or a time with its zone.",
+        "label": "Only claims with these labels: `team=x,ci` means that team is x, and that there is a label ci.",
     },
     "GetQuery": {
         "wait": "How long to wait, at most 60s.",
@@ -85,6 +92,12 @@ OF_TYPE: dict[str, dict[str, str]] = {
     "OutputQuery": {
         "offset": "How many bytes of the output to skip.",
         "follow": "Whether to go on until the claim has ended.",
+    },
+    "WorkerQuery": {
+        "pool": "Only workers of this pool.",
+        "tenant": "Only workers that serve this tenant, or are parked for it.",
+        "state": "Only workers in this state. Without it, all that are not gone.",
+        "since": "Only workers that were created since then: a duration (so long ago) or a time with its zone.",
     },
     "SentInput": {
         "offset": "How many bytes were sent before.",
@@ -97,12 +110,17 @@ OF_TYPE: dict[str, dict[str, str]] = {
         "end": "Whether the end of the input is known.",
         "closed": "Whether the command does not read any more.",
     },
-    "WorkerQuery": {"pool": "Only workers of this pool.", "state": "Only workers in this state. Without it, all that are not gone."},
     "EventQuery": {
-        "after": "The id of an event. Only later events are returned.",
+        "after": "The id of an event, or the `next` of a page. The first events after it are returned.",
+        "before": "The id of an event, or the `previous` of a page. The last events before it are returned.",
+        "since": "Only events since then: a duration (so long ago) or a time with its zone.",
+        "until": "Only events before then: a duration (so long ago) or a time with its zone.",
+        "kind": "Only events of these kinds, separated by commas; a noun such as `claim` stands for all of its kinds.",
         "claim": "Only events about this claim.",
         "worker": "Only events about this worker.",
         "pool": "Only events about this pool.",
+        "tenant": "Only events about this tenant.",
+        "label": "Only events of claims with these labels: `team=x,ci` means that team is x, and that there is a label ci.",
         "newest": "Whether to return the last events instead of the first.",
     },
     "Renew": {"fence": "The fence of the claim, which proves that the caller acts for its holder."},
@@ -155,7 +173,13 @@ OF_TYPE: dict[str, dict[str, str]] = {
         "claim": "The claim that it is about, or null.",
         "tenant": "The tenant that it is about, or null.",
         "data": "More about this kind of event, or null.",
+        "actor": "The token with which somebody caused it, or null if Holdfast or an agent did.",
     },
+    "EventList": {
+        "next": "The cursor for `after`: later events. It is never null, because events follow.",
+        "previous": "The cursor for `before`: earlier events, or null if it is known that there are none.",
+    },
+    "Actor": {"id": "The token's id.", "name": "The token's name.", "role": "The token's role."},
     "Explanation": {
         "kind": "What is explained.",
         "id": "Its name or id.",

@@ -108,7 +108,7 @@ async def put_pool(context: Context, call: Call) -> Response:
     pool_id = context.ids.new("p") if existing is None else existing.id
     if found := await pool_problems(context, pool_id, name, spec, existing):
         raise field_problems(found)
-    stored, what = await context.store.pools.put(pool_id, name, spec, "api")
+    stored, what = await context.store.pools.put(pool_id, name, spec, "api", call.caller.actor)
     context.forget_pool(name)
     if what == "taken":
         raise _not_ours(name)
@@ -140,7 +140,7 @@ async def delete_pool(context: Context, call: Call) -> Response:
     existing = await context.store.pools.get(name)
     if existing is not None and existing.source == "cr":
         raise Problem(409, "not-ours", f"pool {name!r} belongs to its WorkerPool object; delete that object")
-    drained = await context.store.pools.delete(name)
+    drained = await context.store.pools.delete(name, actor=call.caller.actor)
     context.forget_pool(name)
     if drained is None:
         raise await context.unknown_pool(name)
@@ -157,7 +157,7 @@ async def thaw(context: Context, call: Call) -> Response:
 
 async def _freeze(context: Context, call: Call, reason: str | None) -> Response:
     name = call.path("name")
-    found = await context.store.pools.freeze(name, reason)
+    found = await context.store.pools.freeze(name, reason, call.caller.actor)
     context.forget_pool(name)
     if found is None:
         raise await context.unknown_pool(name)

@@ -97,7 +97,7 @@ async def decide(context: Context, call: Call) -> Response:
     if worker is None:
         raise await context.unknown_worker(call.path("worker"))
     decide_on = context.store.recovery.confirm if body.decision == "confirm" else context.store.recovery.give_up
-    outcome = await decide_on(worker.id, body.reason)
+    outcome = await decide_on(worker.id, body.reason, call.caller.actor)
     now = await context.store.workers.get(worker.id) or worker
     if isinstance(outcome, Skipped):
         raise Problem(409, outcome.by, not_now(outcome.by, worker.pool))

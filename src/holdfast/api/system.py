@@ -100,7 +100,7 @@ async def brake(context: Context, call: Call) -> Response:
 
 
 async def release_brake(context: Context, call: Call) -> Response:
-    if not await context.store.fleet.release_brake(call.body.reason):
+    if not await context.store.fleet.release_brake(call.body.reason, call.caller.actor):
         raise Problem(409, "not-tripped", "the brake is not tripped, so there is nothing to release")
     return await brake(context, call)
 

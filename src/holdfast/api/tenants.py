@@ -42,12 +42,12 @@ async def put_tenant(context: Context, call: Call) -> Response:
     name = call.path("name")
     if found := name_problems(name, TenantName) + tenant_problems(call.body):
         raise field_problems(found)
-    return answer(_tenant(await context.store.pools.put_tenant(name, call.body)))
+    return answer(_tenant(await context.store.pools.put_tenant(name, call.body, call.caller.actor)))
 
 
 async def delete_tenant(context: Context, call: Call) -> Response:
     name = call.path("name")
-    result = await context.store.pools.delete_tenant(name)
+    result = await context.store.pools.delete_tenant(name, call.caller.actor)
     if result.live or result.waiting:
         detail = (
             f"tenant {name!r} has {result.live} live and {result.waiting} waiting claims; end them first"

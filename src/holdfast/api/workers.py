@@ -10,6 +10,7 @@ from ..model.effect import Done, Skipped
 from ..model.worker import Worker
 from .claim_shapes import when
 from .context import Context
+from .filters import known_pool, moment
 from .problems import Problem, not_now, refused
 from .routes import OPERATORS, Because, Call, Route, answer
 
@@ -48,7 +49,9 @@ class WorkerList(msgspec.Struct, frozen=True):
 
 class WorkerQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pool: str | None = None
+    tenant: str | None = None
     state: Literal["spawning", "warm", "held", "parked", "retiring", "gone"] | None = None
+    since: str | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     cursor: str | None = None
 
@@ -81,7 +84,14 @@ async def workers(context: Context, call: Call) -> Response:
     query: WorkerQuery = call.query
     if query.cursor is not None and await context.store.workers.get(query.cursor) is None:
         raise refused("cursor", "is not a cursor of this list, or its worker was pruned; start again without a cursor")
-    found, after = await context.store.workers.find(pool=query.pool, state=query.state, limit=query.limit, cursor=query.cursor)
+    found, after = await context.store.workers.find(
+        limit=query.limit,
+        cursor=query.cursor,
+        pool=await known_pool(context, query.pool),
+        tenant=query.tenant,
+        state=query.state,
+        since=await moment(context, "since", query.since),
+    )
     return answer(WorkerList([worker_view(worker) for worker in found], after))
 
 
@@ -106,7 +116,8 @@ async def retire(context: Context, call: Call) -> Response:
     found = await context.store.workers.get(call.path("id"))
     if found is None:
         raise await context.unknown_worker(call.path("id"))
-    result = await context.store.workers.condemn(found.id, None, f"retired by an operator: {call.body.reason}", counted=False)
+    reason = f"retired by an operator: {call.body.reason}"
+    result = await context.store.workers.condemn(found.id, None, reason, counted=False, actor=call.caller.actor)
     if isinstance(result, Skipped):
         raise Problem(409, result.by, not_now(result.by, found.pool))
     if not isinstance(result, Done):

@@ -5,30 +5,33 @@ import signal
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from .completion import name_of_noun, names_of
+from .completion import claim_or_worker, name_of_noun, names_of
 from .connection import (
     CommandFailed,
     Key,
+    Label,
     Output,
     PoolName,
     TenantName,
     check_durations,
     check_key,
+    labels_of,
     print_message,
     with_client,
 )
 from .describe import curl, described
 from .exit_codes import NO_WORKER
+from .listing import noun_of
 from .output import OutputPrinter
 from .show import print_json
 
 if TYPE_CHECKING:
-    from holdfast.client import Client, HeldWorker
+    from holdfast.client import ClaimOptions, Client, HeldWorker
 
 ClaimId = Annotated[str, typer.Argument(help="The claim's id.", autocompletion=names_of("claims"))]
 FENCE = "The fence of the claim, which proves that you act for its holder. `holdfast get claims ID -o json` shows it."
@@ -45,6 +48,7 @@ def claim(
     tenant: TenantName = None,
     key: Key = None,
     lease: Annotated[str | None, typer.Option(help="The lease, such as 60s; the pool's by default.")] = None,
+    label: Label = None,
     wait: Annotated[str, typer.Option(help="How long to wait for a worker, at most 60s.")] = "10s",
     hold: Annotated[
         bool, typer.Option("--hold", help="Wait for the worker, hold it until Ctrl-C or the end of its job, then release it.")
@@ -57,12 +61,13 @@ def claim(
     """
     check_key(key)
     check_durations(wait=wait, lease=lease)
+    options: ClaimOptions = {"tenant": tenant, "key": key, "lease": lease, "labels": labels_of(label)}
 
     async def call(client: "Client") -> None:
         if hold:
-            await _hold(client, pool, tenant, key, lease, output)
+            await _hold(client, pool, options, output)
             return
-        taken = await client.claim(pool, wait=wait, tenant=tenant, key=key, lease=lease)
+        taken = await client.claim(pool, wait=wait, **options)
         shown = await _print_claim(client, taken.id, output)
         if shown["state"] != "active":
             how = f"ended as {shown.get('outcome')}" if shown["state"] == "ended" else f"is still {shown['state']}"
@@ -71,7 +76,7 @@ def claim(
     with_client(context, call)
 
 
-async def _hold(client: "Client", pool: str, tenant: str | None, key: str | None, lease: str | None, output: str) -> None:
+async def _hold(client: "Client", pool: str, options: "ClaimOptions", output: str) -> None:
     from holdfast.client import ClaimEnded
     from holdfast.client import claim as held
 
@@ -81,7 +86,7 @@ async def _hold(client: "Client", pool: str, tenant: str | None, key: str | None
     for number in (signal.SIGINT, signal.SIGTERM):  # during the wait, a signal cancels the claim
         loop.add_signal_handler(number, task.cancel)
     try:
-        async with held(pool, client=client, tenant=tenant, key=key, lease=lease) as worker:
+        async with held(pool, client=client, **options) as worker:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, stop.set)
             await _print_claim(client, worker.claim_id, output)
@@ -205,7 +210,14 @@ def cancel(
 
 def logs(
     context: typer.Context,
-    claim: Annotated[str, typer.Argument(metavar="CLAIM|WORKER", help="The id of a claim (c-…) or of a worker (w-…).")],
+    claim: Annotated[
+        str,
+        typer.Argument(
+            metavar="CLAIM|WORKER",
+            help="The id of a claim (c-…) or of a worker (w-…).",
+            autocompletion=claim_or_worker,
+        ),
+    ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the claim has ended.")] = False,
     offset: Annotated[int, typer.Option(min=0, help="How many bytes to skip.")] = 0,
 ) -> None:
@@ -247,7 +259,7 @@ def _print_worker_log(context: typer.Context, worker: str) -> None:
 
 def explain(
     context: typer.Context,
-    kind: Annotated[Literal["pool", "worker", "claim"], typer.Argument(help="The kind of thing to explain.")],
+    kind: Annotated[str, typer.Argument(help="The kind of thing to explain: pool, worker or claim.", metavar="KIND")],
     name: Annotated[str, typer.Argument(help="Its name or id.", autocompletion=name_of_noun)],
     output: Output = "table",
 ) -> None:
@@ -255,6 +267,7 @@ def explain(
 
     Example: holdfast explain claim c-1a2b3c
     """
+    kind = noun_of(kind, ("pool", "worker", "claim"))
     answer = with_client(context, lambda client: client.raw("GET", f"/v1/explain/{kind}/{quote(name, safe='')}"))
     if output == "json":
         print_json(answer)

@@ -47,6 +47,11 @@ def name_of_noun(context: typer.Context, incomplete: str) -> list[str]:
     return _proposals(context, noun, incomplete) if noun else []
 
 
+def claim_or_worker(context: typer.Context, incomplete: str) -> list[str]:
+    """Proposes ids of workers after `w`, and of claims otherwise. One request is enough for a user who waits."""
+    return _proposals(context, "workers" if incomplete.startswith("w") else "claims", incomplete)
+
+
 def state_of_noun(context: typer.Context, incomplete: str) -> list[str]:
     """Proposes the states of workers, of claims, or of both if the noun is not known yet."""
     from typing import get_args

@@ -27,6 +27,12 @@ TenantName = Annotated[
 Key = Annotated[
     str | None, typer.Option(help="Names the claim until 24 h after its end: the same request with it returns the same claim.")
 ]
+Label = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label", "-l", metavar="NAME=VALUE", help="A label by which `get claims -l` finds the claim; can be repeated."
+    ),
+]
 Output = Annotated[Format, typer.Option("--output", "-o", help="A table for people, or the server's JSON.")]
 TableOutput = Annotated[
     Literal["table", "wide", "json"],
@@ -85,6 +91,16 @@ def check_durations(**given: str | None) -> None:
             wrong.append(f"--{name}: {error}")
     if wrong:
         raise CommandFailed("; ".join(wrong), 2)
+
+
+def labels_of(given: list[str] | None) -> dict[str, str] | None:
+    """Returns the labels that a command was given. A name without a value is a label with an empty value."""
+    labels: dict[str, str] = {}
+    for text in given or ():
+        name, _, value = text.partition("=")
+        if labels.setdefault(name, value) != value:
+            raise CommandFailed(f"--label {name}: is given twice, with different values", 2)
+    return labels or None
 
 
 def with_client(context: typer.Context, call: Callable[[Client], Coroutine[Any, Any, T]]) -> T:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 GAP = 2  # blanks between two columns
 NARROWEST = 20  # characters; sentences in a narrower column are hard to read
-LONGEST_WORD = 40  # characters; a longer word in a sentence, such as a path, is folded
+LONGEST_WORD = 24  # characters; a longer word in a sentence, such as a path, is folded, so that it costs no other column
 
 # Columns with sentences or several names. Their lines break between words.
 TEXTS = frozenset({"TROUBLE", "REASON", "ABOUT", "FAILURE", "DUTIES", "CHECK", "DETAIL", "ADVICE", "--confirm", "--give-up"})

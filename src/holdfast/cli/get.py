@@ -4,20 +4,18 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from urllib.parse import quote
 
 import typer
 
 from .completion import name_of_noun, names_of, state_of_noun
 from .connection import CommandFailed, print_message, with_client
+from .event_list import follow_events, show_events
+from .listing import NOUNS, SHOWN, noun_of, read, request
 from .show import print_json, print_table
-from .times import local
 
 if TYPE_CHECKING:
     from holdfast.client import Client
 
-Noun = Literal["pools", "workers", "claims", "tenants", "duties", "replicas", "events"]
-ALONE = ("pools", "workers", "claims", "tenants")  # those with an endpoint for a single item
 Output = Annotated[
     Literal["table", "wide", "json", "yaml"],
     typer.Option(
@@ -36,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 def get(
     context: typer.Context,
-    noun: Annotated[Noun, typer.Argument(help="What to list.")],
+    noun: Annotated[str, typer.Argument(help=f"What to list: {', '.join(NOUNS)}.", metavar="NOUN")],
     name: Annotated[
         str | None,
         typer.Argument(
@@ -46,9 +44,27 @@ def get(
     pool: Annotated[
         str | None, typer.Option(help="Only of this pool (workers, claims, events).", autocompletion=names_of("pools"))
     ] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only of this tenant (claims).", autocompletion=names_of("tenants"))] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Only of this tenant (workers, claims, events).", autocompletion=names_of("tenants"))
+    ] = None,
     state: Annotated[str | None, typer.Option(help="Only in this state (workers, claims).", autocompletion=state_of_noun)] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many to show at most.")] = 100,
+    outcome: Annotated[str | None, typer.Option(help="Only with this outcome (claims).")] = None,
+    key: Annotated[str | None, typer.Option(help="Only the claim that this key names (claims).")] = None,
+    worker: Annotated[str | None, typer.Option(help="Only of this worker (claims, events).")] = None,
+    kind: Annotated[str | None, typer.Option(help="Only of these kinds, such as claim.ended,brake (events).")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only since then: 10m means ten minutes ago; or a time (workers, claims, events).")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option("--label", "-l", help="Only of claims with these labels, such as team=x,ci (claims, events).")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Only until then: 5m ago, or a time (events).")] = None,
+    tail: Annotated[int | None, typer.Option(min=1, help=f"The last so many, {SHOWN} by default (events).")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help=f"How many to show at most, {SHOWN} by default.")] = None,
+    cursor: Annotated[
+        str | None, typer.Option(help="Continue where an earlier list ended, with the cursor that it printed.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Show all, however many there are.")] = False,
     output: Output = "table",
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Print again whenever something changes.")] = False,
 ) -> None:
@@ -56,17 +72,23 @@ def get(
 
     Example: holdfast get claims --pool linux --state waiting -w
     """
-    path, params = _path_and_params(noun, name, pool, tenant, state, limit)
+    noun = noun_of(noun)
+    filters = {"pool": pool, "tenant": tenant, "state": state, "outcome": outcome, "key": key, "worker": worker}
+    path, params = request(noun, name, {**filters, "label": label, "kind": kind, "since": since, "until": until, "tail": tail})
+    _check_paging(limit, cursor, every, watch, until)
     if output == "yaml" and (noun not in ("pools", "tenants") or watch):
         raise CommandFailed("-o yaml prints pools and tenants, once; use -o json for other things and with --watch", 2)
 
     async def call(client: "Client") -> None:
-        if not watch:
-            _print(noun, limit, await client.raw("GET", path, params=params), output)
-        elif noun == "events":
-            await _follow(client, params, output)
+        if noun == "events":
+            if watch:
+                await follow_events(client, params, limit, output)
+            else:
+                await show_events(client, params, limit=limit, cursor=cursor, every=every, output=output)
+        elif watch:
+            await _refresh(client, noun, path, {**params, **({"limit": limit or SHOWN} if name is None else {})}, output)
         else:
-            await _refresh(client, noun, path, params, output)
+            await _show(client, noun, path, params, limit, cursor, every, output)
 
     try:
         with_client(context, call)
@@ -74,66 +96,39 @@ def get(
         raise typer.Exit(130) from None
 
 
-def _path_and_params(
-    noun: str, name: str | None, pool: str | None, tenant: str | None, state: str | None, limit: int
-) -> tuple[str, dict[str, Any]]:
-    params: dict[str, Any] = {"limit": limit}
-    allowed = {"workers": {"pool", "state"}, "claims": {"pool", "tenant", "state"}, "events": {"pool"}}
-    for field, value in (("pool", pool), ("tenant", tenant), ("state", state)):
-        if value is not None and field not in allowed.get(noun, set()):
-            raise CommandFailed(f"--{field} does not go with {noun}", 2)
-        params[field] = value
-    if name is None:
-        return f"/v1/{noun}", params
-    if noun in ALONE:
-        return f"/v1/{noun}/{quote(name, safe='')}", {}
-    if noun == "events":
-        kind = {"c": "claim", "w": "worker"}.get(name.split("-")[0], "pool")
-        return "/v1/events", {**params, kind: name}
-    raise CommandFailed(f"{noun} have no name: `holdfast get {noun}` shows all", 2)
+def _check_paging(limit: int | None, cursor: str | None, every: bool, watch: bool, until: str | None) -> None:
+    if every and (limit is not None or cursor is not None):
+        raise CommandFailed("--all shows everything from the beginning; leave out --limit and --cursor", 2)
+    if watch and (every or cursor is not None or until is not None):
+        raise CommandFailed("--watch shows what happens from now on; leave out --all, --cursor and --until", 2)
 
 
-def _rows(body: bytes) -> list[dict[str, Any]]:
-    found = json.loads(body)
-    rows: list[dict[str, Any]] = found.get("items", [found])
-    return rows
-
-
-def _print(noun: str, limit: int, body: bytes, output: str) -> None:
+async def _show(
+    client: "Client",
+    noun: str,
+    path: str,
+    params: dict[str, Any],
+    limit: int | None,
+    cursor: str | None,
+    every: bool,
+    output: str,
+) -> None:
+    if path != f"/v1/{noun}":  # one thing, not a list
+        found = json.loads(await client.raw("GET", path))
+    else:
+        found = await read(client, path, {**params, "cursor": cursor}, None if every else limit or SHOWN)
     if output == "json":
-        print_json(body)
+        print_json(found)
         return
+    rows = found.get("items", [found])
     if output == "yaml":
         from .as_yaml import documents
 
-        print(documents(noun, _rows(body), listed="items" in json.loads(body)), end="")
+        print(documents(noun, rows, listed="items" in found), end="")
     else:
-        print_table(noun, _rows(body), wide=output == "wide")
-    if (found := json.loads(body)).get("next") and len(found["items"]) >= limit:  # events always have a next
-        print_message("there are more: raise --limit, or narrow it down")
-
-
-async def _follow(client: "Client", params: dict[str, Any], output: str) -> None:
-    """Prints the last events and then each new one, one line per event."""
-    from holdfast.client.events import watch_events
-
-    filters = {name: params.get(name) for name in ("claim", "worker", "pool")}
-    recent = {**filters, "limit": params["limit"], "newest": True}
-    known = json.loads(await client.raw("GET", "/v1/events", params=recent))["items"]
-    for event in known:
-        _print_event(event, output)
-    after = known[-1]["id"] if known else None
-    async for data in watch_events(client.transport, after, filters):
-        _print_event(json.loads(data), output)
-
-
-def _print_event(event: dict[str, Any], output: str) -> None:
-    if output == "json":
-        print_json(event, indent=None)
-        return
-    about = " ".join(str(event[name]) for name in ("pool", "worker", "claim") if event.get(name))
-    kind, reason = event.get("kind", ""), event.get("reason") or ""
-    print(f"{local(event.get('at'))}  {kind:<18} {about}  {reason}", flush=True)
+        print_table(noun, rows, wide=output == "wide")
+    if found.get("next"):
+        print_message(f"there are more: --cursor {found['next']!s} shows the next, --all shows every one")
 
 
 async def _refresh(client: "Client", noun: str, path: str, params: dict[str, Any], output: str) -> None:
@@ -147,7 +142,7 @@ async def _refresh(client: "Client", noun: str, path: str, params: dict[str, Any
         else:
             if shown is not None:
                 print(flush=True)
-            print_table(noun, _rows(body), wide=output == "wide")
+            print_table(noun, found.get("items", [found]))
         shown = found
 
 

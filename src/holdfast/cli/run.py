@@ -17,11 +17,13 @@ import typer
 from .connection import (
     CommandFailed,
     Key,
+    Label,
     Output,
     PoolName,
     TenantName,
     check_key,
     hide,
+    labels_of,
     print_message,
     print_priority,
     with_client,
@@ -63,6 +65,7 @@ def run(
     deadline: Annotated[str | None, typer.Option(help="Refuse the claim if no worker is free within this time.")] = None,
     priority: Annotated[int | None, typer.Option(min=0, max=9, help="Higher is served earlier.")] = None,
     retry: Annotated[Literal["lost"] | None, typer.Option(help="Run the command again if its worker died.")] = None,
+    label: Label = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the claim's id and exit.")] = False,
     interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Pass stdin to the command.")] = False,
     output: Output = "table",
@@ -91,6 +94,7 @@ def run(
         "deadline": deadline,
         "priority": priority,
         "retry": retry,
+        "labels": labels_of(label),
         "stdin": interactive or None,
     }
 

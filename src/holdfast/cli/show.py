@@ -74,6 +74,11 @@ def replica_state(replica: Row) -> str:
     return f"stopped {seen} ago" if state == "stopped" else f"{state} for {seen}"
 
 
+def actor(event: Row) -> object:
+    """Returns the name of the token with which somebody caused the event."""
+    return (event.get("actor") or {}).get("name")
+
+
 def _subject(event: Row) -> str:
     return " ".join(str(event[name]) for name in ("pool", "worker", "claim") if event.get(name))
 
@@ -176,6 +181,7 @@ COLUMNS: dict[str, Sequence[Column]] = {
         ("KIND", field("kind")),
         ("ABOUT", _subject),
         ("TENANT", field("tenant")),
+        ("BY", actor),
         ("REASON", field("reason")),
     ),
     "tokens": (

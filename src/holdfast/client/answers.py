@@ -18,6 +18,7 @@ class Page(_Answer, Generic[T], frozen=True, kw_only=True, dict=True):
 
     items: list[T]
     next: str | int | None = None  # the cursor of the following page
+    previous: str | int | None = None  # the cursor of the page before, in a list of events
 
     def followed_by(self, read: Callable[[str | int], Awaitable[Self]]) -> Self:
         """Returns this page. Its following pages are read with `read`, which gets the cursor."""
@@ -74,6 +75,7 @@ class Claim(_Answer, frozen=True, kw_only=True):
     active_at: datetime | None = None
     ended_at: datetime | None = None
     timings: Timings | None = None
+    labels: dict[str, str] = {}
 
     @property
     def active(self) -> bool:
@@ -138,6 +140,14 @@ class Tenant(_Answer, frozen=True, kw_only=True):
     spec: dict[str, Any] = {}
 
 
+class Actor(_Answer, frozen=True, kw_only=True):
+    """The token with which somebody caused an event."""
+
+    id: str
+    name: str = ""
+    role: str = ""
+
+
 class Applied(_Answer, frozen=True, kw_only=True):
     """What `apply` did with one object: `result` is created, configured or unchanged. The specs have all defaults filled in."""
 
@@ -158,6 +168,7 @@ class Event(_Answer, frozen=True, kw_only=True):
     tenant: str | None = None
     reason: str | None = None
     data: Any = None
+    actor: Actor | None = None  # None if Holdfast or an agent caused it
 
 
 class Explanation(_Answer, frozen=True, kw_only=True):

@@ -2,12 +2,13 @@
 
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from datetime import datetime
 from typing import Literal, Unpack
 
 from holdfast.model.duration import seconds
 
 from .answers import Claim, Page
-from .endpoints import Endpoints, at
+from .endpoints import Endpoints, LabelFilter, at, label_filter, moment
 from .inputs import InputState, send_input
 from .output import OutputPiece, ignore_truncation, read_bytes, read_pieces
 from .requests import ClaimOptions, ClaimRequest
@@ -40,11 +41,19 @@ class ClaimEndpoints(Endpoints):
         pool: str | None = None,
         tenant: str | None = None,
         state: str | None = None,
+        outcome: str | None = None,
+        key: str | None = None,
+        worker: str | None = None,
+        since: str | datetime | None = None,
+        labels: LabelFilter = None,
         limit: int | None = None,
         cursor: str | int | None = None,
     ) -> Page[Claim]:
-        """Returns a page of claims, newest first."""
-        params = {"pool": pool, "tenant": tenant, "state": state, "limit": limit, "cursor": cursor}
+        """Returns a page of claims, newest first. `since` is a duration such as `10m` (so long ago) or a time. `labels` are those
+        that a claim must have; the value None stands for any value."""
+        params: dict[str, str | int | None] = {"pool": pool, "tenant": tenant, "state": state, "outcome": outcome}
+        params |= {"key": key, "worker": worker, "since": moment(since), "label": label_filter(labels), "limit": limit}
+        params["cursor"] = cursor
         return await self.page(Page[Claim], at("claims"), params)
 
     async def get_claim(

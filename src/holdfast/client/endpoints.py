@@ -1,5 +1,7 @@
 """What all groups of endpoints share: send a request and decode the answer."""
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
@@ -11,6 +13,7 @@ from .transport import Params, Transport
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Page[Any])
+LabelFilter = Mapping[str, str | None] | str | None  # {"team": "x", "ci": None}, or the same as text: team=x,ci
 
 
 class RequestOptions(TypedDict, total=False):
@@ -58,3 +61,15 @@ class Endpoints:
 def at(*parts: str) -> str:
     """Returns a path below /v1. Parts are quoted, because names come from users and may contain `/`."""
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def moment(value: str | datetime | None) -> str | None:
+    """Returns the moment as the server reads it. A datetime without a zone is in the zone of this machine."""
+    return (value if value.tzinfo else value.astimezone()).isoformat() if isinstance(value, datetime) else value
+
+
+def label_filter(labels: LabelFilter) -> str | None:
+    """Returns the filter as the server reads it: `team=x,ci`."""
+    if labels is None or isinstance(labels, str):
+        return labels
+    return ",".join(name if value is None else f"{name}={value}" for name, value in labels.items()) or None

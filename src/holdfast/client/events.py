@@ -1,13 +1,42 @@
 """Follows the history as server-sent events, and resumes after the last event that was received."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
+from datetime import datetime
+from typing import TypedDict
 
 import aiohttp
 
-from .endpoints import at
+from .endpoints import LabelFilter, at, label_filter, moment
 from .transport import Params, Transport
 
 QUIET = 60.0  # seconds without a byte until the connection counts as dead; the server sends a comment every 15 s
+
+
+class EventOptions(TypedDict, total=False):
+    """Filters of events, as keyword arguments. `since` and `until` are a duration such as `10m` (so long ago) or a time; a stream
+    takes no `until`. `kind` is a kind such as `claim.ended`, a noun such as `brake`, or several, separated by commas."""
+
+    claim: str | None
+    worker: str | None
+    pool: str | None
+    tenant: str | None
+    kind: str | None
+    since: str | datetime | None
+    until: str | datetime | None
+    labels: LabelFilter  # of the event's claim; the value None stands for any value
+
+
+def event_params(filters: EventOptions) -> Params:
+    return {
+        "claim": filters.get("claim"),
+        "worker": filters.get("worker"),
+        "pool": filters.get("pool"),
+        "tenant": filters.get("tenant"),
+        "kind": filters.get("kind"),
+        "since": moment(filters.get("since")),
+        "until": moment(filters.get("until")),
+        "label": label_filter(filters.get("labels")),
+    }
 
 
 async def watch_events(transport: Transport, after: str | int | None, filters: Params) -> AsyncGenerator[bytes, None]:

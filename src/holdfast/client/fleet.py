@@ -1,7 +1,8 @@
 """The endpoints for operators: pools, workers, tenants, events, duties, replicas, the brake, recovery, tokens."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any, Literal, Unpack
 
 import msgspec
 
@@ -20,9 +21,9 @@ from .answers import (
     Token,
     Worker,
 )
-from .endpoints import Endpoints, at
+from .endpoints import Endpoints, at, moment
 from .errors import Denied, NotFound
-from .events import watch_events
+from .events import EventOptions, event_params, watch_events
 
 Cursor = str | int | None
 
@@ -68,11 +69,14 @@ class FleetEndpoints(Endpoints):
         self,
         *,
         pool: str | None = None,
+        tenant: str | None = None,
         state: str | None = None,
+        since: str | datetime | None = None,
         limit: int | None = None,
         cursor: Cursor = None,
     ) -> Page[Worker]:
-        params = {"pool": pool, "state": state, "limit": limit, "cursor": cursor}
+        """Returns a page of workers, newest first. `since` is a duration such as `10m` (so long ago) or a time."""
+        params = {"pool": pool, "tenant": tenant, "state": state, "since": moment(since), "limit": limit, "cursor": cursor}
         return await self.page(Page[Worker], at("workers"), params)
 
     async def get_worker(self, worker: str) -> Worker:
@@ -104,26 +108,20 @@ class FleetEndpoints(Endpoints):
         self,
         *,
         after: Cursor = None,
-        claim: str | None = None,
-        worker: str | None = None,
-        pool: str | None = None,
+        before: Cursor = None,
         limit: int | None = None,
         newest: bool = False,
+        **filters: Unpack[EventOptions],
     ) -> Page[Event]:
-        """Returns the first events after `after`, oldest first. With `newest`, returns the last events, also oldest first."""
-        params = {"after": after, "claim": claim, "worker": worker, "pool": pool, "limit": limit}
-        return await self.page(Page[Event], at("events"), params, cursor="after", first={"newest": True} if newest else {})
+        """Returns the first events after `after`, oldest first. With `newest` or `before`, returns the last events (before that
+        cursor), also oldest first; `page.previous` is then the cursor of the events before them."""
+        first = {"newest": True} if newest else {"before": before}
+        params = {"after": after, "limit": limit, **event_params(filters)}
+        return await self.page(Page[Event], at("events"), params, cursor="after", first=first)
 
-    async def watch_events(
-        self,
-        *,
-        after: Cursor = None,
-        claim: str | None = None,
-        worker: str | None = None,
-        pool: str | None = None,
-    ) -> AsyncGenerator[Event, None]:
+    async def watch_events(self, *, after: Cursor = None, **filters: Unpack[EventOptions]) -> AsyncGenerator[Event, None]:
         """Yields events as they happen, forever. After a broken connection it resumes after the last event it received."""
-        async for data in watch_events(self.transport, after, {"claim": claim, "worker": worker, "pool": pool}):
+        async for data in watch_events(self.transport, after, event_params(filters)):
             yield msgspec.json.decode(data, type=Event)
 
     # The state of the system

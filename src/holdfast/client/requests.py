@@ -20,6 +20,7 @@ class ClaimOptions(TypedDict, total=False):
     max_duration: str | None
     park_ttl: str | None
     retry: Literal["lost"] | None
+    labels: dict[str, str] | None
     stdin: bool | None
 
 
@@ -40,6 +41,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     max_duration: str | None = None
     park_ttl: str | None = msgspec.field(default=None, name="parkTTL")
     retry: str | None = None
+    labels: dict[str, str] | None = None
     stdin: bool | None = None
 
     def __repr__(self) -> str:  # without secrets and env, which would end up in logs

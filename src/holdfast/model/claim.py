@@ -97,6 +97,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     deadline_at: float | None = None
     lease_until: float | None = None
     max_until: float | None = None
+    labels: dict[str, str] = {}
 
     @property
     def priority_reason(self) -> str | None:

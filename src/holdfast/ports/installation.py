@@ -1,9 +1,10 @@
 """What the store keeps about the installation as a whole: replicas and terms, the brake, history, tokens."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
-from .records import Beat, DutyReport, Event
+from ..model.event import Actor
+from .records import Beat, DutyReport, Event, EventFilters
 from .recovery import Seen
 
 NOTHING_SEEN = Seen()
@@ -30,7 +31,7 @@ class Fleet(Protocol):
         """Takes the term of a duty if it is free, has run out, or its duty has made no progress for `stale` seconds. Returns its
         new number, or None."""
 
-    async def release_brake(self, reason: str) -> bool: ...
+    async def release_brake(self, reason: str, actor: Actor | None = None) -> bool: ...
 
     async def duties(self) -> list[dict[str, Any]]: ...
 
@@ -47,15 +48,14 @@ class History(Protocol):
     async def events(
         self,
         *,
-        after: str | None,
         limit: int,
-        claim: str | None = None,
-        worker: str | None = None,
-        pool: str | None = None,
-        tenant: str | None = None,
+        after: str | None = None,
+        before: str | None = None,
         newest: bool = False,
+        **about: Unpack[EventFilters],
     ) -> tuple[list[Event], str]:
-        """Returns events in commit order, without gaps or repetitions, and the cursor to continue from."""
+        """Returns events in commit order, without gaps or repetitions, and the cursor to continue from. With `newest` or `before`
+        it returns the last events (before that cursor), otherwise the first ones. Raises ValueError for a wrong cursor."""
 
     async def note(self, kind: str, reason: str, **about: str | None) -> None:
         """Writes an event that does not belong to a transition."""
@@ -67,8 +67,8 @@ class History(Protocol):
 
 
 class Tokens(Protocol):
-    async def by_hash(self, hash_: str) -> tuple[str, str, str | None] | None:
-        """Returns a token's id, role and tenant, or None when the token is unknown or expired."""
+    async def by_hash(self, hash_: str) -> tuple[str, str, str | None, str] | None:
+        """Returns a token's id, role, tenant and name, or None when the token is unknown or expired."""
 
     async def all(self) -> list[dict[str, Any]]: ...
 

@@ -1,11 +1,14 @@
 """The values that the store takes and returns. All are frozen."""
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, TypedDict
 
 import msgspec
 
 from ..model.claim import Claim
 from ..model.effect import Effect
+from ..model.event import Actor
+from ..model.label import LabelFilter
 from ..model.pod import Heartbeat
 from ..model.pool import Pool, PoolSpec
 from ..model.worker import Worker
@@ -28,6 +31,8 @@ class NewClaim(msgspec.Struct, frozen=True, kw_only=True):
     park_ttl: float | None
     retry: str | None
     secrets: dict[str, str] | None
+    actor: Actor | None = None
+    labels: dict[str, str] | None = None
 
 
 class PoolChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,3 +249,39 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     claim: str | None = None
     tenant: str | None = None
     data: dict[str, Any] | None = None
+    actor: Actor | None = None  # None if Holdfast or an agent caused it
+
+
+class EventFilters(TypedDict, total=False):
+    """Which events a reader wants. A filter that is left out, or None, excludes nothing."""
+
+    claim: str | None
+    worker: str | None
+    pool: str | None  # its name; pools of this name that are gone count as well
+    tenant: str | None
+    kinds: Sequence[str]
+    since: float | None  # seconds since 1970, by the database's clock
+    until: float | None
+    labels: LabelFilter | None  # only events of claims with these labels
+
+
+class ClaimFilters(TypedDict, total=False):
+    """Which claims a reader wants. A filter that is left out, or None, excludes nothing."""
+
+    pool: str | None  # its name; pools of this name that are gone count as well
+    tenant: str | None
+    state: str | None
+    outcome: str | None
+    key: str | None  # only while it names its claim
+    worker: str | None  # only claims that were active on it
+    since: float | None  # when the claim was created; seconds since 1970, by the database's clock
+    labels: LabelFilter | None
+
+
+class WorkerFilters(TypedDict, total=False):
+    """Which workers a reader wants. A filter that is left out, or None, excludes nothing."""
+
+    pool: str | None
+    tenant: str | None
+    state: str | None
+    since: float | None  # when the worker was created

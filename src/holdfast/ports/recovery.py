@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from ..model.effect import Effect
+from ..model.event import Actor
 from ..model.pod import Pod
 
 UNCOMPARED = 2**62  # above every real mark, so that nothing is done before the database was compared with the mark kept outside
@@ -148,11 +149,11 @@ class RecoveryStore(Protocol):
     async def unconfirmed(self) -> list[Unconfirmed]:
         """Returns the unconfirmed workers, about which an operator may have to decide."""
 
-    async def confirm(self, worker: str, reason: str) -> Effect:
+    async def confirm(self, worker: str, reason: str, actor: Actor | None = None) -> Effect:
         """Stores an operator's decision that the row of an unconfirmed worker is right. Returns Skipped("busy") if its agent has
         reported another claim since the recovery began."""
 
-    async def give_up(self, worker: str, reason: str) -> Effect:
+    async def give_up(self, worker: str, reason: str, actor: Actor | None = None) -> Effect:
         """Retires an unconfirmed worker by an operator's decision. Its claim goes back to the queue if the database knows that it
         was never delivered to the worker; otherwise it ends as lost, by force. Returns Skipped("busy") if its agent has
         reported a claim since the recovery began."""

@@ -1,11 +1,12 @@
 """The store, which alone decides what is true. Every change is one guarded statement: it happens as described, together with its
-event, or not at all."""
+event, or not at all. `actor` is who caused a change, for its event. It is None if Holdfast itself or an agent did."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Unpack
 
 from ..model.claim import Claim
 from ..model.effect import Effect
+from ..model.event import Actor
 from ..model.pod import Heartbeat
 from ..model.pool import Pool, PoolSpec
 from ..model.tenant import Tenant, TenantSpec
@@ -20,12 +21,14 @@ from .records import (
     Assignment,
     Batch,
     Beat,
+    ClaimFilters,
     DeletedTenant,
     Directive,
     Due,
     DutyReport,
     EndedClaim,
     Event,
+    EventFilters,
     Facts,
     FailedActivation,
     NewClaim,
@@ -35,6 +38,7 @@ from .records import (
     Row,
     SubmittedAs,
     TermState,
+    WorkerFilters,
 )
 from .recovery import RecoveryStore
 
@@ -77,6 +81,7 @@ class Claims(Protocol):
         fence: int | None = None,
         tenant: str | None = None,
         exit_code: int | None = None,
+        actor: Actor | None = None,
     ) -> EndedClaim:
         """Ends a claim and moves its worker to its next state, in one change. With a fence or a tenant, only if the claim has the
         same."""
@@ -124,8 +129,9 @@ class Claims(Protocol):
     async def get(self, ids: Sequence[str]) -> list[Claim]: ...
 
     async def find(
-        self, *, pool: str | None, tenant: str | None, state: str | None, limit: int, cursor: str | None
-    ) -> tuple[list[Claim], str | None]: ...
+        self, *, limit: int, cursor: str | None = None, **about: Unpack[ClaimFilters]
+    ) -> tuple[list[Claim], str | None]:
+        """Returns claims, newest first, and the cursor of the next page, or None after the last one."""
 
 
 class Workers(Protocol):
@@ -144,7 +150,15 @@ class Workers(Protocol):
         """Makes a worker without an agent warm, because its pod is ready."""
 
     async def condemn(
-        self, worker: str, version: int | None, reason: str, *, counted: bool, dead: bool = False, floor: int | None = None
+        self,
+        worker: str,
+        version: int | None,
+        reason: str,
+        *,
+        counted: bool,
+        dead: bool = False,
+        floor: int | None = None,
+        actor: Actor | None = None,
     ) -> Effect:
         """Retires a free worker; a worker with a live claim is refused. `counted` means that the brake counts it, `dead` that its
         pod is provably gone. With `floor`, only while its pool has more free workers than that."""
@@ -196,30 +210,35 @@ class Workers(Protocol):
     async def get(self, worker: str) -> Worker | None: ...
 
     async def find(
-        self, *, pool: str | None, state: str | None, limit: int, cursor: str | None
-    ) -> tuple[list[Worker], str | None]: ...
+        self, *, limit: int, cursor: str | None = None, **about: Unpack[WorkerFilters]
+    ) -> tuple[list[Worker], str | None]:
+        """Returns workers, newest first, and the cursor of the next page, or None after the last one. Workers that are gone are
+        left out unless `state` asks for them."""
 
 
 class Pools(Protocol):
     async def put(
-        self, pool_id: str, name: str, spec: PoolSpec, source: str
+        self, pool_id: str, name: str, spec: PoolSpec, source: str, actor: Actor | None = None
     ) -> tuple[Pool, Literal["created", "changed", "same", "taken"]]:
         """Creates or changes a pool. `taken` means that the name belongs to a pool of another source or another object; nothing
         was changed then."""
 
     async def apply(
-        self, pools: Sequence[PoolChange], tenants: Mapping[str, TenantSpec]
+        self, pools: Sequence[PoolChange], tenants: Mapping[str, TenantSpec], actor: Actor | None = None
     ) -> dict[tuple[str, str], Literal["created", "changed", "same"]] | None:
         """Stores all of these pools and tenants, or none of them. Returns what happened, by kind and name. Returns None if a pool
         is not as it was seen during the validation; nothing was changed then."""
 
-    async def delete(self, name: str, pool_id: str | None = None) -> Pool | None:
+    async def delete(self, name: str, pool_id: str | None = None, actor: Actor | None = None) -> Pool | None:
         """Starts to drain the pool; its name is free at once. With an id, only if the name still belongs to that pool."""
 
-    async def freeze(self, name: str, reason: str | None) -> Pool | None: ...
+    async def freeze(self, name: str, reason: str | None, actor: Actor | None = None) -> Pool | None: ...
 
     async def get(self, name: str) -> Pool | None:
         """Returns the live pool of this name."""
+
+    async def exists(self, name: str) -> bool:
+        """Returns whether there is a pool of this name, also one that is draining or gone and not pruned yet."""
 
     async def by_id(self, pool_id: str) -> Pool | None:
         """Returns the pool of this id, if it is live or draining."""
@@ -250,9 +269,9 @@ class Pools(Protocol):
     async def limits(self, names: Sequence[str]) -> dict[str, TenantSpec]:
         """Returns the stored limits of these tenants. A tenant without an entry is left out."""
 
-    async def put_tenant(self, name: str, spec: TenantSpec) -> Tenant: ...
+    async def put_tenant(self, name: str, spec: TenantSpec, actor: Actor | None = None) -> Tenant: ...
 
-    async def delete_tenant(self, name: str) -> DeletedTenant:
+    async def delete_tenant(self, name: str, actor: Actor | None = None) -> DeletedTenant:
         """Deletes the tenant's limits and tokens, unless it has live or waiting claims. Its history stays."""
 
 
@@ -305,6 +324,7 @@ __all__ = [
     "Assignment",
     "Batch",
     "Beat",
+    "ClaimFilters",
     "Claims",
     "DeletedTenant",
     "Directive",
@@ -312,6 +332,7 @@ __all__ = [
     "DutyReport",
     "EndedClaim",
     "Event",
+    "EventFilters",
     "Facts",
     "FailedActivation",
     "Fleet",
@@ -329,6 +350,7 @@ __all__ = [
     "TermState",
     "Tokens",
     "Unstorable",
+    "WorkerFilters",
     "Workers",
     "WrongInstallation",
 ]

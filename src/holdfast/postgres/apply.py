@@ -6,21 +6,22 @@ from typing import Any, Literal
 import msgspec
 
 from ..model.duration import seconds
+from ..model.event import Actor
 from ..model.pool import revision_of
 from ..model.tenant import TenantSpec
 from ..ports.store import PoolChange
-from .database import Database
+from .database import Database, actor_json
 
-APPLY = "SELECT * FROM @fn.apply($1::jsonb, $2::jsonb)"
+APPLY = "SELECT * FROM @fn.apply($1::jsonb, $2::jsonb, $3::jsonb)"
 
 
 async def apply(
-    db: Database, pools: Sequence[PoolChange], tenants: Mapping[str, TenantSpec]
+    db: Database, pools: Sequence[PoolChange], tenants: Mapping[str, TenantSpec], actor: Actor | None
 ) -> dict[tuple[str, str], Literal["created", "changed", "same"]] | None:
     if not pools and not tenants:
         return {}
     wanted = [_pool(change) for change in pools], [{"name": name, **limits_of(spec)} for name, spec in tenants.items()]
-    rows = await db.rows(APPLY, *(msgspec.json.encode(each).decode() for each in wanted))
+    rows = await db.rows(APPLY, *(msgspec.json.encode(each).decode() for each in wanted), actor_json(actor))
     return {(row["o_kind"], row["o_name"]): row["o_what"] for row in rows} or None
 
 

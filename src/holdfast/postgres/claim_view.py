@@ -56,7 +56,8 @@ SELECT c.id, c.pool_id, p.name AS pool, c.tenant, c.state, c.priority, c.request
        extract(epoch FROM c.assigned_at)::float8 AS assigned_at,
        extract(epoch FROM c.active_at)::float8 AS active_at, extract(epoch FROM c.ended_at)::float8 AS ended_at,
        extract(epoch FROM c.deadline_heard + h.deaf)::float8 AS deadline_at,
-       extract(epoch FROM c.lease_heard + h.deaf)::float8 AS lease_until, extract(epoch FROM c.max_heard + h.deaf)::float8 AS max_until
+       extract(epoch FROM c.lease_heard + h.deaf)::float8 AS lease_until, extract(epoch FROM c.max_heard + h.deaf)::float8 AS max_until,
+       c.labels
 FROM chosen c JOIN holdfast.pool p ON p.id = c.pool_id LEFT JOIN holdfast.worker w ON w.id = c.worker_id
 CROSS JOIN holdfast.hearing h{waits_from}
 """

@@ -1,14 +1,17 @@
 """Claims in Postgres: match, hand over, renew, end."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
 import msgspec
 
 from ..model.claim import Claim
 from ..model.effect import Done, Effect, effect_of
-from ..ports.store import AcknowledgedClaim, Assignment, Batch, Due, EndedClaim, FailedActivation, NewClaim, Pair
+from ..model.event import Actor
+from ..ports.store import AcknowledgedClaim, Assignment, Batch, ClaimFilters, Due, EndedClaim, FailedActivation, NewClaim, Pair
 from .claim_view import SHOWN, SHOWN_WITH_WORKER, WHY_WAITING
-from .database import Database
+from .conditions import Conditions, filter_claims
+from .database import Database, actor_json
 
 _encode = msgspec.json.Encoder().encode
 
@@ -86,11 +89,7 @@ SELECT id FROM holdfast.claim WHERE worker_id = $1 AND fence = $2 AND state = 'e
 GET = f"WITH chosen AS MATERIALIZED (SELECT * FROM holdfast.claim WHERE id = $1), {WHY_WAITING} {SHOWN}"
 FIND = f"""
 WITH chosen AS MATERIALIZED (
-    SELECT * FROM holdfast.claim c
-    WHERE ($1::text IS NULL OR c.pool_id IN (SELECT id FROM holdfast.pool WHERE name = $1)) AND ($2::text IS NULL OR c.tenant = $2)
-      AND ($3::text IS NULL OR c.state = $3)
-      AND ($4::text IS NULL OR (c.created_at, c.id) < (SELECT k.created_at, k.id FROM holdfast.claim k WHERE k.id = $4))
-    ORDER BY c.created_at DESC, c.id DESC LIMIT $5
+    SELECT * FROM holdfast.claim c WHERE @where ORDER BY c.created_at DESC, c.id DESC LIMIT $1
 ), {WHY_WAITING} {SHOWN} ORDER BY c.created_at DESC, c.id DESC
 """
 # Offers claims to their agents, because their workers are protected now (or cannot be). A claim of a worker without an agent
@@ -151,7 +150,7 @@ WITH chosen AS (
 END = f"""
 WITH result AS MATERIALIZED (
     SELECT * FROM @fn.end_claim(p_claim => $1, p_fence => $2, p_tenant => $3, p_states => $4, p_outcome => $5, p_how => $6,
-                                p_reason => $7, p_exit => $8, p_acting => @acting)
+                                p_reason => $7, p_exit => $8, p_actor => $9::jsonb, p_acting => @acting)
 ), chosen AS MATERIALIZED (SELECT (r.o_claim).* FROM result r)
 SELECT result.o_what, shown.* FROM result LEFT JOIN ({SHOWN_WITH_WORKER}) shown ON true
 """
@@ -160,6 +159,11 @@ BY_KEY = "SELECT id FROM holdfast.claim WHERE tenant = $1 AND key = $2 AND key_l
 NEWEST_IDS = "SELECT id FROM holdfast.claim ORDER BY created_at DESC, id DESC LIMIT $1"
 NEWEST_IDS_OF_TENANT = "SELECT id FROM holdfast.claim WHERE tenant = $2 ORDER BY created_at DESC, id DESC LIMIT $1"
 STATE = "SELECT state FROM holdfast.claim WHERE id = $1"
+
+
+def claim_of(row: Mapping[str, Any]) -> Claim:
+    labels = row["labels"]
+    return Claim(**{**row, "labels": msgspec.json.decode(labels) if labels else {}})
 
 
 class PostgresClaims:
@@ -179,7 +183,7 @@ class PostgresClaims:
 
     async def offer(self, offers: Sequence[tuple[str, int, bool]]) -> list[Claim]:
         ids, fences, flags = zip(*offers, strict=True)
-        return [Claim(**dict(row)) for row in await self._db.rows(OFFER, list(ids), list(fences), list(flags))]
+        return [claim_of(row) for row in await self._db.rows(OFFER, list(ids), list(fences), list(flags))]
 
     async def deliver(self, worker: str, uid: str) -> Assignment | None:
         row = await self._db.row(DELIVER, worker, uid)
@@ -204,14 +208,14 @@ class PostgresClaims:
         fields = dict(row)
         first = fields.pop("o_first")
         # The statement reads the worker's row from before its own change, so the new endpoint is not in it.
-        return AcknowledgedClaim(Claim(**{**fields, "endpoint": endpoint or fields["endpoint"]}), first)
+        return AcknowledgedClaim(claim_of({**fields, "endpoint": endpoint or fields["endpoint"]}), first)
 
     async def progress(self, worker: str, fence: int) -> bool:
         return await self._db.value(PROGRESS, worker, fence) is not None
 
     async def renew(self, claim: str, fence: int, tenant: str | None = None) -> Claim | None:
         row = await self._db.row(RENEW, claim, fence, tenant)
-        return Claim(**dict(row)) if row else None
+        return claim_of(row) if row else None
 
     async def end(
         self,
@@ -224,11 +228,13 @@ class PostgresClaims:
         fence: int | None = None,
         tenant: str | None = None,
         exit_code: int | None = None,
+        actor: Actor | None = None,
     ) -> EndedClaim:
-        (row,) = await self._db.act(END, claim, fence, tenant, list(states), outcome, how, reason, exit_code)
+        args = (claim, fence, tenant, list(states), outcome, how, reason, exit_code, actor_json(actor))
+        (row,) = await self._db.act(END, *args)
         fields = dict(row)
         what = effect_of(fields.pop("o_what"))
-        return EndedClaim(what, Claim(**fields) if isinstance(what, Done) else None)
+        return EndedClaim(what, claim_of(fields) if isinstance(what, Done) else None)
 
     async def requeue(
         self,
@@ -273,11 +279,14 @@ class PostgresClaims:
         return [row["id"] for row in await found]
 
     async def get(self, ids: Sequence[str]) -> list[Claim]:
-        return [Claim(**dict(row)) for id_ in ids for row in await self._db.rows(GET, id_)]
+        return [claim_of(row) for id_ in ids for row in await self._db.rows(GET, id_)]
 
     async def find(
-        self, *, pool: str | None, tenant: str | None, state: str | None, limit: int, cursor: str | None
+        self, *, limit: int, cursor: str | None = None, **about: Unpack[ClaimFilters]
     ) -> tuple[list[Claim], str | None]:
-        rows = await self._db.rows(FIND, pool, tenant, state, cursor, limit + 1)
-        claims = [Claim(**dict(row)) for row in rows[:limit]]
+        conditions = Conditions(limit + 1)
+        filter_claims(conditions, about)
+        conditions.given("(c.created_at, c.id) < (SELECT k.created_at, k.id FROM holdfast.claim k WHERE k.id = {})", cursor)
+        rows = await self._db.rows(FIND.replace("@where", conditions.where), *conditions.args)
+        claims = [claim_of(row) for row in rows[:limit]]
         return claims, claims[-1].id if len(rows) > limit else None

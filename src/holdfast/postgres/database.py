@@ -6,7 +6,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import asyncpg
+import msgspec
 
+from ..model.event import Actor
 from ..ports.recovery import Mark
 from ..ports.store import StoreUnavailable, Unstorable
 from .rendering import asking, functions_schema, render
@@ -169,6 +171,11 @@ class Database:
             await asyncio.wait_for(self._pool.close(), 3)
         except (TimeoutError, *UNAVAILABLE):
             self._pool.terminate()
+
+
+def actor_json(actor: Actor | None) -> str | None:
+    """Returns who caused a change, as the statements take it."""
+    return None if actor is None else msgspec.json.encode(actor).decode()
 
 
 def _unavailable_text(error: BaseException) -> str:

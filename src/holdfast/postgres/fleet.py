@@ -5,10 +5,11 @@ from typing import Any
 
 import msgspec
 
+from ..model.event import Actor
 from ..ports.installation import NOTHING_SEEN
 from ..ports.recovery import Seen
 from ..ports.store import Beat, DutyReport, TermState
-from .database import Database
+from .database import Database, actor_json
 
 JOIN = """
 INSERT INTO holdfast.replica (id, pid, host, url, version, functions, started_at, seen_at)
@@ -28,7 +29,7 @@ RELEASE_BRAKE = """
 WITH clock AS (SELECT holdfast.now() AS t),
 i AS (UPDATE holdfast.installation SET brake_tripped_at = NULL, brake_reason = NULL, brake_released_at = clock.t FROM clock
       WHERE brake_tripped_at IS NOT NULL RETURNING 1),
-e AS (INSERT INTO holdfast.event (at, kind, reason) SELECT clock.t, 'brake.released', $1 FROM i, clock)
+e AS (INSERT INTO holdfast.event (at, kind, reason, actor) SELECT clock.t, 'brake.released', $1, $2::jsonb FROM i, clock)
 SELECT 1 FROM i
 """
 STOP_WORKERS = "UPDATE holdfast.installation SET stopping = $1 WHERE stopping <> $1"
@@ -82,8 +83,8 @@ class PostgresFleet:
         number: int | None = await self._db.value(TAKE_TERM, duty, replica, term, stale)
         return number
 
-    async def release_brake(self, reason: str) -> bool:
-        return await self._db.value(RELEASE_BRAKE, reason) is not None
+    async def release_brake(self, reason: str, actor: Actor | None = None) -> bool:
+        return await self._db.value(RELEASE_BRAKE, reason, actor_json(actor)) is not None
 
     async def stop_workers(self, stopping: bool) -> None:
         await self._db.rows(STOP_WORKERS, stopping)

@@ -1,17 +1,19 @@
 """The history: events in commit order, and what is pruned of it."""
 
 import base64
-from typing import Any
+from typing import Any, Unpack
 
 import asyncpg
 import msgspec
 
-from ..ports.store import Event
+from ..model.event import FREQUENT, Actor
+from ..ports.store import Event, EventFilters
+from .conditions import OF_POOL, Conditions, filter_labels
 from .database import Database
 
 COLUMNS = """
 e.xid::text AS xid, e.id, extract(epoch FROM e.at)::float8 AS at, e.kind, e.also, e.reason, p.name AS pool, e.worker_id AS worker,
-e.claim_id AS claim, e.tenant, e.data
+e.claim_id AS claim, e.tenant, e.data, e.actor
 """
 # The order of ids is not the order of commits, so a reader that remembers the last id would skip rows of slower transactions.
 # Rows below the oldest running transaction (the edge) are complete, so this reads up to the edge. If nothing more matches, the
@@ -19,13 +21,13 @@ e.claim_id AS claim, e.tenant, e.data
 EVENTS = f"""
 WITH edge AS MATERIALIZED (SELECT pg_snapshot_xmin(pg_current_snapshot()) AS x)
 SELECT {COLUMNS}, edge.x::text AS edge FROM edge LEFT JOIN LATERAL (
-    SELECT * FROM holdfast.event
-    WHERE xid < edge.x AND (xid, id) > ($1::text::xid8, $2::bigint)
-      AND ($3::text IS NULL OR claim_id = $3) AND ($4::text IS NULL OR worker_id = $4)
-      AND ($5::text IS NULL OR pool_id IN (SELECT id FROM holdfast.pool WHERE name = $5)) AND ($7::text IS NULL OR tenant = $7)
-    ORDER BY xid @order, id @order LIMIT $6) AS e ON true LEFT JOIN holdfast.pool p ON p.id = e.pool_id
+    SELECT * FROM holdfast.event v WHERE v.xid < edge.x AND @where
+    ORDER BY v.xid @order, v.id @order LIMIT $1) AS e ON true LEFT JOIN holdfast.pool p ON p.id = e.pool_id
 ORDER BY e.xid, e.id
 """
+OF_KINDS = "(v.kind = ANY ({0}::text[]) OR v.also = ANY ({0}::text[]))"
+# The second condition is that of the index `event_kind`. Postgres uses the index only if the statement contains it.
+OF_RARE_KINDS = f"v.kind = ANY ({{}}::text[]) AND v.kind NOT IN ({', '.join(repr(kind) for kind in FREQUENT)})"
 NOTE = """
 INSERT INTO holdfast.event (at, kind, reason, pool_id, worker_id, claim_id, tenant)
 VALUES (holdfast.now(), $1, $2, $3, $4, $5, $6)
@@ -81,18 +83,24 @@ class PostgresHistory:
     async def events(
         self,
         *,
-        after: str | None,
         limit: int,
-        claim: str | None = None,
-        worker: str | None = None,
-        pool: str | None = None,
-        tenant: str | None = None,
+        after: str | None = None,
+        before: str | None = None,
         newest: bool = False,
+        **about: Unpack[EventFilters],
     ) -> tuple[list[Event], str]:
-        xid, number = decode_cursor(after) if after else ("0", 0)
-        sql = EVENTS.replace("@order", "DESC" if newest else "ASC")
-        rows = await self._db.rows(sql, xid, number, claim, worker, pool, limit, tenant)
+        conditions = Conditions(limit)
+        if after is not None:
+            conditions.add("(v.xid, v.id) > ({}::text::xid8, {}::bigint)", *decode_cursor(after))
+        if before is not None:
+            conditions.add("(v.xid, v.id) < ({}::text::xid8, {}::bigint)", *decode_cursor(before))
+        _filter(conditions, about)
+        backwards = newest or before is not None
+        sql = EVENTS.replace("@where", conditions.where).replace("@order", "DESC" if backwards else "ASC")
+        rows = await self._db.rows(sql, *conditions.args)
         events = [_event(row) for row in rows if row["kind"] is not None]
+        if before is not None:
+            return events, events[-1].cursor if events else _just_before(before)
         return events, events[-1].cursor if len(events) == limit else encode_cursor(rows[0]["edge"], 0)
 
     async def note(self, kind: str, reason: str, **about: str | None) -> None:
@@ -128,10 +136,33 @@ def decode_cursor(cursor: str) -> tuple[str, int]:
         raise ValueError("not a cursor of this list") from error
 
 
+def _just_before(cursor: str) -> str:
+    """Returns a cursor after which the event of `cursor` is the next."""
+    xid, number = decode_cursor(cursor)
+    return encode_cursor(xid, max(0, number - 1))
+
+
+def _filter(conditions: Conditions, about: EventFilters) -> None:
+    conditions.given("v.claim_id = {}", about.get("claim"))
+    conditions.given("v.worker_id = {}", about.get("worker"))
+    conditions.given(OF_POOL.format("v"), about.get("pool"))
+    conditions.given("v.tenant = {}", about.get("tenant"))
+    conditions.given("v.at >= to_timestamp({}::float8)", about.get("since"))
+    conditions.given("v.at < to_timestamp({}::float8)", about.get("until"))
+    if labels := about.get("labels"):
+        of_claim = Conditions(*conditions.args)
+        filter_labels(of_claim, labels)
+        conditions.add(f"EXISTS (SELECT FROM holdfast.claim c WHERE c.id = v.claim_id AND {of_claim.where})")
+        conditions.args = of_claim.args
+    if kinds := about.get("kinds"):
+        conditions.add(OF_KINDS if set(kinds) & set(FREQUENT) else OF_RARE_KINDS, list(kinds))
+
+
 def _event(row: asyncpg.Record) -> Event:
     data: dict[str, Any] | None = msgspec.json.decode(row["data"]) if row["data"] else None
     return Event(
         cursor=encode_cursor(row["xid"], row["id"]),
         **{k: row[k] for k in ("at", "kind", "also", "reason", "pool", "worker", "claim", "tenant")},
         data=data,
+        actor=msgspec.json.decode(row["actor"], type=Actor) if row["actor"] else None,
     )

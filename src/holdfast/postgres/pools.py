@@ -8,11 +8,12 @@ import msgspec
 
 from ..model.duration import exact
 from ..model.effect import Effect, Stale, effect_of
+from ..model.event import Actor
 from ..model.pool import Pool, PoolSpec, revision_of
 from ..model.tenant import Tenant, TenantSpec
 from ..ports.store import DeletedTenant, PoolChange, PoolLoad
 from .apply import apply, limits_of
-from .database import Database
+from .database import Database, actor_json
 from .tenants import delete_tenant
 
 POOL_COLUMNS = """
@@ -22,14 +23,14 @@ extract(epoch FROM p.activation_heard + (SELECT deaf FROM holdfast.hearing))::fl
 extract(epoch FROM p.created_at)::float8 AS created_at, extract(epoch FROM p.backoff_until)::float8 AS backoff_until
 """
 
-PUT = "SELECT * FROM @fn.put_pool(p_id => $1, p_name => $2, p_spec => $3::jsonb, p_revision => $4, p_source => $5)"
+PUT = "SELECT * FROM @fn.put_pool(p_id => $1, p_name => $2, p_spec => $3::jsonb, p_revision => $4, p_source => $5, p_actor => $6::jsonb)"
 
 DELETE = f"""
 WITH clock AS (SELECT holdfast.now() AS t),
 p AS (UPDATE holdfast.pool AS pool SET state = 'draining', frozen = NULL, updated_at = clock.t FROM clock
       WHERE pool.name = $1 AND pool.state = 'live' AND ($2::text IS NULL OR pool.id = $2) RETURNING pool.*),
-e AS (INSERT INTO holdfast.event (at, kind, pool_id, reason)
-      SELECT clock.t, 'pool.draining', p.id, 'deleted: free workers go, busy ones finish' FROM p, clock),
+e AS (INSERT INTO holdfast.event (at, kind, pool_id, reason, actor)
+      SELECT clock.t, 'pool.draining', p.id, 'deleted: free workers go, busy ones finish', $3::jsonb FROM p, clock),
 n AS (SELECT pg_notify('holdfast', 'p ' || p.id) FROM p)
 SELECT {POOL_COLUMNS}, (SELECT count(*) FROM n) FROM p
 """
@@ -38,12 +39,14 @@ FREEZE = f"""
 WITH clock AS (SELECT holdfast.now() AS t),
 p AS (UPDATE holdfast.pool AS pool SET frozen = $2, updated_at = clock.t FROM clock
       WHERE pool.name = $1 AND pool.state = 'live' RETURNING pool.*),
-e AS (INSERT INTO holdfast.event (at, kind, pool_id, reason)
-      SELECT clock.t, CASE WHEN $2::text IS NULL THEN 'pool.thawed' ELSE 'pool.frozen' END, p.id, coalesce($2, '') FROM p, clock)
+e AS (INSERT INTO holdfast.event (at, kind, pool_id, reason, actor)
+      SELECT clock.t, CASE WHEN $2::text IS NULL THEN 'pool.thawed' ELSE 'pool.frozen' END, p.id, coalesce($2, ''), $3::jsonb
+      FROM p, clock)
 SELECT {POOL_COLUMNS} FROM p
 """
 
 GET = f"SELECT {POOL_COLUMNS} FROM holdfast.pool p WHERE p.name = $1 AND p.state = 'live'"
+EXISTS = "SELECT EXISTS (SELECT FROM holdfast.pool WHERE name = $1)"
 BY_ID = f"SELECT {POOL_COLUMNS} FROM holdfast.pool p WHERE p.id = $1"
 ALL = f"SELECT {POOL_COLUMNS} FROM holdfast.pool p WHERE p.state <> 'gone' ORDER BY p.name, p.created_at"
 
@@ -143,7 +146,8 @@ FROM holdfast.tenant WHERE name = ANY ($1::text[])
 """
 
 PUT_TENANT = """
-SELECT @fn.put_tenant(p_name => $1, p_weight => $2, p_max_claims => $3, p_max_priority => $4, p_park_ttl => make_interval(secs => $5))
+SELECT @fn.put_tenant(p_name => $1, p_weight => $2, p_max_claims => $3, p_max_priority => $4, p_park_ttl => make_interval(secs => $5),
+                      p_actor => $6::jsonb)
 """
 
 _strict = msgspec.json.Decoder(PoolSpec).decode
@@ -192,30 +196,34 @@ class PostgresPools:
         self._db = db
 
     async def put(
-        self, pool_id: str, name: str, spec: PoolSpec, source: str
+        self, pool_id: str, name: str, spec: PoolSpec, source: str, actor: Actor | None = None
     ) -> tuple[Pool, Literal["created", "changed", "same", "taken"]]:
-        row = await self._db.row(PUT, pool_id, name, msgspec.json.encode(spec).decode(), revision_of(spec), source)
+        written = msgspec.json.encode(spec).decode()
+        row = await self._db.row(PUT, pool_id, name, written, revision_of(spec), source, actor_json(actor))
         assert row is not None
         pool = await self._db.row(BY_ID, row["o_id"])
         assert pool is not None
         return pool_of(pool), row["o_what"]
 
     async def apply(
-        self, pools: Sequence[PoolChange], tenants: Mapping[str, TenantSpec]
+        self, pools: Sequence[PoolChange], tenants: Mapping[str, TenantSpec], actor: Actor | None = None
     ) -> dict[tuple[str, str], Literal["created", "changed", "same"]] | None:
-        return await apply(self._db, pools, tenants)
+        return await apply(self._db, pools, tenants, actor)
 
-    async def delete(self, name: str, pool_id: str | None = None) -> Pool | None:
-        row = await self._db.row(DELETE, name, pool_id)
+    async def delete(self, name: str, pool_id: str | None = None, actor: Actor | None = None) -> Pool | None:
+        row = await self._db.row(DELETE, name, pool_id, actor_json(actor))
         return pool_of(row) if row else None
 
-    async def freeze(self, name: str, reason: str | None) -> Pool | None:
-        row = await self._db.row(FREEZE, name, reason)
+    async def freeze(self, name: str, reason: str | None, actor: Actor | None = None) -> Pool | None:
+        row = await self._db.row(FREEZE, name, reason, actor_json(actor))
         return pool_of(row) if row else None
 
     async def get(self, name: str) -> Pool | None:
         row = await self._db.row(GET, name)
         return pool_of(row) if row else None
+
+    async def exists(self, name: str) -> bool:
+        return bool(await self._db.value(EXISTS, name))
 
     async def by_id(self, pool_id: str) -> Pool | None:
         row = await self._db.row(BY_ID, pool_id)
@@ -285,12 +293,12 @@ class PostgresPools:
     async def limits(self, names: Sequence[str]) -> dict[str, TenantSpec]:
         return {row["name"]: _tenant_spec(row) for row in await self._db.rows(LIMITS, list(names))}
 
-    async def put_tenant(self, name: str, spec: TenantSpec) -> Tenant:
-        await self._db.rows(PUT_TENANT, name, *limits_of(spec).values())
+    async def put_tenant(self, name: str, spec: TenantSpec, actor: Actor | None = None) -> Tenant:
+        await self._db.rows(PUT_TENANT, name, *limits_of(spec).values(), actor_json(actor))
         return next(tenant for tenant in await self.tenants() if tenant.name == name)
 
-    async def delete_tenant(self, name: str) -> DeletedTenant:
-        return await delete_tenant(self._db, name)
+    async def delete_tenant(self, name: str, actor: Actor | None = None) -> DeletedTenant:
+        return await delete_tenant(self._db, name, actor)
 
 
 def _tenant_spec(row: asyncpg.Record) -> TenantSpec:

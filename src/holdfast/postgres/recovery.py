@@ -7,9 +7,10 @@ import msgspec
 
 from ..model.claim import FENCE_LIMIT
 from ..model.effect import Effect, effect_of
+from ..model.event import Actor
 from ..model.pod import Pod
 from ..ports.recovery import Adoption, Recovery, Unconfirmed
-from .database import Database
+from .database import Database, actor_json
 
 STATE = """
 SELECT i.install_id, i.epoch, h.mark, i.recovering_since IS NOT NULL, i.recovery_reason,
@@ -37,8 +38,8 @@ FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id LEFT JOIN holdfa
 LEFT JOIN holdfast.heartbeat u ON u.worker_id = w.id AND u.beat_heard > (SELECT recovery_heard FROM holdfast.installation)
 WHERE w.state <> 'gone' AND NOT @confirmed(w) ORDER BY w.id
 """
-CONFIRM = "SELECT CASE WHEN @acting THEN @fn.confirm($1, $2) ELSE 'recovering' END"
-GIVE_UP = "SELECT CASE WHEN @acting THEN @fn.give_up($1, $2) ELSE 'recovering' END"
+CONFIRM = "SELECT CASE WHEN @acting THEN @fn.confirm($1, $2, $3::jsonb) ELSE 'recovering' END"
+GIVE_UP = "SELECT CASE WHEN @acting THEN @fn.give_up($1, $2, $3::jsonb) ELSE 'recovering' END"
 
 
 class PostgresRecovery:
@@ -85,8 +86,8 @@ class PostgresRecovery:
     async def unconfirmed(self) -> list[Unconfirmed]:
         return [Unconfirmed(**dict(row)) for row in await self._db.rows(UNCONFIRMED)]
 
-    async def confirm(self, worker: str, reason: str) -> Effect:
-        return effect_of(await self._db.act_value(CONFIRM, worker, reason))
+    async def confirm(self, worker: str, reason: str, actor: Actor | None = None) -> Effect:
+        return effect_of(await self._db.act_value(CONFIRM, worker, reason, actor_json(actor)))
 
-    async def give_up(self, worker: str, reason: str) -> Effect:
-        return effect_of(await self._db.act_value(GIVE_UP, worker, reason))
+    async def give_up(self, worker: str, reason: str, actor: Actor | None = None) -> Effect:
+        return effect_of(await self._db.act_value(GIVE_UP, worker, reason, actor_json(actor)))

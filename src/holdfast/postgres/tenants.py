@@ -1,7 +1,8 @@
 """Delete a tenant in Postgres: its limits and its tokens, unless it still has claims."""
 
+from ..model.event import Actor
 from ..ports.records import DeletedTenant
-from .database import Database
+from .database import Database, actor_json
 
 # Nothing is deleted while the tenant has a claim that has not ended, because its holder would lose its token. A request that
 # another replica stores in the same moment is served with the default limits. Workers that are parked for the tenant expire at
@@ -23,15 +24,16 @@ deleted AS MATERIALIZED (
     UPDATE holdfast.worker AS worker SET park_ttl = interval '0', version = worker.version + 1
     FROM locked WHERE worker.id = locked.id RETURNING worker.id
 ), event AS (
-    INSERT INTO holdfast.event (at, kind, tenant, reason)
-    SELECT clock.t, 'tenant.deleted', $1::text, format('tokens deleted with it: %s', deleted.tokens) FROM deleted, clock
+    INSERT INTO holdfast.event (at, kind, tenant, reason, actor)
+    SELECT clock.t, 'tenant.deleted', $1::text, format('tokens deleted with it: %s', deleted.tokens), $2::jsonb
+    FROM deleted, clock
 ), notice AS (SELECT pg_notify('holdfast', 't ' || $1::text) FROM deleted)
 SELECT used.live, used.waiting, deleted.tokens, (SELECT count(*) FROM notice), (SELECT count(*) FROM parked)
 FROM used LEFT JOIN deleted ON true
 """
 
 
-async def delete_tenant(db: Database, name: str) -> DeletedTenant:
-    row = await db.row(DELETE, name)
+async def delete_tenant(db: Database, name: str, actor: Actor | None) -> DeletedTenant:
+    row = await db.row(DELETE, name, actor_json(actor))
     assert row is not None
     return DeletedTenant(deleted=row["tokens"] is not None, tokens=row["tokens"] or 0, live=row["live"], waiting=row["waiting"])

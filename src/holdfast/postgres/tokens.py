@@ -4,7 +4,9 @@ from typing import Any
 
 from .database import Database
 
-BY_HASH = "SELECT id, role, tenant FROM holdfast.token WHERE hash = $1 AND (expires_at IS NULL OR expires_at > holdfast.now())"
+BY_HASH = (
+    "SELECT id, role, tenant, name FROM holdfast.token WHERE hash = $1 AND (expires_at IS NULL OR expires_at > holdfast.now())"
+)
 ALL = "SELECT id, name, role, tenant, created_at, expires_at FROM holdfast.token ORDER BY created_at, id"
 MAKE = """
 INSERT INTO holdfast.token (id, hash, name, role, tenant, created_at, expires_at)
@@ -18,9 +20,9 @@ class PostgresTokens:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    async def by_hash(self, hash_: str) -> tuple[str, str, str | None] | None:
+    async def by_hash(self, hash_: str) -> tuple[str, str, str | None, str] | None:
         row = await self._db.row(BY_HASH, hash_)
-        return (row["id"], row["role"], row["tenant"]) if row else None
+        return (row["id"], row["role"], row["tenant"], row["name"]) if row else None
 
     async def all(self) -> list[dict[str, Any]]:
         return [dict(row) for row in await self._db.rows(ALL)]

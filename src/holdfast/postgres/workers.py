@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Unpack
 
 from ..model.effect import Effect, Stale, effect_of
+from ..model.event import Actor
 from ..model.pod import Heartbeat
 from ..model.pool import Pool
 from ..model.worker import Worker
-from ..ports.store import AgentReport, Directive, Facts, Row
-from .database import Database
+from ..ports.store import AgentReport, Directive, Facts, Row, WorkerFilters
+from .conditions import Conditions, filter_workers
+from .database import Database, actor_json
 from .pools import POOL_COLUMNS, pool_of
 from .worker_rows import row_of
 
@@ -58,7 +61,7 @@ SELECT 'done', (SELECT count(*) FROM n) FROM w
 
 CONDEMN = """
 SELECT CASE WHEN @acting THEN @fn.condemn(p_worker => $1, p_version => $2, p_reason => $3, p_counted => $4, p_dead => $5,
-                                          p_floor => $6) ELSE 'recovering' END
+                                          p_floor => $6, p_actor => $7::jsonb) ELSE 'recovering' END
 """
 
 BURY = """
@@ -146,9 +149,7 @@ extract(epoch FROM w.unconfirmed_since)::float8 AS unconfirmed_since
 GET = f"SELECT {WORKER_COLUMNS} FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id WHERE w.id = $1"
 FIND = f"""
 SELECT {WORKER_COLUMNS} FROM holdfast.worker w JOIN holdfast.pool p ON p.id = w.pool_id
-WHERE ($1::text IS NULL OR p.name = $1) AND (CASE WHEN $2::text IS NULL THEN w.state <> 'gone' ELSE w.state = $2 END)
-  AND ($3::text IS NULL OR (w.created_at, w.id) < (SELECT k.created_at, k.id FROM holdfast.worker k WHERE k.id = $3))
-ORDER BY w.created_at DESC, w.id DESC LIMIT $4
+WHERE @where ORDER BY w.created_at DESC, w.id DESC LIMIT $1
 """
 
 NEWEST_IDS = "SELECT id FROM holdfast.worker WHERE state <> 'gone' ORDER BY created_at DESC, id DESC LIMIT $1"
@@ -200,9 +201,18 @@ class PostgresWorkers:
         return _guarded(await self._db.value(WARM, worker, version, endpoint))
 
     async def condemn(
-        self, worker: str, version: int | None, reason: str, *, counted: bool, dead: bool = False, floor: int | None = None
+        self,
+        worker: str,
+        version: int | None,
+        reason: str,
+        *,
+        counted: bool,
+        dead: bool = False,
+        floor: int | None = None,
+        actor: Actor | None = None,
     ) -> Effect:
-        return effect_of(await self._db.act_value(CONDEMN, worker, version, reason, counted, dead, floor))
+        args = (worker, version, reason, counted, dead, floor, actor_json(actor))
+        return effect_of(await self._db.act_value(CONDEMN, *args))
 
     async def bury(self, worker: str, reason: str) -> Effect:
         return _guarded(await self._db.value(BURY, worker, reason))
@@ -267,9 +277,12 @@ class PostgresWorkers:
         return Worker(**dict(row)) if row else None
 
     async def find(
-        self, *, pool: str | None, state: str | None, limit: int, cursor: str | None
+        self, *, limit: int, cursor: str | None = None, **about: Unpack[WorkerFilters]
     ) -> tuple[list[Worker], str | None]:
-        rows = await self._db.rows(FIND, pool, state, cursor, limit + 1)
+        conditions = Conditions(limit + 1)
+        filter_workers(conditions, about)
+        conditions.given("(w.created_at, w.id) < (SELECT k.created_at, k.id FROM holdfast.worker k WHERE k.id = {})", cursor)
+        rows = await self._db.rows(FIND.replace("@where", conditions.where), *conditions.args)
         workers = [Worker(**dict(row)) for row in rows[:limit]]
         return workers, workers[-1].id if len(rows) > limit else None
 

@@ -3,7 +3,7 @@
 -- Creates or changes all of these pools and tenants, or none of them. Each pool names what the caller's checks saw: the id and the
 -- generation of the live pool with this name, or null. If one of them is another pool now or has changed since, nothing is stored
 -- and no row is returned, because the checks may give another result now.
-CREATE FUNCTION @fn.apply(p_pools jsonb, p_tenants jsonb)
+CREATE FUNCTION @fn.apply(p_pools jsonb, p_tenants jsonb, p_actor jsonb)
 RETURNS TABLE (o_kind text, o_name text, o_what text) LANGUAGE plpgsql AS $$
 DECLARE
     v_names text[] := ARRAY(SELECT n ->> 'name' FROM jsonb_array_elements(p_pools) AS n ORDER BY 1);
@@ -22,17 +22,18 @@ BEGIN
     END IF;
     FOR v IN SELECT * FROM jsonb_to_recordset(p_pools) AS n(name text, id text, spec jsonb, revision text) ORDER BY n.name LOOP
         RETURN QUERY SELECT 'WorkerPool', v.name, put.o_what FROM @fn.put_pool(
-            p_id => v.id, p_name => v.name, p_spec => v.spec, p_revision => v.revision, p_source => 'api') AS put;
+            p_id => v.id, p_name => v.name, p_spec => v.spec, p_revision => v.revision, p_source => 'api', p_actor => p_actor) AS put;
     END LOOP;
     FOR v IN SELECT * FROM jsonb_to_recordset(p_tenants) AS n(name text, weight integer, max_claims integer, max_priority integer,
              park_ttl float) ORDER BY n.name LOOP
         RETURN QUERY SELECT 'Tenant', v.name, @fn.put_tenant(p_name => v.name, p_weight => v.weight, p_max_claims => v.max_claims,
-            p_max_priority => v.max_priority, p_park_ttl => make_interval(secs => v.park_ttl));
+            p_max_priority => v.max_priority, p_park_ttl => make_interval(secs => v.park_ttl), p_actor => p_actor);
     END LOOP;
 END $$;
 
 -- Creates or changes a tenant's limits; the last write wins. Equal limits change nothing and write no event.
-CREATE FUNCTION @fn.put_tenant(p_name text, p_weight integer, p_max_claims integer, p_max_priority integer, p_park_ttl interval)
+CREATE FUNCTION @fn.put_tenant(p_name text, p_weight integer, p_max_claims integer, p_max_priority integer, p_park_ttl interval,
+                               p_actor jsonb)
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     v_what text := 'created';
@@ -50,6 +51,6 @@ BEGIN
         END IF;
         v_what := 'changed';
     END IF;
-    INSERT INTO holdfast.event (at, kind, tenant) VALUES (t, 'tenant.' || v_what, p_name);
+    INSERT INTO holdfast.event (at, kind, tenant, actor) VALUES (t, 'tenant.' || v_what, p_name, p_actor);
     RETURN v_what;
 END $$;

@@ -18,7 +18,7 @@ $$;
 
 -- Stores an operator's decision that an unconfirmed worker is what its row shows. The pod of a retiring worker is deleted then, as
 -- after giving it up. Returns done, stale, or busy if its agent has reported a claim that the row does not show.
-CREATE FUNCTION @fn.confirm(p_worker text, p_reason text) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION @fn.confirm(p_worker text, p_reason text, p_actor jsonb) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     w holdfast.worker;
 BEGIN
@@ -30,8 +30,8 @@ BEGIN
         RETURN 'busy';
     END IF;
     UPDATE holdfast.worker SET unconfirmed_since = NULL, suspect_since = NULL, version = version + 1 WHERE id = p_worker;
-    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
-    VALUES (holdfast.now(), 'worker.confirmed', w.pool_id, w.id, w.claim_id, w.tenant, format('by an operator: %s', p_reason));
+    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason, actor)
+    VALUES (holdfast.now(), 'worker.confirmed', w.pool_id, w.id, w.claim_id, w.tenant, format('by an operator: %s', p_reason), p_actor);
     PERFORM pg_notify('holdfast', 'w ' || w.id);
     PERFORM pg_notify('holdfast', 'p ' || w.pool_id);
     RETURN 'done';
@@ -40,7 +40,7 @@ END $$;
 -- Retires an unconfirmed worker by an operator's decision. Its claim goes back to the queue only if it was certainly never sent
 -- to the worker, because the work must not run twice (P8). Otherwise the claim ends as lost, by force (P2). Returns done, stale,
 -- frozen, or busy if its agent has reported a claim since the recovery began.
-CREATE FUNCTION @fn.give_up(p_worker text, p_reason text) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION @fn.give_up(p_worker text, p_reason text, p_actor jsonb) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     w holdfast.worker;
     c holdfast.claim;
@@ -61,18 +61,19 @@ BEGIN
         v_did := 'done';
     ELSIF c.id IS NULL THEN
         v_did := @fn.condemn(p_worker => p_worker, p_version => NULL, p_reason => format('given up by an operator: %s', p_reason),
-                             p_counted => false, p_dead => false, p_floor => NULL);
+                             p_counted => false, p_dead => false, p_floor => NULL, p_actor => p_actor);
     ELSIF c.state = 'assigned' AND NOT c.delivered THEN
         v_did := @fn.requeue(p_claim => c.id, p_fence => c.fence, p_keep_worker => false, p_suspect => false, p_dead => false,
-                             p_untouched => false, p_idle => NULL, p_reason => v_reason);
+                             p_untouched => false, p_idle => NULL, p_reason => v_reason, p_actor => p_actor);
     ELSE
         SELECT o_what INTO v_did FROM @fn.end_claim(p_claim => c.id, p_fence => c.fence, p_tenant => NULL,
-            p_states => ARRAY['assigned', 'active'], p_outcome => 'lost', p_how => 'force', p_reason => v_reason, p_exit => NULL, p_acting => true);
+            p_states => ARRAY['assigned', 'active'], p_outcome => 'lost', p_how => 'force', p_reason => v_reason, p_exit => NULL,
+            p_acting => true, p_actor => p_actor);
     END IF;
     IF v_did = 'done' THEN
         UPDATE holdfast.worker u SET unconfirmed_since = NULL, version = version + 1 WHERE u.id = p_worker AND NOT @confirmed(u);
-        INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason)
-        VALUES (holdfast.now(), 'worker.given_up', w.pool_id, w.id, c.id, w.tenant, format('by an operator: %s', p_reason));
+        INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason, actor)
+        VALUES (holdfast.now(), 'worker.given_up', w.pool_id, w.id, c.id, w.tenant, format('by an operator: %s', p_reason), p_actor);
     END IF;
     RETURN v_did;
 END $$;

@@ -109,7 +109,7 @@ END $$;
 -- Ends a claim in one of the ways that P2 allows. Returns done, stale, braked or recovering, and with done the ended claim.
 -- `p_acting` is whether Holdfast may end claims by its own decision now. Holders, results and operators may always end a claim.
 CREATE FUNCTION @fn.end_claim(p_claim text, p_fence bigint, p_tenant text, p_states text[], p_outcome text, p_how text,
-                              p_reason text, p_exit integer, p_acting boolean)
+                              p_reason text, p_exit integer, p_acting boolean, p_actor jsonb DEFAULT NULL)
 RETURNS TABLE (o_what text, o_claim holdfast.claim) LANGUAGE plpgsql ROWS 1 AS $$
 DECLARE
     c holdfast.claim;
@@ -157,9 +157,9 @@ BEGIN
     END IF;
     v_also := @fn.leave(c => c, p_outcome => p_outcome, p_keep => p_how <> 'death', p_confirmed => p_how IN ('result', 'death'),
                         p_reason => format('its claim ended: %s', p_outcome));
-    INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant, reason, data)
+    INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant, reason, data, actor)
     VALUES (t, 'claim.ended', v_also, c.pool_id, c.worker_id, c.id, c.tenant, p_reason,
-            jsonb_build_object('outcome', p_outcome, 'how', p_how, 'exit_code', p_exit, 'from', c.state));
+            jsonb_build_object('outcome', p_outcome, 'how', p_how, 'exit_code', p_exit, 'from', c.state), p_actor);
     PERFORM pg_notify('holdfast', 'c ' || p_claim);
     IF v_also IS NOT NULL THEN
         PERFORM pg_notify('holdfast', 'w ' || c.worker_id);
@@ -172,7 +172,7 @@ END $$;
 -- its worker is proven dead (`p_dead`), and the command never started (`p_untouched`, and the claim has no secrets) or the claim
 -- has `retry: lost` and retries left. The same holds for an assigned claim that may have been acknowledged in lost commits.
 CREATE FUNCTION @fn.requeue(p_claim text, p_fence bigint, p_keep_worker boolean, p_suspect boolean, p_dead boolean,
-                            p_untouched boolean, p_idle float, p_reason text)
+                            p_untouched boolean, p_idle float, p_reason text, p_actor jsonb DEFAULT NULL)
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     c holdfast.claim;
@@ -212,9 +212,9 @@ BEGIN
         UPDATE holdfast.worker SET suspect_since = t, version = version + 1
         WHERE id = c.worker_id AND state IN @worker.free;
     END IF;
-    INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant, reason)
+    INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant, reason, actor)
     VALUES (t, CASE WHEN c.state = 'active' THEN 'claim.retried' ELSE 'claim.requeued' END, v_also, c.pool_id, c.worker_id,
-            c.id, c.tenant, p_reason);
+            c.id, c.tenant, p_reason, p_actor);
     PERFORM pg_notify('holdfast', 'p ' || c.pool_id);
     PERFORM pg_notify('holdfast', 'w ' || c.worker_id);
     RETURN 'done';
@@ -230,7 +230,7 @@ END $$;
 -- Condemns a free worker. Except for retire_spent, a free worker retires only in this way. Returns done, stale, frozen or braked.
 -- `p_floor` is set if the pool has too many free workers: the worker stays if the pool has no more than so many now.
 CREATE FUNCTION @fn.condemn(p_worker text, p_version integer, p_reason text, p_counted boolean, p_dead boolean,
-                            p_floor integer)
+                            p_floor integer, p_actor jsonb DEFAULT NULL)
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     w holdfast.worker;
@@ -277,8 +277,8 @@ BEGIN
     UPDATE holdfast.worker SET state = 'retiring', version = version + 1, reason = p_reason, parked_since = NULL,
         parked_heard = NULL, park_ttl = NULL, unconfirmed_since = NULL, state_since = t, state_heard = holdfast.heard()
     WHERE id = p_worker;
-    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, tenant, reason, data)
-    VALUES (t, 'worker.retiring', w.pool_id, w.id, w.tenant, p_reason, jsonb_build_object('from', w.state));
+    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, tenant, reason, data, actor)
+    VALUES (t, 'worker.retiring', w.pool_id, w.id, w.tenant, p_reason, jsonb_build_object('from', w.state), p_actor);
     PERFORM pg_notify('holdfast', 'w ' || p_worker);
     RETURN 'done';
 END $$;

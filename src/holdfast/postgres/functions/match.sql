@@ -54,7 +54,8 @@ CREATE FUNCTION @fn.take_in(p_pool text, p_new jsonb) RETURNS void LANGUAGE sql 
         SELECT r.*, least(r.priority, coalesce(t.max_priority, 0))::smallint AS granted,
                1000000 / coalesce(t.weight, 1) AS cost
         FROM jsonb_to_recordset(p_new) AS r(ord integer, id text, tenant text, key text, hash text, request jsonb,
-             priority integer, lease float, max_duration float, deadline float, park_ttl float, retry text, secrets jsonb)
+             priority integer, lease float, max_duration float, deadline float, park_ttl float, retry text, secrets jsonb,
+             actor jsonb, labels jsonb)
         LEFT JOIN holdfast.tenant t ON t.name = r.tenant
     ), tagged AS (
         -- A claim's tag is its place in the fair order (decision 0004). It comes after the tenant's served claims and after its claims that still wait. A claim that was cancelled or
@@ -68,12 +69,13 @@ CREATE FUNCTION @fn.take_in(p_pool text, p_new jsonb) RETURNS void LANGUAGE sql 
         LEFT JOIN holdfast.fair v ON v.pool_id = p_pool AND v.priority = a.granted AND v.tenant = ''
     ), made AS (
         INSERT INTO holdfast.claim (id, pool_id, tenant, key, key_live, request_hash, request, state, priority, tag, retry,
-                                    secret, lease, max_duration, park_ttl, created_at, patience, deadline_heard, requested_priority)
+                                    secret, lease, max_duration, park_ttl, created_at, patience, deadline_heard, requested_priority,
+                                    labels)
         SELECT g.id, p_pool, g.tenant, g.key, g.key IS NOT NULL, g.hash, g.request, 'waiting', g.granted, g.tag, g.retry,
                g.secrets IS NOT NULL,
                make_interval(secs => g.lease), make_interval(secs => g.max_duration), make_interval(secs => g.park_ttl),
                clock.t, make_interval(secs => g.deadline), clock.h + make_interval(secs => g.deadline),
-               CASE WHEN g.priority > g.granted THEN g.priority END
+               CASE WHEN g.priority > g.granted THEN g.priority END, g.labels
         FROM tagged g, clock
         ON CONFLICT DO NOTHING
         RETURNING id, tenant, priority, tag
@@ -81,8 +83,8 @@ CREATE FUNCTION @fn.take_in(p_pool text, p_new jsonb) RETURNS void LANGUAGE sql 
         INSERT INTO holdfast.claim_secret (claim_id, secrets)
         SELECT g.id, g.secrets FROM tagged g JOIN made USING (id) WHERE g.secrets IS NOT NULL
     )
-    INSERT INTO holdfast.event (at, kind, pool_id, claim_id, tenant)
-    SELECT clock.t, 'claim.created', p_pool, m.id, m.tenant FROM made m, clock
+    INSERT INTO holdfast.event (at, kind, pool_id, claim_id, tenant, actor)
+    SELECT clock.t, 'claim.created', p_pool, m.id, m.tenant, g.actor FROM made m JOIN tagged g USING (id), clock
 $$;
 
 -- Charges the served claims to their tenants. The tenant's next tag comes after them, and the pool's virtual time (tenant '')

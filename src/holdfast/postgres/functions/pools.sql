@@ -2,7 +2,8 @@
 
 -- Creates or changes a pool; the last write wins. An unchanged spec changes nothing, not even the generation. The name is locked
 -- before the pool is read, so that if two callers create it at the same time, exactly one of them gets `created`.
-CREATE FUNCTION @fn.put_pool(p_id text, p_name text, p_spec jsonb, p_revision text, p_source text)
+CREATE FUNCTION @fn.put_pool(p_id text, p_name text, p_spec jsonb, p_revision text, p_source text,
+                             p_actor jsonb DEFAULT NULL)
 RETURNS TABLE (o_id text, o_what text) LANGUAGE plpgsql AS $$
 DECLARE
     was holdfast.pool;
@@ -22,7 +23,7 @@ BEGIN
             RETURN QUERY SELECT p_id, 'taken';
             RETURN;
         END IF;
-        INSERT INTO holdfast.event (at, kind, pool_id) VALUES (t, 'pool.created', p_id);
+        INSERT INTO holdfast.event (at, kind, pool_id, actor) VALUES (t, 'pool.created', p_id, p_actor);
         PERFORM pg_notify('holdfast', 'p ' || p_id);
         RETURN QUERY SELECT p_id, 'created';
         RETURN;
@@ -43,8 +44,8 @@ BEGIN
         trouble = CASE WHEN revision <> p_revision THEN NULL ELSE trouble END
     WHERE id = was.id;
     PERFORM @fn.clear_failing(was.id) WHERE was.revision <> p_revision;
-    INSERT INTO holdfast.event (at, kind, pool_id, reason)
-    VALUES (t, 'pool.changed', was.id, CASE WHEN was.revision <> p_revision THEN 'new revision ' || p_revision ELSE '' END);
+    INSERT INTO holdfast.event (at, kind, pool_id, reason, actor)
+    VALUES (t, 'pool.changed', was.id, CASE WHEN was.revision <> p_revision THEN 'new revision ' || p_revision ELSE '' END, p_actor);
     PERFORM pg_notify('holdfast', 'p ' || was.id);
     RETURN QUERY SELECT was.id, 'changed';
 END $$;
