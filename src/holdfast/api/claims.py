@@ -81,7 +81,9 @@ def new_claim(context: Context, request: ClaimRequest, tenant: str, pool: Pool) 
 
 def _hash(request: ClaimRequest, tenant: str) -> str:
     """Shows whether two requests with one key are the same. `wait` is left out, because it may differ between tries."""
-    same = msgspec.structs.replace(request, wait="0s", tenant=tenant, labels=request.labels or msgspec.UNSET)
+    same = msgspec.structs.replace(
+        request, wait="0s", tenant=tenant, labels=request.labels or msgspec.UNSET, stdin=request.stdin or msgspec.UNSET
+    )
     return hashlib.sha256(msgspec.json.encode(same, order="deterministic")).hexdigest()[:32]
 
 
