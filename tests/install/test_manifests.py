@@ -59,7 +59,7 @@ def test_serve_knows_every_flag_and_variable_that_replicas_get() -> None:
     assert {arg.partition("=")[0] for arg in args[1:]} <= flags
     env = {each["name"] for each in container()["env"]}
     assert env <= variables
-    assert variables - env == {"KUBECONFIG"}, "serve has a setting that the installation does not make"
+    assert variables - env == {"KUBECONFIG", "HOLDFAST_DATA_DIR"}, "serve has a setting that the installation does not make"
 
 
 def test_probes_ask_the_port_and_the_paths_that_answer() -> None:

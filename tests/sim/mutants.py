@@ -235,7 +235,7 @@ MUTANTS = (
     ),
     Mutant(
         "a pool that does not wait although its hook fails",
-        "hooks.fail",
+        "hooks.fail@claim.assigned",
         (Change(f"{FN}/match.sql", "    v_left := @fn.activations_allowed(v_pool, p_limit);\n", "    v_left := p_limit;\n"),),
     ),
     Mutant(
