@@ -37,7 +37,7 @@ class Checks:
         self._beats: list[float] = []  # when beats were stored, because deadlines run only in that time
         self.spread: list[EventRow] = []  # events of the last read, for the trace
         self.active_since: dict[str, float] = {}
-        self._waiting_since: dict[str, float] = {}
+        self._created: dict[str, float] = {}
         self.ended: set[str] = set()  # membership only
         self._ever: set[str] = set()  # ended at any time, also in lost commits; membership only
         self._gone: set[str] = set()  # membership only
@@ -171,8 +171,7 @@ class Checks:
             check_transition(CLAIM, now.id, before.state if before else None, now.state, tables.events, "claim")
         if now.fence is not None and (before is None or before.fence != now.fence):
             self._fenced(now, tables)
-        if now.state == "waiting":
-            self._waiting_since.setdefault(now.id, self._now())
+        self._created.setdefault(now.id, self._now())
         if now.state == "active" and before is None:
             self._book.unkeyed(now.id)
         if now.state == "active" and (before is None or before.state != "active"):
@@ -218,7 +217,7 @@ class Checks:
         elif now.how == "max_duration":
             self._ran_out(now, self.active_since.get(now.id), now.longest, "longest duration")
         elif now.how == "deadline" and before.state == "waiting":
-            self._ran_out(now, self._waiting_since.get(now.id), now.patience, "deadline", promise="P8")
+            self._ran_out(now, self._created.get(now.id), now.patience, "deadline", promise="P8")
         elif now.how == "activation" and self._book.tries.get(now.id, 0) < MAX_ACTIVATIONS:
             raise Broken("P8", f"{now.id} was refused after {self._book.tries.get(now.id, 0)} tries to activate it")
         elif now.how == "release" and self._book.released.get(now.id) is None:
