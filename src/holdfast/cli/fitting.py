@@ -21,7 +21,7 @@ LEFT_OUT_FIRST: dict[str, Sequence[str]] = {
     "tenants": ("PARK TTL", "MAX PRIORITY", "WEIGHT"),
     "duties": ("TOOK", "SKIPS", "ACTIONS", "TERM"),
     "replicas": ("PID", "VERSION", "UP"),
-    "events": ("TENANT", "KIND"),
+    "events": ("TENANT", "BY", "KIND"),
     "tokens": ("CREATED", "TENANT"),
     "checks": ("PROMISE", "ADVICE"),
 }
