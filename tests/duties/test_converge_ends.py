@@ -150,6 +150,8 @@ def test_an_assigned_claim_keeps_its_place_when_its_worker_dies(its_pod: Pod | N
 def test_a_worker_that_dies_while_it_is_activated_counts_as_a_failed_activation() -> None:
     failed = Requeue("c-1", FENCE, "its worker's process ended", proof=PROOF, activation=True)
     assert done(row("held", claim_state="assigned"), pod(phase="ended")) == [failed]
+    gone = Requeue("c-1", FENCE, "its pod is gone", proof=PROOF)  # its node may have been reclaimed
+    assert done(row("held", claim_state="assigned"), None) == [gone]
 
 
 @pytest.mark.parametrize(

@@ -293,3 +293,25 @@ async def test_doctor_names_the_pool_whose_activations_fail_and_the_last_lines(s
 async def test_a_backoff_is_never_longer_than_five_minutes(store: PostgresStore, failures: int) -> None:
     seconds = await store.db.value("SELECT extract(epoch FROM @fn.activation_backoff($1))::integer", failures)
     assert seconds == min(300, 2**failures)
+
+
+async def test_a_claim_whose_deadline_ends_between_two_tries_says_that_its_activation_failed(store: PostgresStore) -> None:
+    clock = await apart(store)
+    pool = await pool_with_worker(store, JOB)
+    pair = await assigned(store, pool, ask(id="c-1", deadline=10.0))
+    await fail(store, pair)
+    await clock.live(11)
+    ended = await store.claims.end("c-1", outcome="refused", how="deadline", reason="no worker was free", states=("waiting",))
+    assert ended.effect == Done()
+    assert (await claim(store, "c-1")).reason == f"activation failed 1 times before its deadline: {CAUSE}"
+
+
+async def test_a_claim_that_waited_for_a_pool_whose_hook_fails_says_so_without_the_lines_of_other_tenants(
+    store: PostgresStore,
+) -> None:
+    clock = await apart(store)
+    pool = await troubled(store)
+    assert await match(store, pool, ask(id="c-late", deadline=10.0)) == []
+    await clock.live(11)
+    await store.claims.end("c-late", outcome="refused", how="deadline", reason="no worker was free", states=("waiting",))
+    assert (await claim(store, "c-late")).reason == "activations of its pool fail, and no worker was free before its deadline"

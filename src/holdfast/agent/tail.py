@@ -26,8 +26,10 @@ class Tail:
 
     def text(self, secrets: Iterable[str]) -> str:
         """Returns the end in whole lines, with each of the secrets replaced."""
+        secrets = list(secrets)
         text = ESCAPES.sub("", hidden(self._data.decode(errors="replace"), secrets))
         text = "".join(c if c.isprintable() or c in "\n\t" else " " if c != "\r" else "" for c in text)
+        text = hidden(text, secrets)  # again, because a value may have had colours inside
         if len(text) <= self._limit and not self._cut:
             return text
         end = text[-self._limit :]

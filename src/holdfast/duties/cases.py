@@ -206,7 +206,7 @@ def ended(row: Row, pod: Pod) -> Verdict:
     return Verdict(Case.POD_ENDED_FREE, [Condemn(worker.id, worker.version, "its process ended", counted=False, proof=proof)])
 
 
-def death(row: Row, proof: Proof, reason: str, exit_code: int | None, *, untouched: bool = False) -> Verdict:
+def death(row: Row, proof: Proof, reason: str, exit_code: int | None, *, untouched: bool = False, gone: bool = False) -> Verdict:
     worker = row.worker
     assert worker.claim is not None
     assert worker.fence is not None
@@ -215,8 +215,9 @@ def death(row: Row, proof: Proof, reason: str, exit_code: int | None, *, untouch
     may_have_begun = row.claim_delivered and not (worker.confirmed and row.agent)
     if assigned and not may_have_begun:
         # Not acknowledged, so nothing has started. The claim keeps its place and gets another worker.
-        # Unless the pod was ended from outside, its hook may have ended it, for example by using up its memory.
-        activation = row.agent and row.claim_delivered and not worker.terminating
+        # Unless the pod was ended from outside, its hook may have ended it, for example by using up its memory. A pod
+        # that is gone shows nothing about its hook: its node may have been reclaimed.
+        activation = row.agent and row.claim_delivered and not worker.terminating and not gone
         return Verdict(Case.POD_ENDED_ASSIGNED, [Requeue(worker.claim, worker.fence, reason, proof=proof, activation=activation)])
     if assigned and exit_code is not None:
         return Verdict(Case.UNHEARD, [Acknowledged(worker.id, worker.fence)])  # it ran; the next pass ends it by its exit code
@@ -261,7 +262,7 @@ def without_pod(row: Row, observed: Observed) -> Verdict:
     if worker.state == "retiring":
         return Verdict(Case.RETIRED, [Bury(worker.id, worker.pod_uid, "its pod is gone")])
     if worker.state == "held":
-        return death(row, proof, "its pod is gone", None)
+        return death(row, proof, "its pod is gone", None, gone=True)
     if worker.state == "spawning" and worker.pod_uid is None and worker.confirmed:
         if row.age > row.start_timeout:
             return Verdict(

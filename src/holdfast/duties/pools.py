@@ -127,6 +127,7 @@ def conditions(load: PoolLoad) -> tuple[Condition, ...]:
         ready = Condition("Ready", False, "SpawnsFail" if pool.trouble else "Starting", message)
     fails = pool.trouble is not None or pool.activations_fail
     why = "SpawnsFail" if pool.trouble else "ActivationsFail" if fails else "AsExpected"
-    degraded = Condition("Degraded", fails, why, pool.troubles or "" if fails else "")
+    # Without the hook's lines, because everybody who may read the object would see data of tenants.
+    degraded = Condition("Degraded", fails, why, pool.troubles_for_tenants or "" if fails else "")
     frozen = Condition("Frozen", pool.frozen is not None, "Frozen" if pool.frozen else "NotFrozen", pool.frozen or "")
     return ready, degraded, frozen

@@ -116,6 +116,7 @@ DECLARE
     v_ended holdfast.claim;
     v_also text;
     v_not text;
+    v_reason text := p_reason;
     t timestamptz := holdfast.now();
 BEGIN
     SELECT * INTO c FROM holdfast.claim
@@ -149,7 +150,14 @@ BEGIN
             END IF;
         END IF;
     END IF;
-    UPDATE holdfast.claim SET state = 'ended', outcome = p_outcome, how = p_how, reason = p_reason, exit_code = p_exit,
+    -- Workers may have been free, so a claim that waited because of a failing hook says that. The pool's trouble is not in the
+    -- reason, because it may contain data of another tenant.
+    IF p_how = 'deadline' AND c.activation_failures > 0 THEN
+        v_reason := format('activation failed %s times before its deadline: %s', c.activation_failures, c.reason);
+    ELSIF p_how = 'deadline' AND EXISTS (SELECT FROM holdfast.pool p WHERE p.id = c.pool_id AND @failing(p)) THEN
+        v_reason := 'activations of its pool fail, and no worker was free before its deadline';
+    END IF;
+    UPDATE holdfast.claim SET state = 'ended', outcome = p_outcome, how = p_how, reason = v_reason, exit_code = p_exit,
         ended_at = t, ended_heard = holdfast.heard() WHERE id = p_claim RETURNING * INTO v_ended;
     DELETE FROM holdfast.claim_secret WHERE claim_id = p_claim;
     IF (c.request ->> 'stdin')::boolean THEN
@@ -158,7 +166,7 @@ BEGIN
     v_also := @fn.leave(c => c, p_outcome => p_outcome, p_keep => p_how <> 'death', p_confirmed => p_how IN ('result', 'death'),
                         p_reason => format('its claim ended: %s', p_outcome));
     INSERT INTO holdfast.event (at, kind, also, pool_id, worker_id, claim_id, tenant, reason, data, actor)
-    VALUES (t, 'claim.ended', v_also, c.pool_id, c.worker_id, c.id, c.tenant, p_reason,
+    VALUES (t, 'claim.ended', v_also, c.pool_id, c.worker_id, c.id, c.tenant, v_reason,
             jsonb_build_object('outcome', p_outcome, 'how', p_how, 'exit_code', p_exit, 'from', c.state), p_actor);
     PERFORM pg_notify('holdfast', 'c ' || p_claim);
     IF v_also IS NOT NULL THEN

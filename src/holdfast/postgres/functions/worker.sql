@@ -216,7 +216,7 @@ CREATE FUNCTION @fn.due_workers(p_no_pod float, p_retiring float, p_silent float
             AND p.spec #>> '{protection,mode}' <> 'off')
         OR (w.state IN @worker.free AND w.protected AND p.spec #>> '{protection,mode}' <> 'always'))
     -- Held workers that are due only because they are silent come last: the agents of running jobs have exited, so there may be
-    -- thousands of them.
-    ORDER BY w.state = 'held' AND c.state = 'active' AND (w.protected OR p.spec #>> '{protection,mode}' = 'off'),
+    -- thousands of them. So do unconfirmed workers that retire, because they wait for their agents or for an operator.
+    ORDER BY w.state = 'retiring' AND NOT @confirmed(w), w.state = 'held' AND c.state = 'active' AND (w.protected OR p.spec #>> '{protection,mode}' = 'off'),
              w.state = 'retiring', w.state_heard LIMIT 500
 $$;
