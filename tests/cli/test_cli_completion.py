@@ -70,6 +70,20 @@ def test_tab_proposes_nothing_and_soon_when_no_fleet_answers(env: dict[str, str]
     assert proposed(env | {"HOLDFAST_TOKEN": "wrong"}, "holdfast", "freeze", "") == []
 
 
+def test_tab_does_not_send_a_token_of_the_environment_to_a_server_that_the_folder_names(
+    env: dict[str, str], server: FakeHoldfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / ".holdfast"
+    data.mkdir()
+    (data / "servers").write_text(f"{server.url}\n")
+    (data / "token").write_text("a token of the folder\n")
+    del env["HOLDFAST_URL"]
+    assert proposed(env, "holdfast", "freeze", "ma") == [], "the server accepts only the environment's token"
+    (data / "token").write_text(f"{TOKEN}\n")
+    assert proposed(env | {"HOLDFAST_TOKEN": "a token of production"}, "holdfast", "freeze", "ma") == ["mac"]
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_a_script_that_the_shell_accepts(cli: Cli, tmp_path: Path, shell: str) -> None:
     script = cli("completion", shell)

@@ -16,7 +16,7 @@ from terminals import Terminal
 
 from holdfast.cli.delay import CLEAR
 from holdfast.client import NotConfigured
-from holdfast.client.context import resolve
+from holdfast.client.context import Context, Contexts, contexts_file, resolve, write_contexts
 
 
 def data_dir(folder: Path, *urls: str, token: str = TOKEN) -> Path:
@@ -70,6 +70,56 @@ def test_the_token_of_a_local_fleet_is_sent_to_its_replicas_only(tmp_path: Path)
     assert resolve(env=elsewhere, folder=tmp_path).token == "another"
     named = resolve(data_dir=data, env=elsewhere, folder=tmp_path)
     assert (named.url.split(",")[0], named.token) == ("http://127.0.0.1:7081", "local")
+
+
+def test_a_token_of_the_environment_is_not_sent_to_a_server_that_a_folder_names(
+    alone: Cli, server: FakeHoldfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise an unpacked archive or a cloned repository with a data directory could collect the user's token."""
+    server.pools["linux"] = {"name": "linux"}
+    data = data_dir(tmp_path / ".holdfast", *server.urls)
+    monkeypatch.setenv("HOLDFAST_TOKEN", "a token of production")
+    assert "linux" in alone("get", "pools").out, "the server accepts only the folder's token"
+    monkeypatch.setenv("HOLDFAST_DATA_DIR", str(data))
+    assert "linux" in alone("get", "pools").out
+    monkeypatch.delenv("HOLDFAST_DATA_DIR")
+    stored = Contexts(contexts={"test": Context(url=",".join(server.urls), token="a token of test")})
+    write_contexts(contexts_file(), stored)
+    assert "linux" in alone("get", "pools").out, "nor is a stored token for the same address sent"
+    assert alone("--token", "wrong", "get", "pools").code == 1, "a token that the user gives with the command is sent"
+
+
+@pytest.mark.parametrize("url", [
+    "http://evil.example:7070", "https://evil.example", "http://10.0.0.5:7070", "http://127.0.0.1@evil.example",
+    "http://127.0.0.1.evil.example:7070", "http://127.0.0.1:1,http://evil.example", "http://evil.example\\@127.0.0.1",
+    "http://localhost.evil.example", "http://[2001:db8::1]:7070", "http://2130706433", "ftp://127.0.0.1", "evil",
+])  # fmt: skip
+def test_a_folder_cannot_name_a_server_on_another_machine(tmp_path: Path, url: str) -> None:
+    env = {"XDG_CONFIG_HOME": str(tmp_path), "HOLDFAST_TOKEN": "a token of production"}
+    data_dir(tmp_path / ".holdfast", "http://127.0.0.1:7070", url, token="local")
+    with pytest.raises(NotConfigured, match="only addresses of this machine are accepted from a folder") as refused:
+        resolve(env=env, folder=tmp_path)
+    assert "--data-dir" in str(refused.value)
+    with pytest.raises(NotConfigured, match="no token for"):
+        resolve("http://127.0.0.1:7070", env={"XDG_CONFIG_HOME": str(tmp_path)}, folder=tmp_path)
+    assert resolve("https://prod", env=env, folder=tmp_path) == Context(url="https://prod", token="a token of production")
+
+
+def test_a_data_directory_that_the_user_names_may_name_a_server_on_another_machine(tmp_path: Path) -> None:
+    env = {"XDG_CONFIG_HOME": str(tmp_path), "HOLDFAST_TOKEN": "a token of production"}
+    data = data_dir(tmp_path / ".holdfast", "http://10.0.0.5:7070", token="local")
+    expected = Context(url="http://10.0.0.5:7070", token="local")
+    assert resolve(data_dir=data, env=env, folder=tmp_path) == expected
+    assert resolve(env={**env, "HOLDFAST_DATA_DIR": str(data)}, folder=tmp_path) == expected
+
+
+@pytest.mark.parametrize("url", [
+    "http://127.0.0.1:7070", "http://127.9.9.9:7070", "http://localhost:7070", "http://[::1]:7070", "http://0.0.0.0:7070",
+])  # fmt: skip
+def test_a_folder_names_servers_on_this_machine(tmp_path: Path, url: str) -> None:
+    data_dir(tmp_path / ".holdfast", url, token="local")
+    found = resolve(env={"XDG_CONFIG_HOME": str(tmp_path), "HOLDFAST_TOKEN": "another"}, folder=tmp_path)
+    assert found == Context(url=url, token="local")
 
 
 def environment(home: Path, url: str) -> dict[str, str]:

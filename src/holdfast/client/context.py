@@ -1,12 +1,15 @@
 """Finds the server and the token: from arguments, the environment, the login file, or the fleet on this machine.
 
-A stored token belongs to its address. It is never sent to another address, even if HOLDFAST_URL names one.
+A stored token belongs to its address. It is never sent to another address, even if HOLDFAST_URL names one. An address that a data
+directory names gets only that directory's token, because the user may not have written the files of the current folder.
 """
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
@@ -16,6 +19,7 @@ from .transport import addresses
 
 LOCAL_URL = "http://127.0.0.1:7070"
 DATA_DIR = Path(".holdfast")  # made by `holdfast up` below its working directory
+PLAIN_URL = re.compile(r"https?://(?:([\w.]+)|\[([0-9a-f:]+)\])(?::\d+)?", re.ASCII)  # nothing that parsers may read differently
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +109,8 @@ def resolve(
     folder: Path | None = None,
 ) -> Context:
     """Returns the server and token to use. The order is: arguments, the named context or data directory, the environment, the
-    context in use, the fleet whose data directory is in the current folder."""
+    context in use, the fleet whose data directory is in the current folder. The environment's token is not used for an address
+    that comes from a data directory."""
     if url is not None and not isinstance(url, str):
         url = ",".join(url)
     stored = read_contexts(contexts_file(env))
@@ -118,7 +123,18 @@ def resolve(
     of_env = env.get("HOLDFAST_DATA_DIR")
     if of_env and url is None and named is None:
         current = _fleet(Path(of_env))
-    local = fleet_in(Path(of_env) if of_env else (folder or Path.cwd()) / DATA_DIR)
+    beside = (folder or Path.cwd()) / DATA_DIR
+    local = fleet_in(Path(of_env) if of_env else beside)
+    by_data_dir = url is None and named is None and bool(of_env or current is None)
+    if local is not None and not of_env and (elsewhere := [each for each in local.url.split(",") if not _on_this_machine(each)]):
+        if by_data_dir:
+            raise NotConfigured(
+                f"{beside / 'servers'}: names {elsewhere[0]!r}, and only addresses of this machine are accepted from a folder; if"
+                f" the fleet is yours, name it with --data-dir {beside}, HOLDFAST_DATA_DIR or --url"
+            )
+        local = None
+    if by_data_dir and local is not None:
+        return Context(url=local.url, token=token or local.token)
     chosen = named or current or local
     address = url or (chosen.url if chosen else LOCAL_URL)
     if token is None and not (named and address == named.url):
@@ -132,6 +148,19 @@ def resolve(
     if token is None:
         raise NotConfigured(f"no token for {address}: run `holdfast login {address}`, or set HOLDFAST_TOKEN")
     return Context(url=address, token=token)
+
+
+def _on_this_machine(url: str) -> bool:
+    """Returns whether the address is a loopback address, or the wildcard of `holdfast up --host 0.0.0.0`, which leads to this
+    machine as well."""
+    parts = PLAIN_URL.fullmatch(url)
+    if parts is None:
+        return False
+    host = parts[1] or parts[2]
+    try:
+        return host == "localhost" or ip_address(host).is_loopback or ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def _fleet(data_dir: Path) -> Context:

@@ -1,15 +1,19 @@
-"""Delete a tenant in Postgres: its limits and its tokens, unless it still has claims."""
+"""Delete a tenant in Postgres: its limits, its tokens and its parked workers, unless it still has claims."""
 
 from ..model.event import Actor
 from ..ports.records import DeletedTenant
 from .database import Database, actor_json
 
 # Nothing is deleted while the tenant has a claim that has not ended, because its holder would lose its token. A request that
-# another replica stores in the same moment is served with the default limits. Workers that are parked for the tenant expire at
-# once, so that a tenant that is created later under the same name does not get them. They are locked in the order of their ids,
-# as everywhere.
+# another replica stores in the same moment is served with the default limits.
+#
+# Workers that are parked for the tenant retire in the same statement, also in a frozen pool and below `park.min`. Otherwise a
+# tenant that is created later under the same name would get them (P1). Only the rows change here. Their pods are ended by the
+# ordinary path, which ends none in a frozen pool and none of an unconfirmed worker. A worker whose agent reports a claim that is
+# not known to have ended becomes unconfirmed, so that its pod is kept until its agent is idle and exits. The rows are locked in the
+# order of their ids, as everywhere.
 DELETE = """
-WITH clock AS (SELECT holdfast.now() AS t),
+WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
 used AS MATERIALIZED (
     SELECT count(*) FILTER (WHERE state = 'waiting') AS waiting, count(*) FILTER (WHERE state <> 'waiting') AS live
     FROM holdfast.claim WHERE tenant = $1::text AND state <> 'ended'
@@ -20,15 +24,26 @@ deleted AS MATERIALIZED (
     SELECT (SELECT count(*) FROM token) AS tokens WHERE EXISTS (SELECT FROM limits) OR EXISTS (SELECT FROM token)
 ), locked AS MATERIALIZED (
     SELECT id FROM holdfast.worker WHERE state = 'parked' AND tenant = $1 AND EXISTS (SELECT FROM deleted) ORDER BY id FOR UPDATE
-), parked AS (
-    UPDATE holdfast.worker AS worker SET park_ttl = interval '0', version = worker.version + 1
-    FROM locked WHERE worker.id = locked.id RETURNING worker.id
+), retired AS (
+    UPDATE holdfast.worker AS worker SET state = 'retiring', version = worker.version + 1, reason = 'its tenant was deleted',
+        parked_since = NULL, parked_heard = NULL, park_ttl = NULL, state_since = clock.t, state_heard = clock.h,
+        unconfirmed_since = coalesce(worker.unconfirmed_since, (
+            SELECT clock.t FROM holdfast.heartbeat u WHERE u.worker_id = worker.id AND u.claim_id IS NOT NULL
+            AND NOT EXISTS (SELECT FROM holdfast.claim c WHERE c.id = u.claim_id AND c.state = 'ended')))
+    FROM locked, clock WHERE worker.id = locked.id AND worker.state IN @worker.condemn
+    RETURNING worker.id, worker.pool_id, worker.tenant, worker.reason
+), retiring AS (
+    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, tenant, reason, data, actor)
+    SELECT clock.t, 'worker.retiring', r.pool_id, r.id, r.tenant, r.reason, jsonb_build_object('from', 'parked'), $2::jsonb
+    FROM retired r, clock
 ), event AS (
     INSERT INTO holdfast.event (at, kind, tenant, reason, actor)
     SELECT clock.t, 'tenant.deleted', $1::text, format('tokens deleted with it: %s', deleted.tokens), $2::jsonb
     FROM deleted, clock
-), notice AS (SELECT pg_notify('holdfast', 't ' || $1::text) FROM deleted)
-SELECT used.live, used.waiting, deleted.tokens, (SELECT count(*) FROM notice), (SELECT count(*) FROM parked)
+), notice AS (
+    SELECT pg_notify('holdfast', 't ' || $1::text) FROM deleted UNION ALL SELECT pg_notify('holdfast', 'w ' || id) FROM retired
+)
+SELECT used.live, used.waiting, deleted.tokens, (SELECT count(*) FROM notice)
 FROM used LEFT JOIN deleted ON true
 """
 

@@ -235,7 +235,8 @@ BEGIN
     RETURN (SELECT max(at) FROM holdfast.event WHERE claim_id = p_claim AND kind = 'claim.retried');
 END $$;
 
--- Condemns a free worker. Except for retire_spent, a free worker retires only in this way. Returns done, stale, frozen or braked.
+-- Condemns a free worker. A free worker retires only in this way, except for retire_spent and the workers that are parked for a
+-- deleted tenant. Returns done, stale, frozen or braked.
 -- `p_floor` is set if the pool has too many free workers: the worker stays if the pool has no more than so many now.
 CREATE FUNCTION @fn.condemn(p_worker text, p_version integer, p_reason text, p_counted boolean, p_dead boolean,
                             p_floor integer, p_actor jsonb DEFAULT NULL)
