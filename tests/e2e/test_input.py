@@ -107,6 +107,46 @@ def test_input_that_arrives_late_without_i_is_reported(make_fleet: Callable[...,
     assert process.wait(60) == 0
 
 
+def test_a_user_repeats_a_run_with_a_key_and_the_command_reads_its_input_once(
+    make_fleet: Callable[..., Fleet], tmp_path: Path
+) -> None:
+    fleet = make_fleet(replicas=1, pools={"linux": JOB})
+    data = random.Random(1).randbytes(100_000)
+    job = ["--key", "K", "-i", "--", "sh", "-c", f"until test -e {tmp_path}/go; do sleep 0.05; done; sha256sum"]
+    command = [sys.executable, "-m", "holdfast", "run", "--pool", "linux", *job]
+    pipe = subprocess.PIPE
+    first = subprocess.Popen(command, env=environment(fleet), stdin=pipe, stdout=pipe, stderr=pipe)
+    assert first.stdin is not None
+    first.stdin.write(data[:50_000])
+    first.stdin.flush()
+    eventually(lambda: sent(fleet) == (50_000, False), 30, "a part of the input was sent")
+    first.kill()
+    first.communicate(timeout=30)
+    again = subprocess.Popen(command, env=environment(fleet), stdin=pipe, stdout=pipe, stderr=pipe)
+    other = subprocess.Popen(command, env=environment(fleet), stdin=pipe, stdout=pipe, stderr=pipe)
+    assert again.stdin is not None
+    again.stdin.write(data)
+    again.stdin.close()
+    again.stdin = None
+    eventually(lambda: sent(fleet) == (100_000, True), 30, "all of the input was sent")
+    assert other.stdin is not None
+    assert other.stderr is not None
+    other.stdin.write(b"other input")
+    other.stdin.close()
+    other.stdin = None
+    assert "its input could not be sent: the input cannot end after 11 bytes" in other.stderr.readline().decode()
+    (tmp_path / "go").touch()
+    out, err = again.communicate(timeout=60)
+    assert (again.returncode, out) == (0, f"{hashlib.sha256(data).hexdigest()}  -\n".encode()), err
+    assert other.communicate(timeout=60)[0] == out
+    assert other.returncode == 125
+
+
+def sent(fleet: Fleet) -> tuple[int, bool] | None:
+    rows = fleet.sql("SELECT stored, complete FROM holdfast.claim_input")
+    return (rows[0]["stored"], rows[0]["complete"]) if rows else None
+
+
 def waits(fleet: Fleet) -> int:
     return int(fleet.sql("SELECT coalesce(sum(octet_length(data)), 0) AS n FROM holdfast.claim_input_piece")[0]["n"])
 

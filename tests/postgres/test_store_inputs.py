@@ -118,3 +118,21 @@ async def test_pruning_removes_the_input_of_ended_and_forgotten_claims(store: Po
     pruned = await store.history.prune(7)
     assert (pruned["inputs"], pruned["input_pieces"]) == (2, 2)
     assert await column(store, "SELECT claim_id FROM holdfast.claim_input_piece") == [claim]
+
+
+async def test_a_piece_that_begins_within_another_one_is_not_stored(store: PostgresStore) -> None:
+    claim, worker, fence = await running(store)
+    await store.inputs.store(claim, 0, b"one two", False, ROOM)
+    assert await store.inputs.store(claim, 4, b"two", False, ROOM) == InputState(7, None, False, False)
+    assert await store.inputs.store(claim, 4, b"two and", False, ROOM) == InputState(7, None, False, False)
+    assert await store.inputs.take(worker, fence, 0, False) == InputPiece(claim, b"one two", end=False)
+    assert await store.inputs.store(claim, 4, b"two", True, ROOM) == InputState(7, 0, True, False), "the end is new"
+    assert await store.inputs.take(worker, fence, 0, False) == InputPiece(claim, b"one two", end=True)
+
+
+async def test_of_requests_that_overlap_and_arrive_at_once_each_byte_is_stored_once(store: PostgresStore) -> None:
+    claim, worker, fence = await running(store)
+    await store.inputs.store(claim, 0, b"", False, ROOM)
+    for _ in range(5):
+        await asyncio.gather(*(store.inputs.store(claim, at, b"0123456789"[at:], False, ROOM) for at in (0, 3, 7, 9, 0, 5)))
+    assert await store.inputs.take(worker, fence, 0, False) == InputPiece(claim, b"0123456789", end=False)

@@ -17,7 +17,9 @@ from .routes import AGENT, Call, Route, answer
 PIECE = 32 * 1024  # bytes of one request; base64 makes them longer, and a request may have 64 KB
 ROOM = 1024 * 1024  # bytes that may wait for the agent; a caller that is faster waits
 LONGEST_WAIT = 10.0
-LOOK_AGAIN = 0.2  # seconds after which another replica's change is found, because it is not signalled
+# Seconds after which another replica's change is found, because it is not signalled. The pause doubles from the first to the second
+# number, so that a command that reads nothing for hours costs little.
+LOOK_AGAIN, LOOK_RARELY = 0.2, 2.0
 BASE64 = {"pattern": "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"}
 Position = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Wait = Annotated[float, msgspec.Meta(ge=0, le=60)]
@@ -59,22 +61,47 @@ async def send(context: Context, call: Call) -> Response:
     """Stores bytes, and waits for room if there is none, so that a fast caller does not fill the store."""
     claim, body = call.path("id"), call.body
     await own(context, call)
+    store, size = context.store.inputs, len(body.data)
     loop = asyncio.get_running_loop()
-    end = loop.time() + LONGEST_WAIT
+    end, pause = loop.time() + LONGEST_WAIT, LOOK_AGAIN
     with context.signals.claims.watch(claim) as waiter:
-        while True:
-            waiter.clear()
-            state = await context.store.inputs.store(claim, body.offset, body.data, body.end, ROOM)
-            if state is None:
-                raise await _refused(context, call)
-            if body.offset > state.stored:
-                raise Problem(409, "input-lost", f"only {state.stored} bytes of the input are known; what follows was lost")
-            stored = state.stored >= body.offset + len(body.data)
-            if stored or state.closed or loop.time() >= end or context.signals.stopping.is_set():
+        state = await store.store(claim, body.offset, body.data, body.end, ROOM)
+        while state is not None and _no_room(state, body):
+            left = end - loop.time()
+            if left <= 0 or context.signals.stopping.is_set():
                 break
-            await waiter.wait(LOOK_AGAIN)
+            await waiter.wait(min(left, pause))
+            waiter.clear()
+            pause = min(2 * pause, LOOK_RARELY)
+            state = await store.sent(claim)
+            if state is not None and body.offset + size - (state.taken or 0) <= ROOM:
+                state = await store.store(claim, body.offset, body.data, body.end, ROOM)
+    if state is None:
+        raise await _refused(context, call)
+    _check(state, body)
     context.signals.claims.changed(claim)
     return answer(_view(state))
+
+
+def _no_room(state: InputState, body: SentInput) -> bool:
+    return bool(body.data) and state.stored == body.offset and not (state.complete or state.closed)
+
+
+def _check(state: InputState, body: SentInput) -> None:
+    """Refuses what cannot follow the input that is stored. A command that reads no more is not an error."""
+    last = body.offset + len(body.data)
+    if body.offset > state.stored:
+        raise Problem(409, "input-lost", f"only {state.stored} bytes of the input are known; what follows was lost")
+    if state.closed:
+        return
+    if state.complete and last > state.stored:
+        raise Problem(
+            409, "input-differs", f"the input was sent already and ended after {state.stored} bytes; nothing can follow"
+        )
+    if body.end and last < state.stored:
+        raise Problem(
+            409, "input-differs", f"the input cannot end after {last} bytes, because {state.stored} bytes were sent already"
+        )
 
 
 async def state(context: Context, call: Call) -> Response:
@@ -101,14 +128,15 @@ async def take(context: Context, call: Call) -> Response:
         raise await stale_or_unavailable(context)
     context.signals.claims.changed(piece.claim)  # there is room now
     loop = asyncio.get_running_loop()
-    end = loop.time() + body.wait
+    end, pause = loop.time() + body.wait, LOOK_AGAIN
     with context.signals.claims.watch(piece.claim) as waiter:
         while not (piece.data or piece.end or body.closed or context.signals.stopping.is_set()):
             left = end - loop.time()
             if left <= 0 or await call.request.is_disconnected():
                 break
-            await waiter.wait(min(left, LOOK_AGAIN))
+            await waiter.wait(min(left, pause))
             waiter.clear()
+            pause = min(2 * pause, LOOK_RARELY)
             piece = await context.store.inputs.next(piece.claim, body.taken)
     return answer(GivenInput(piece.data, piece.end))
 

@@ -145,6 +145,7 @@ class _Job:
         self._told = ""
         self._stdin: Stdin | None = None
         self._feeding: asyncio.Task[None] | None = None
+        self._input_differs = False
 
     async def run(self, pool: str, options: "ClaimOptions") -> int:
         loop = asyncio.get_running_loop()
@@ -220,20 +221,25 @@ class _Job:
         return self._exit_code(claim)
 
     async def _feed(self, claim_id: str, stdin: Stdin) -> None:
-        """Sends stdin. If that fails, the claim is cancelled, because its command would wait for input forever."""
-        from holdfast.client import HoldfastError
+        """Sends stdin. If that fails, the claim is cancelled, because its command would wait for input forever. It is not
+        cancelled if another `run` with the same key has sent other input, because the job is that run's too."""
+        from holdfast.client import Conflict, HoldfastError
 
         try:
             await self._client.send_input(claim_id, stdin.pieces())
         except HoldfastError as error:
             print_message(f"claim {claim_id}: its input could not be sent: {error}")
-            self._cancel()
+            self._input_differs = isinstance(error, Conflict) and error.code == "input-differs"
+            if not self._input_differs:
+                self._cancel()
 
     async def _stop_feeding(self, claim: "Claim") -> None:
         """Checks that the command could read what was sent to it."""
         assert self._feeding is not None
         self._feeding.cancel()
         await asyncio.wait([self._feeding])
+        if self._input_differs:
+            raise CommandFailed(f"claim {claim.id}: the command has read input that was sent before, and not this input")
         sent = await self._client.get_input(claim)
         if sent.offset and sent.taken is None and claim.active_at is not None:
             raise CommandFailed(

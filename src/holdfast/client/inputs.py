@@ -32,7 +32,8 @@ class _Sent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 async def send_input(endpoints: "Endpoints", claim: str, source: bytes | AsyncIterable[bytes]) -> InputState:
-    """Sends everything and then the end. Stops early if the command does not read any more, or has ended."""
+    """Sends everything and then the end. Stops early if the command does not read any more, or has ended. Bytes that
+    the server has already, because the same input was sent before, are not sent again."""
     sender = _Sender(endpoints, claim)
     try:
         if isinstance(source, bytes):
@@ -51,6 +52,7 @@ async def send_input(endpoints: "Endpoints", claim: str, source: bytes | AsyncIt
 class _Sender:
     def __init__(self, endpoints: "Endpoints", claim: str) -> None:
         self._endpoints, self._path = endpoints, at("claims", claim, "input")
+        self._position = 0  # bytes of our source that the server has; it may have more, if the same input was sent before
         self.state = InputState()
 
     async def send(self, data: bytes) -> bool:
@@ -67,9 +69,14 @@ class _Sender:
 
     async def _post(self, data: bytes, end: bool = False) -> None:
         """Sends bytes until they are stored. The offset makes it safe to send them again."""
-        offset = self.state.offset
-        body = _Sent(offset, data, end)
+        last = self._position + len(data)
         while True:
+            known = min(max(self.state.offset - self._position, 0), len(data))
+            self._position, data = self._position + known, data[known:]
+            if not data and not end:
+                return
+            body = _Sent(self._position, data, end)
             self.state = await self._endpoints.ask(InputState, "POST", self._path, body=body, safe=True, wait=LONGEST_WAIT)
-            if self.state.closed or self.state.offset >= offset + len(data):
+            if self.state.closed or self.state.offset >= last:
+                self._position = last
                 return

@@ -26,8 +26,11 @@ class InputPiece(msgspec.Struct, frozen=True):
 class Inputs(Protocol):
     async def store(self, claim: str, offset: int, data: bytes, complete: bool, room: int) -> InputState | None:
         """Stores bytes that follow the `offset` bytes before them, unless more than `room` bytes would be waiting for the agent.
-        Bytes that are stored already are not stored again. Returns the state after that, or None if the claim is not live or
-        takes no input."""
+        All of them are stored if exactly `offset` bytes are stored already, otherwise none. Returns the state after that, or None
+        if the claim is not live or takes no input."""
+
+    async def sent(self, claim: str) -> InputState | None:
+        """Returns the state as `store` does, without storing anything."""
 
     async def take(self, worker: str, fence: int, taken: int, closed: bool) -> InputPiece | None:
         """Records that the command has received `taken` bytes, deletes them, and returns the next ones. Returns None if the claim

@@ -7,27 +7,29 @@ from .database import Database
 
 PIECES = 8  # sent to the agent at a time
 
-# The update locks the row, so that two requests for the same offset cannot both store their bytes. A piece that was sent again is
-# either still there (the conflict) or below `taken`. The claim is locked, so that its end either sees and erases the piece, or is
-# seen here.
+# Returns a row only if this call stored its bytes or its end, because only then may its piece be inserted: a piece that begins within
+# another one would pass bytes to the command twice. The row is locked, so of two requests for the same offset one stores its bytes.
+# The claim is locked, so that its end either sees and erases the piece, or is seen here.
 STORE = """
 WITH i AS (
     INSERT INTO holdfast.claim_input AS i (claim_id, stored, complete)
     SELECT c.id, CASE WHEN $2::bigint = 0 THEN octet_length($3::bytea) ELSE 0 END, $2 = 0 AND $4::boolean FROM holdfast.claim c
     WHERE c.id = $1 AND c.state <> 'ended' AND (c.request ->> 'stdin')::boolean FOR SHARE
-    ON CONFLICT (claim_id) DO UPDATE SET
-        stored = CASE WHEN i.stored = $2 AND NOT i.complete AND NOT i.closed AND $2 + octet_length($3::bytea) - coalesce(i.taken, 0) <= $5::bigint
-                      THEN $2 + octet_length($3::bytea) ELSE i.stored END,
-        complete = i.complete OR ($4 AND (i.stored = $2 + octet_length($3::bytea) OR i.stored = $2
-                                          AND $2 + octet_length($3::bytea) - coalesce(i.taken, 0) <= $5))
+    ON CONFLICT (claim_id) DO UPDATE SET stored = $2 + octet_length($3::bytea), complete = $4
+    WHERE i.stored = $2 AND NOT i.complete AND NOT i.closed AND $2 + octet_length($3::bytea) - coalesce(i.taken, 0) <= $5::bigint
     RETURNING i.*
 ), piece AS (
     INSERT INTO holdfast.claim_input_piece (claim_id, position, data)
-    SELECT i.claim_id, $2, $3 FROM i
-    WHERE i.stored = $2 + octet_length($3::bytea) AND NOT i.closed AND octet_length($3::bytea) > 0 AND $2 >= coalesce(i.taken, 0)
-    ON CONFLICT (claim_id, position) DO NOTHING
+    SELECT i.claim_id, $2, $3 FROM i WHERE i.stored = $2 + octet_length($3::bytea) AND octet_length($3::bytea) > 0
 )
 SELECT stored, taken, complete, closed FROM i
+"""
+
+# Reads only, so that a caller that waits for room does not write.
+SENT = """
+SELECT coalesce(i.stored, 0) AS stored, i.taken, coalesce(i.complete, false) AS complete, coalesce(i.closed, false) AS closed
+FROM holdfast.claim c LEFT JOIN holdfast.claim_input i ON i.claim_id = c.id
+WHERE c.id = $1 AND c.state <> 'ended' AND (c.request ->> 'stdin')::boolean
 """
 
 # If the database lost commits, the agent may have received more than is stored, so its number counts.
@@ -61,7 +63,13 @@ class PostgresInputs:
         self._db = db
 
     async def store(self, claim: str, offset: int, data: bytes, complete: bool, room: int) -> InputState | None:
-        return _state(await self._db.row(STORE, claim, offset, data, complete, room))
+        state = _state(await self._db.row(STORE, claim, offset, data, complete, room))
+        if state is None and data and complete:  # the bytes may be stored already, and only the end is new
+            state = _state(await self._db.row(STORE, claim, offset + len(data), b"", True, room))
+        return state or await self.sent(claim)
+
+    async def sent(self, claim: str) -> InputState | None:
+        return _state(await self._db.row(SENT, claim))
 
     async def state(self, claim: str) -> InputState | None:
         return _state(await self._db.row(STATE, claim))
