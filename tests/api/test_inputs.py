@@ -17,7 +17,11 @@ DATA = random.Random(1).randbytes(2 * PIECE + 100)
 
 @pytest.fixture
 def claim(stage: Stage) -> str:
-    return str(stage.ask("POST", "/v1/claims", {"pool": "agents", "command": ["cat"], "stdin": True}, token="acme").json["id"])
+    return str(
+        stage.ask("POST", "/v1/claims", {"pool": "agents", "command": ["cat"], "stdin": True, "wait": "0s"}, token="acme").json[
+            "id"
+        ]
+    )
 
 
 async def sent(stage: Stage, claim: str, source: bytes | AsyncIterator[bytes]) -> InputState:
