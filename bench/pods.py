@@ -23,6 +23,7 @@ class HollowPods:
     """The Cluster port. Spawning, protecting and ending a pod cost nothing here, so that only Holdfast's own work is measured."""
 
     declarations: Declarations | None = None
+    passes_input = False  # hollow agents run no command
     shared = True  # only older checkouts read this
 
     def __init__(self, install: str, key: bytes, port: int, job_seconds: float) -> None:
