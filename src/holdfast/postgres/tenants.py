@@ -13,7 +13,7 @@ from .database import Database, actor_json
 # not known to have ended becomes unconfirmed, so that its pod is kept until its agent is idle and exits. The rows are locked in the
 # order of their ids, as everywhere.
 DELETE = """
-WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
+WITH clock AS (SELECT holdfast.now() AS t),
 used AS MATERIALIZED (
     SELECT count(*) FILTER (WHERE state = 'waiting') AS waiting, count(*) FILTER (WHERE state <> 'waiting') AS live
     FROM holdfast.claim WHERE tenant = $1::text AND state <> 'ended'
@@ -22,28 +22,23 @@ limits AS (DELETE FROM holdfast.tenant WHERE name = $1 AND EXISTS (SELECT FROM f
 token AS (DELETE FROM holdfast.token WHERE tenant = $1 AND EXISTS (SELECT FROM free) RETURNING id),
 deleted AS MATERIALIZED (
     SELECT (SELECT count(*) FROM token) AS tokens WHERE EXISTS (SELECT FROM limits) OR EXISTS (SELECT FROM token)
-), locked AS MATERIALIZED (
-    SELECT id FROM holdfast.worker WHERE state = 'parked' AND tenant = $1 AND EXISTS (SELECT FROM deleted) ORDER BY id FOR UPDATE
-), retired AS (
-    UPDATE holdfast.worker AS worker SET state = 'retiring', version = worker.version + 1, reason = 'its tenant was deleted',
-        parked_since = NULL, parked_heard = NULL, park_ttl = NULL, state_since = clock.t, state_heard = clock.h,
-        unconfirmed_since = coalesce(worker.unconfirmed_since, (
-            SELECT clock.t FROM holdfast.heartbeat u WHERE u.worker_id = worker.id AND u.claim_id IS NOT NULL
-            AND NOT EXISTS (SELECT FROM holdfast.claim c WHERE c.id = u.claim_id AND c.state = 'ended')))
-    FROM locked, clock WHERE worker.id = locked.id AND worker.state IN @worker.condemn
-    RETURNING worker.id, worker.pool_id, worker.tenant, worker.reason
-), retiring AS (
-    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, tenant, reason, data, actor)
-    SELECT clock.t, 'worker.retiring', r.pool_id, r.id, r.tenant, r.reason, jsonb_build_object('from', 'parked'), $2::jsonb
-    FROM retired r, clock
+), parked AS MATERIALIZED (
+    SELECT w AS worker FROM holdfast.worker w
+    WHERE state = 'parked' AND tenant = $1 AND EXISTS (SELECT FROM deleted) ORDER BY id FOR UPDATE
+), retired AS MATERIALIZED (
+    SELECT @fn.retire_free(w => worker, p_reason => 'its tenant was deleted', p_actor => $2::jsonb, p_unconfirmed =>
+        coalesce((worker).unconfirmed_since, (
+            SELECT clock.t FROM clock, holdfast.heartbeat u WHERE u.worker_id = (worker).id AND u.claim_id IS NOT NULL
+            AND NOT EXISTS (SELECT FROM holdfast.claim c WHERE c.id = u.claim_id AND c.state = 'ended'))))
+    FROM parked
 ), event AS (
     INSERT INTO holdfast.event (at, kind, tenant, reason, actor)
     SELECT clock.t, 'tenant.deleted', $1::text, format('tokens deleted with it: %s', deleted.tokens), $2::jsonb
     FROM deleted, clock
 ), notice AS (
-    SELECT pg_notify('holdfast', 't ' || $1::text) FROM deleted UNION ALL SELECT pg_notify('holdfast', 'w ' || id) FROM retired
+    SELECT pg_notify('holdfast', 't ' || $1::text) FROM deleted
 )
-SELECT used.live, used.waiting, deleted.tokens, (SELECT count(*) FROM notice)
+SELECT used.live, used.waiting, deleted.tokens, (SELECT count(*) FROM notice), (SELECT count(*) FROM retired)
 FROM used LEFT JOIN deleted ON true
 """
 

@@ -235,8 +235,23 @@ BEGIN
     RETURN (SELECT max(at) FROM holdfast.event WHERE claim_id = p_claim AND kind = 'claim.retried');
 END $$;
 
+-- Moves a free worker to `retiring`, with its event. `p_unconfirmed` is set if the worker may be busy: then its pod is kept until
+-- its agent reports, its pod ends, or an operator decides.
+CREATE FUNCTION @fn.retire_free(w holdfast.worker, p_unconfirmed timestamptz, p_reason text, p_actor jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    t timestamptz := holdfast.now();
+BEGIN
+    UPDATE holdfast.worker SET state = 'retiring', version = version + 1, reason = p_reason, parked_since = NULL,
+        parked_heard = NULL, park_ttl = NULL, unconfirmed_since = p_unconfirmed, state_since = t, state_heard = holdfast.heard()
+    WHERE id = w.id AND state IN @worker.condemn;
+    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, tenant, reason, data, actor)
+    VALUES (t, 'worker.retiring', w.pool_id, w.id, w.tenant, p_reason, jsonb_build_object('from', w.state), p_actor);
+    PERFORM pg_notify('holdfast', 'w ' || w.id);
+END $$;
+
 -- Condemns a free worker. A free worker retires only in this way, except for retire_spent and the workers that are parked for a
--- deleted tenant. Returns done, stale, frozen or braked.
+-- deleted tenant (postgres/tenants.py). Returns done, stale, frozen or braked.
 -- `p_floor` is set if the pool has too many free workers: the worker stays if the pool has no more than so many now.
 CREATE FUNCTION @fn.condemn(p_worker text, p_version integer, p_reason text, p_counted boolean, p_dead boolean,
                             p_floor integer, p_actor jsonb DEFAULT NULL)
@@ -245,7 +260,6 @@ DECLARE
     w holdfast.worker;
     v_pool text;
     v_not text;
-    t timestamptz := holdfast.now();
 BEGIN
     -- Counts under the pool's lock, so that no worker of it is given out or spawned before this commits.
     IF p_floor IS NOT NULL THEN
@@ -283,11 +297,6 @@ BEGIN
             RETURN v_not;
         END IF;
     END IF;
-    UPDATE holdfast.worker SET state = 'retiring', version = version + 1, reason = p_reason, parked_since = NULL,
-        parked_heard = NULL, park_ttl = NULL, unconfirmed_since = NULL, state_since = t, state_heard = holdfast.heard()
-    WHERE id = p_worker;
-    INSERT INTO holdfast.event (at, kind, pool_id, worker_id, tenant, reason, data, actor)
-    VALUES (t, 'worker.retiring', w.pool_id, w.id, w.tenant, p_reason, jsonb_build_object('from', w.state), p_actor);
-    PERFORM pg_notify('holdfast', 'w ' || p_worker);
+    PERFORM @fn.retire_free(w => w, p_unconfirmed => NULL, p_reason => p_reason, p_actor => p_actor);
     RETURN 'done';
 END $$;
