@@ -77,6 +77,26 @@ def test_requests_for_the_same_pools_at_the_same_time_are_all_stored(stage: Stag
     assert sizes["one"] == sizes["two"], "the last request was stored as a whole"
 
 
+def test_a_pool_that_changes_between_the_check_and_the_change_is_checked_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another request deletes the pool and makes one of another mode under its name, which the first check could not see."""
+    assert stage.ask("POST", "/v1/apply", {"objects": [GOOD]}).status == 200
+    pools = stage.store.pools
+    store = pools.apply
+
+    async def overtaken(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.undo()
+        await pools.delete("good")
+        await pools.put("p-other", "good", PoolSpec(mode="session"), "api")
+        return await store(*arguments, **named)
+
+    monkeypatch.setattr(pools, "apply", overtaken)
+    answer = stage.ask("POST", "/v1/apply", {"objects": [{**GOOD, "spec": {"warm": 1}}, ACME]})
+    assert (answer.status, answer.json["errors"][0]["field"]) == (422, "objects[0].spec.mode")
+    assert stage.ask("GET", "/v1/pools/good").json["spec"]["mode"] == "session"
+
+
 def test_the_sdk_applies_and_scales(stage: Stage) -> None:
     with SyncClient(stage.url, "admin") as client:
         assert [each.result for each in client.apply([GOOD, ACME], dry_run=True)] == ["created", "created"]
