@@ -22,6 +22,7 @@ from holdfast.postgres.database import Database
 from holdfast.postgres.embedded import EmbeddedPostgres, find_binaries
 from holdfast.postgres.store import PostgresStore
 from scratch import prepared_postgres
+from served_api import served, server_thread  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
     from contracts.cluster import Stage

@@ -61,7 +61,7 @@ class ReusedDatabase:
         self._connection: asyncpg.Connection | None = None
         self._schema = ""
         self._clean = ""
-        self._kept: Database | None = None
+        self._kept: dict[asyncio.AbstractEventLoop, Database] = {}
 
     @property
     def dsn(self) -> str:
@@ -74,16 +74,18 @@ class ReusedDatabase:
         return self.dsn
 
     async def connect(self) -> Database:
-        """Returns a Database whose connections are kept for the next test, because a new connection plans every statement again.
-        A test that changes the session of a connection needs one of its own."""
-        if self._kept is None or self._kept._pool.is_closing():
-            self._kept = await Database.connect(self.dsn, size=16)
-        return Database(self._kept._pool, self.dsn, Mark(), pids=self._kept.pids)
+        """Returns a Database whose connections are kept for the next test in this event loop, because a new connection plans
+        every statement again. A test that changes the session of a connection needs one of its own."""
+        loop = asyncio.get_running_loop()
+        kept = self._kept.get(loop)
+        if kept is None or kept._pool.is_closing():
+            kept = self._kept[loop] = await Database.connect(self.dsn, size=16)
+        return Database(kept._pool, self.dsn, Mark(), pids=kept.pids)
 
     async def disconnect(self) -> None:
-        """Closes the connections that were kept, in the event loop that they belong to."""
-        if self._kept is not None:
-            await self._kept.close()
+        """Closes the connections that were kept for this event loop."""
+        if (kept := self._kept.pop(asyncio.get_running_loop(), None)) is not None:
+            await kept.close()
 
     def clean(self) -> None:
         """Ends all other connections and empties the database, or drops it if the test has changed its schema."""
@@ -125,10 +127,10 @@ class ReusedDatabase:
 
     async def _empty(self) -> None:
         assert self._connection is not None
-        kept = self._kept.pids if self._kept is not None else set()
+        kept = {pid for database in self._kept.values() for pid in database.pids}
         while ended := {row["pid"] for row in await self._connection.fetch(OTHERS, self._name, list(kept))}:
             if ended & kept:
-                self._kept = None  # its connections do not know yet that they have ended
+                self._kept.clear()  # the ended connections do not know yet that they have ended
             await asyncio.sleep(0.002)
         await self._connection.execute(PARTITIONS)
         if await self._connection.fetchval(SCHEMA) != self._schema:
@@ -139,7 +141,8 @@ class ReusedDatabase:
     async def _drop(self) -> None:
         assert self._connection is not None
         await self._connection.close()
-        self._connection = self._kept = None
+        self._connection = None
+        self._kept.clear()
         await self._on_server(f"DROP DATABASE {self._name} WITH (FORCE)")
 
     async def _on_server(self, statement: str) -> None:

@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-from served_api import TOKENS, Stage
 from test_events import stream
 
 from fleet import eventually
 from holdfast.api.auth import hash_token
 from holdfast.client import SyncClient
 from holdfast.model.effect import Done
+from served_api import TOKENS, Stage
 
 SECRET = "the-token-that-nobody-may-read"
 ACTORS = {name: {"id": id_, "name": name, "role": role} for name, (id_, role, _) in TOKENS.items()}

@@ -4,11 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from served_api import Stage
 
 from holdfast.client import Invalid
 from holdfast.client.sync import SyncClient
 from holdfast.model.pool import PoolSpec
+from served_api import Stage
 
 GOOD = {"kind": "WorkerPool", "name": "good", "spec": {"warm": 0}}
 ACME = {"kind": "Tenant", "name": "acme", "spec": {"weight": 2}}

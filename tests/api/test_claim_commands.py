@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from served_api import Stage
 
 from holdfast.model.pool import PoolSpec, WorkerSpec
+from served_api import Stage
 
 IMAGE: dict[str, Any] = {"name": "main", "image": "busybox"}
 

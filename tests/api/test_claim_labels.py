@@ -4,13 +4,13 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from served_api import Stage
 from test_events import stream
 
 from fleet import eventually
 from holdfast.api.claim_shapes import ClaimRequest
 from holdfast.api.claims import _hash
 from holdfast.client import SyncClient
+from served_api import Stage
 
 
 def found(stage: Stage, label: str, noun: str = "claims", token: str = "admin") -> set[str]:

@@ -1,9 +1,9 @@
 """A change of a claim that is not possible answers 409 with the code that docs/api.md gives: `ended` or `stale`."""
 
 import pytest
-from served_api import Stage
 
 from fleet import Answer
+from served_api import Stage
 
 
 def change(stage: Stage, claim: str, verb: str, **body: object) -> Answer:

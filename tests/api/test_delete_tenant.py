@@ -5,10 +5,10 @@ import json
 from typing import Any
 
 import pytest
-from served_api import KEY, Stage
 
 from holdfast.api.problems import Problem
 from holdfast.wiring import wire
+from served_api import KEY, Stage
 
 
 def delete(stage: Stage, name: str, token: str = "admin") -> tuple[int, str]:

@@ -5,12 +5,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from served_api import Stage
 
 from holdfast.api.app import ROUTES
 from holdfast.api.examples import EXAMPLES, PROBLEMS
 from holdfast.api.openapi import TAGS, document, for_agents
 from holdfast.api.problems import ProblemBody
+from served_api import Stage
 
 USERS = document([route for route in ROUTES if not for_agents(route)], "1")
 AGENTS = document([route for route in ROUTES if for_agents(route)], "1")

@@ -6,11 +6,11 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from served_api import Stage
 from test_events import ACCEPT, stream
 
 from fleet import eventually
 from holdfast.client import SyncClient
+from served_api import Stage
 
 
 def read(stage: Stage, query: str, token: str = "admin") -> dict[str, Any]:

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from served_api import Stage
 
 from fleet import eventually
+from served_api import Stage
 
 ACCEPT = {"Accept": "text/event-stream"}
 

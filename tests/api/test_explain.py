@@ -4,11 +4,11 @@ import re
 from typing import Any
 
 import pytest
-from served_api import DIRECT, Stage
 
 from fleet import Answer
 from holdfast.model.effect import Done
 from holdfast.model.pool import PoolSpec
+from served_api import DIRECT, Stage
 
 MOMENT = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{3})?"
 

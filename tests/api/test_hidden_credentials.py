@@ -4,19 +4,20 @@ import json
 from typing import Any
 
 import pytest
+
 from served_api import Stage
 
 
 @pytest.fixture
-def served(stage: Stage) -> dict[str, Any]:
+def held(stage: Stage) -> dict[str, Any]:
     """Returns an active claim whose worker has an endpoint."""
     claim = stage.claim()
     stage.do(stage.store.db.rows("UPDATE holdfast.worker SET endpoint = 'http://127.0.0.1:9' WHERE id = $1", claim["worker"]))
     return claim
 
 
-def test_listing_claims_shows_no_credential_and_reading_one_does(stage: Stage, served: dict[str, Any]) -> None:
-    credential = stage.ask("GET", f"/v1/claims/{served['id']}", token="acme").json["credential"]
+def test_listing_claims_shows_no_credential_and_reading_one_does(stage: Stage, held: dict[str, Any]) -> None:
+    credential = stage.ask("GET", f"/v1/claims/{held['id']}", token="acme").json["credential"]
     assert credential.startswith("hfc_")
     for token in ("acme", "operator", "admin"):
         listed = stage.ask("GET", "/v1/claims", token=token)
@@ -25,7 +26,7 @@ def test_listing_claims_shows_no_credential_and_reading_one_does(stage: Stage, s
         assert b"hfc_" not in listed.raw
 
 
-def test_no_list_shows_a_token_or_a_secret(stage: Stage, served: dict[str, Any]) -> None:
+def test_no_list_shows_a_token_or_a_secret(stage: Stage, held: dict[str, Any]) -> None:
     stage.ask("PUT", "/v1/tenants/acme", {})
     made = stage.ask("POST", "/v1/tokens", {"name": "ci", "role": "operator"}).json["token"]
     secret = "hunter2-do-not-show"

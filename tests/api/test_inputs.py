@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from served_api import Stage
 
 from holdfast.api import inputs
 from holdfast.client import Client, Conflict
 from holdfast.client.inputs import PIECE, InputState
+from served_api import Stage
 
 DATA = random.Random(1).randbytes(2 * PIECE + 100)
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from served_api import Stage
 
 DURATION = "must be a duration such as 500ms, 60s, 10m or 1h30m"

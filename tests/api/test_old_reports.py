@@ -4,10 +4,10 @@ import time
 from typing import Any
 
 import pytest
-from served_api import Stage
 
 from holdfast.model.effect import Done
 from postgres.store_steps import ask
+from served_api import Stage
 
 BEFORE, NOW = 1, 2  # the database's incarnations
 

@@ -4,11 +4,11 @@ import json
 from base64 import b64decode
 
 import pytest
-from served_api import Stage
 
 from fleet import Answer
 from holdfast.agent.sink import Sink
 from holdfast.model.output import missing_line
+from served_api import Stage
 
 BEGIN, END = b"begin\n".ljust(79, b".") + b"\n", b"last\n"
 

@@ -1,8 +1,7 @@
 """A priority above the tenant's limit is granted up to the limit, and every answer says so."""
 
-from served_api import Stage
-
 from holdfast.client.sync import SyncClient
+from served_api import Stage
 
 WHY = (
     "priority 7 was requested and 2 granted, because tenant 'acme' may use at most 2 (its maxPriority, which an admin can raise)"

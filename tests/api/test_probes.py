@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from served_api import Stage
 
 from holdfast.api import probes
 from holdfast.api.probes import Probes
+from served_api import Stage
 
 
 @contextmanager

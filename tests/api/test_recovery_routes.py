@@ -4,12 +4,12 @@ import sys
 from typing import Any
 
 import pytest
-from served_api import Stage
 
 from holdfast.cli.main import main
 from holdfast.client import Conflict, SyncClient
 from holdfast.model.effect import Done
 from postgres.store_steps import agent_report, ask
+from served_api import Stage
 
 BECAUSE = {"reason": "looked at it"}
 

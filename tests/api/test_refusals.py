@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from refused_requests import AGENTS, BIG, CLAIMS, OTHERS, ROLES, Bad
-from served_api import Stage
 
 from fleet import Answer
+from served_api import Stage
 
 HIDDEN = "hunter2-do-not-show"
 

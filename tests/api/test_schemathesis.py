@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import load_all_checks
 from schemathesis.config import SchemathesisConfig
 from schemathesis.generation.hypothesis.builder import HypothesisTestConfig, HypothesisTestMode, create_test
-from served_api import Stage
 
 from holdfast import __version__
 from holdfast.api.app import ROUTES
 from holdfast.api.openapi import document
+from served_api import Stage
 
 load_all_checks()
 BRIEF = 0.05  # seconds; `wait` is shortened to this, so that generated requests wait only briefly

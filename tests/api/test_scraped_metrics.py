@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from served_api import DIRECT, Stage
 
 from holdfast.api.app import ROUTES
 from holdfast.api.metrics import refresh
 from holdfast.metrics import Metrics
 from holdfast.ports.store import PoolLoad
+from served_api import DIRECT, Stage
 
 ROOT = Path(__file__).parents[2]
 

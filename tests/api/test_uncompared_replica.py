@@ -2,11 +2,10 @@
 
 import time
 
-from served_api import Stage
-
 from fleet import Answer
 from holdfast.ports.recovery import UNCOMPARED
 from postgres.store_steps import ask
+from served_api import Stage
 
 
 def poll(stage: Stage, wait: int = 0) -> Answer:

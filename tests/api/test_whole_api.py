@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served_api import Stage
 from starlette.routing import Route
 
 from fleet import eventually
 from holdfast.api.app import ROUTES
 from holdfast.api.auth import STREAMS
 from holdfast.ports.store import StoreUnavailable
+from served_api import Stage
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("/openapi.json", "/openapi-agents.json")

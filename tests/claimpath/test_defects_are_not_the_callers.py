@@ -2,7 +2,6 @@
 
 import gc
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,15 +10,14 @@ import pytest
 import structlog.testing
 from starlette.requests import Request
 
-from api.served_api import Stage, staged
+from served_api import Stage
 
 WAITS = {"pool": "agents", "command": ["true"], "wait": "0s"}
 
 
 @pytest.fixture
-def stage(dsn: str) -> Iterator[Stage]:
-    with staged(dsn) as made:
-        yield made
+def stage(served: Stage) -> Stage:
+    return served
 
 
 def break_match(monkeypatch: pytest.MonkeyPatch, error: Exception, only: str | None = None) -> None:

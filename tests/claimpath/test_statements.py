@@ -1,23 +1,21 @@
 """The number of statements for a claim that becomes active, for a renewal and for a release."""
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from api.served_api import Stage, staged
 from fleet import eventually
 from holdfast.postgres.database import Database
+from served_api import Stage
 
 AGENT = {"doing": "idle", "wait": 20}
 
 
 @pytest.fixture
-def stage(dsn: str) -> Iterator[Stage]:
-    with staged(dsn) as made:
-        yield made
+def stage(served: Stage) -> Stage:
+    return served
 
 
 @pytest.fixture

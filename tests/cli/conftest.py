@@ -11,10 +11,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "api"))
 
 from cli_results import Cli, Result
 from fake_holdfast import TOKEN, FakeHoldfast
-from served_api import Stage, staged
 
 from holdfast.cli import connection
 from holdfast.cli.main import main
+from served_api import Stage
 
 
 @pytest.fixture
@@ -25,9 +25,8 @@ def server() -> Iterator[FakeHoldfast]:
 
 
 @pytest.fixture
-def stage(dsn: str) -> Iterator[Stage]:
-    with staged(dsn) as stage:
-        yield stage
+def stage(served: Stage) -> Stage:
+    return served
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from cli_results import Cli
+
 from served_api import Stage
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from cli_results import Cli
+
 from served_api import Stage
 
 SCRIPT = 'set -e\necho "off: yes"\n# a comment\nexec python3 -m http.server --bind 127.0.0.1 "$PORT"\n'

@@ -5,9 +5,9 @@ import re
 
 import pytest
 from cli_results import Cli
-from served_api import Stage
 
 from fleet import eventually
+from served_api import Stage
 
 
 def make_history(stage: Stage, count: int = 30) -> list[str]:

@@ -4,6 +4,7 @@ import json
 import re
 
 from cli_results import Cli
+
 from served_api import Stage
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from cli_results import Cli
 from fake_holdfast import TOKEN, FakeHoldfast
-from served_api import Stage
 from terminals import Terminal
 
 from holdfast.cli.delay import CLEAR
 from holdfast.client import NotConfigured
 from holdfast.client.context import Context, Contexts, contexts_file, resolve, write_contexts
+from served_api import Stage
 
 
 def data_dir(folder: Path, *urls: str, token: str = TOKEN) -> Path:

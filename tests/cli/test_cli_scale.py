@@ -3,6 +3,7 @@
 import json
 
 from cli_results import Cli
+
 from served_api import Stage
 
 

@@ -1,7 +1,6 @@
 """`delete tenant` and the note about a priority, with the real API."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,15 +8,14 @@ from cli_results import Cli
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "api"))
 
-from served_api import Stage, staged
+from served_api import Stage
 
 
 @pytest.fixture
-def stage(dsn: str, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> Iterator[Stage]:
-    with staged(dsn) as stage:
-        monkeypatch.setenv("HOLDFAST_URL", stage.url)
-        monkeypatch.setenv("HOLDFAST_TOKEN", "admin")
-        yield stage
+def stage(served: Stage, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> Stage:
+    monkeypatch.setenv("HOLDFAST_URL", served.url)
+    monkeypatch.setenv("HOLDFAST_TOKEN", "admin")
+    return served
 
 
 def test_deleting_a_tenant_asks_first_and_says_what_it_did(cli: Cli, stage: Stage) -> None:

@@ -13,7 +13,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 
 from cli_results import Cli, Result
 from plan_runs import run_fleet
-from served_api import Stage, staged
 
 from holdfast.cli.main import main
 from holdfast.plan.figures import Figures
@@ -21,6 +20,7 @@ from holdfast.plan.fleet import Setting
 from holdfast.plan.trace import Trace
 from holdfast.postgres.embedded import EmbeddedPostgres
 from holdfast.sim.many import server
+from served_api import Stage
 
 Run = Callable[..., Future[Figures]]
 
@@ -43,9 +43,8 @@ def run(simulated: EmbeddedPostgres) -> Iterator[Run]:
 
 
 @pytest.fixture
-def stage(dsn: str) -> Iterator[Stage]:
-    with staged(dsn) as stage:
-        yield stage
+def stage(served: Stage) -> Stage:
+    return served
 
 
 @pytest.fixture

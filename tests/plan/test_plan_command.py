@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from cli_results import Cli
-from served_api import Stage
 
 from holdfast.client import Client
 from holdfast.plan import many
 from holdfast.plan.export import Exported, export
 from holdfast.plan.trace import read, write
 from holdfast.postgres.embedded import EmbeddedPostgres
+from served_api import Stage
 
 POOLS = """
 apiVersion: holdfast.dev/v1alpha1

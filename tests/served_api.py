@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import pytest
 import uvicorn
 
-from fleet import Answer, eventually
+from databases import ReusedDatabase
+from fleet import Answer
 from holdfast.api.auth import hash_token
 from holdfast.api.server import BoundedHttp
 from holdfast.local.cluster import LocalCluster
@@ -22,7 +24,6 @@ from holdfast.model.effect import Done
 from holdfast.model.pod import Pod, Stamp
 from holdfast.model.pool import PoolSpec, ProtectionSpec, WorkerSpec
 from holdfast.ports.cluster import AgentIdentity
-from holdfast.postgres.database import Database
 from holdfast.postgres.store import PostgresStore
 from holdfast.wiring import Wired, wire
 
@@ -57,13 +58,36 @@ def _pod(name: str) -> Pod:
     return Pod(name=name, uid=f"u-{name}", worker=name, phase="running", version="1", created_at=0.0, **about)
 
 
+class ServerThread:
+    """A thread with an event loop in which all served APIs of a test process run, one after the other."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+
+    async def cancel_the_rest(self) -> None:
+        """Cancels the tasks that a test left behind. Otherwise they would go on in the next test."""
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(5)
+        self.loop.close()
+
+
 class Stage:
     """The pools `direct` (no agents, warm workers) and `agents` (one worker with an agent), and tokens by name."""
 
-    def __init__(self, dsn: str, home: Path) -> None:
-        self.dsn, self.home = dsn, home
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+    def __init__(self, database: ReusedDatabase, thread: ServerThread, home: Path) -> None:
+        self.database, self.thread, self.home = database, thread, home
+        self.dsn, self.loop, self.do = database.dsn, thread.loop, thread.do
         self.wired: Wired
         self.port = 0
 
@@ -71,17 +95,12 @@ class Stage:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
-
     def up(self) -> None:
-        self.thread.start()
         self.do(self._up())
-        eventually(lambda: self.server.started, 10, "the server started")
         self.port = self.server.servers[0].sockets[0].getsockname()[1]
 
     async def _up(self) -> None:
-        store = self.store = PostgresStore(await Database.connect(self.dsn, size=8))
+        store = self.store = PostgresStore(await self.database.connect())
         paths = [self.home / name for name in ("workers", "output", "highwater.json", "servers")]
         self.wired = wire(store, PodsOfRows(*paths, install="i-test", key=KEY), key=KEY, url="http://127.0.0.1:1")
         store.recovery.saw(0)  # no replica runs here that would compare the database with the mark that is stored outside of it
@@ -94,8 +113,12 @@ class Stage:
         config = uvicorn.Config(
             self.wired.app, port=0, log_level="warning", access_log=False, lifespan="off", http=BoundedHttp, ws="none"
         )
+        config.load()
+        # Started and stopped without `serve`, which looks only ten times per second whether it has to stop.
         self.server = uvicorn.Server(config)
-        self.serving = asyncio.ensure_future(self.server.serve())
+        self.server.lifespan = config.lifespan_class(config)
+        await self.server.startup()
+        await self.server.on_tick(0)
 
     async def spawn(self, pool: str, *workers: str) -> None:
         """Inserts warm workers. These tests need no pods for them."""
@@ -111,13 +134,11 @@ class Stage:
             self.wired.context.signals.stop()
             self.server.should_exit = True
             self.server.force_exit = True
-            await asyncio.wait_for(self.serving, 60)
+            await self.server.shutdown()
+            await self.thread.cancel_the_rest()
             await self.wired.cluster.close()
-            await self.store.close()
 
         self.do(stop())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(5)
 
     # Requests
 
@@ -171,10 +192,19 @@ class Stage:
         return self.do(count())
 
 
-@contextlib.contextmanager
-def staged(dsn: str) -> Iterator[Stage]:
+@pytest.fixture(scope="session")
+def server_thread(reused_database: ReusedDatabase) -> Iterator[ServerThread]:
+    thread = ServerThread()
+    yield thread
+    thread.do(reused_database.disconnect())
+    thread.close()
+
+
+@pytest.fixture
+def served(dsn: str, reused_database: ReusedDatabase, server_thread: ServerThread) -> Iterator[Stage]:
+    """Serves the API on an empty database. Connections and thread are those of the test before, which is much quicker."""
     with tempfile.TemporaryDirectory(prefix="hf-") as home:
-        stage = Stage(dsn, Path(home))
+        stage = Stage(reused_database, server_thread, Path(home))
         stage.up()
         try:
             yield stage
