@@ -12,6 +12,7 @@ import pytest
 
 from waiting import eventually
 
+pytestmark = pytest.mark.whole  # each plan simulates whole fleets
 LONG = ["plan", "--synthetic", "steady", "--rate", "2000/h", "--length", "24h", "--whole", "--warm", "2..8/2", "--jobs", "2"]
 
 
