@@ -29,11 +29,13 @@ from .exit_codes import NO_WORKER
 from .listing import noun_of
 from .output import OutputPrinter
 from .show import print_json
+from .waiting import FIRST_WAIT, WhyItWaits, milliseconds, worker_within
 
 if TYPE_CHECKING:
     from holdfast.client import ClaimOptions, Client, HeldWorker
 
 ClaimId = Annotated[str, typer.Argument(help="The claim's id.", autocompletion=names_of("claims"))]
+LONGEST_WAIT = 60.0  # seconds
 EXPLAINED = ("pool", "worker", "claim")
 FENCE = "The fence of the claim, which proves that you act for its holder. `holdfast get claims ID -o json` shows it."
 
@@ -68,7 +70,11 @@ def claim(
         if hold:
             await _hold(client, pool, options, output)
             return
-        taken = await client.claim(pool, wait=wait, **options)
+        from holdfast.model.duration import seconds
+
+        longest = min(seconds(wait), LONGEST_WAIT)
+        taken = await client.claim(pool, wait=milliseconds(min(longest, FIRST_WAIT)), **options)
+        await worker_within(client, taken, longest - FIRST_WAIT)
         shown = await _print_claim(client, taken.id, output)
         if shown["state"] != "active":
             how = f"ended as {shown.get('outcome')}" if shown["state"] == "ended" else f"is still {shown['state']}"
@@ -87,7 +93,7 @@ async def _hold(client: "Client", pool: str, options: "ClaimOptions", output: st
     for number in (signal.SIGINT, signal.SIGTERM):  # during the wait, a signal cancels the claim
         loop.add_signal_handler(number, task.cancel)
     try:
-        async with held(pool, client=client, **options) as worker:
+        async with held(pool, client=client, news=WhyItWaits(), **options) as worker:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, stop.set)
             await _print_claim(client, worker.claim_id, output)
