@@ -4,7 +4,6 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
@@ -29,6 +28,7 @@ from .exit_codes import NO_WORKER
 from .listing import noun_of
 from .output import OutputPrinter
 from .show import print_json
+from .times import local, localized
 from .waiting import FIRST_WAIT, WhyItWaits, milliseconds, worker_within
 
 if TYPE_CHECKING:
@@ -124,15 +124,11 @@ def _print_how_it_ended(worker: "HeldWorker", ended: str) -> None:
     """Prints how the claim ended. Fails if it is not known that the release was stored."""
     if worker.unreleased is not None:
         ends = [("its lease", worker.lease_until), ("its longest duration", worker.max_until)]
-        by = next((f"{what} ends it, not before {_utc(at)}" for what, at in ends if at), "nothing else is known to end it")
+        by = next((f"{what} ends it, not before {local(at.isoformat())}" for what, at in ends if at), "nothing else is known to end it")
         raise CommandFailed(f"claim {worker.claim_id}: the release was not stored ({worker.unreleased}); {by}")
     if worker.outcome == "failed":
         raise CommandFailed(f"claim {worker.claim_id} {ended} as failed")
     print_message(f"claim {worker.claim_id} " + ("released" if worker.outcome == "released" else f"{ended} as {worker.outcome}"))
-
-
-def _utc(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 async def _print_claim(client: "Client", claim_id: str, output: str) -> dict[str, Any]:
@@ -177,7 +173,7 @@ def renew(
     def done(renewed: dict[str, Any]) -> str:
         if renewed.get("lease_until") is None:
             return "has no lease, so there is nothing to renew"
-        return f"renewed until {_utc(datetime.fromisoformat(renewed['lease_until']))}"
+        return f"renewed until {local(renewed['lease_until'])}"
 
     _post(context, "renew", claim, {"fence": fence}, output, done)
 
@@ -285,4 +281,4 @@ def explain(
     import json
 
     for sentence in json.loads(answer)["sentences"]:
-        typer.echo(sentence)
+        typer.echo(sentence if sentence.startswith(" ") else localized(sentence))  # indented lines are a worker's own output
