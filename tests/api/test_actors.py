@@ -79,6 +79,23 @@ def test_the_history_names_who_decided_about_an_unconfirmed_worker(stage: Stage,
         assert caused(stage, after, kind) == [ACTORS["operator"]], kind
 
 
+def test_the_history_names_who_made_and_revoked_a_token_and_which(stage: Stage, after: str) -> None:
+    asked = {"name": "ci of team x", "role": "tenant", "tenant": "acme"}
+    made = stage.ask("POST", "/v1/tokens", asked, token="admin").json
+    assert stage.ask("DELETE", f"/v1/tokens/{made['id']}", token="admin").status == 204
+    assert stage.ask("DELETE", "/v1/tokens/t-none", token="admin").status == 404
+    assert caused(stage, after, "token.revoked") == [ACTORS["admin"]]
+    events = stage.ask("GET", f"/v1/events?after={after}&kind=token")
+    assert [event["kind"] for event in events.json["items"]] == ["token.created", "token.revoked"]
+    for event in events.json["items"]:
+        assert event["actor"] == ACTORS["admin"]
+        assert event["tenant"] == "acme"
+        assert event["data"] == {"token": made["id"], "name": "ci of team x", "role": "tenant"}
+        assert event["reason"] == f"token {made['id']} (ci of team x, tenant)"
+    assert made["token"] not in events.raw.decode()
+    assert hash_token(made["token"]) not in events.raw.decode()
+
+
 def test_stream_explanation_and_sdk_name_the_actor_and_no_token(stage: Stage, after: str) -> None:
     stage.do(stage.store.tokens.make("t-ci", hash_token(SECRET), "ci of team x", "tenant", "acme", None))
     claim = stage.claim(SECRET)
