@@ -231,7 +231,7 @@ def logs(
     """
     if claim.startswith("w-"):
         if follow or offset:
-            raise CommandFailed("--follow and --offset are for claims; a worker's log is updated every 10 s and shown whole", 2)
+            raise CommandFailed("--follow and --offset are for claims; a worker's log is shown whole, as its agent sent it last", 2)
         _print_worker_log(context, claim)
         return
 
