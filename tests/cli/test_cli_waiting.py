@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,8 @@ def test_who_waits_for_a_worker_reads_each_failed_activation(server: FakeHoldfas
     env = {**os.environ, "HOLDFAST_URL": ",".join(server.urls), "HOLDFAST_TOKEN": TOKEN, "XDG_CONFIG_HOME": str(tmp_path)}
     process = subprocess.Popen([sys.executable, "-m", "holdfast", *COMMANDS[command]], stderr=subprocess.PIPE, text=True, env=env)
     assert process.stderr is not None
+    limit = threading.Timer(60, process.kill)  # without a line, the test fails instead of waiting forever
+    limit.start()
     try:
         assert process.stderr.readline() == "claim c-1 is waiting: 0 of 8 workers free; 8 held\n"
         server.change("c-1", attempts=1, reason=failed(1, 2))
@@ -37,6 +40,7 @@ def test_who_waits_for_a_worker_reads_each_failed_activation(server: FakeHoldfas
         assert "activation failed 5 times: cannot mount /data" in process.stderr.readline()
         assert process.wait(60) == 124
     finally:
+        limit.cancel()
         process.kill()
         process.wait()
 

@@ -20,6 +20,7 @@ from .connection import (
     check_durations,
     check_key,
     labels_of,
+    not_empty,
     print_message,
     with_client,
 )
@@ -34,7 +35,7 @@ from .waiting import FIRST_WAIT, WhyItWaits, milliseconds, worker_within
 if TYPE_CHECKING:
     from holdfast.client import ClaimOptions, Client, HeldWorker
 
-ClaimId = Annotated[str, typer.Argument(help="The claim's id.", autocompletion=names_of("claims"))]
+ClaimId = Annotated[str, typer.Argument(help="The claim's id.", autocompletion=names_of("claims"), callback=not_empty)]
 LONGEST_WAIT = 60.0  # seconds
 EXPLAINED = ("pool", "worker", "claim")
 FENCE = "The fence of the claim, which proves that you act for its holder. `holdfast get claims ID -o json` shows it."
@@ -124,7 +125,9 @@ def _print_how_it_ended(worker: "HeldWorker", ended: str) -> None:
     """Prints how the claim ended. Fails if it is not known that the release was stored."""
     if worker.unreleased is not None:
         ends = [("its lease", worker.lease_until), ("its longest duration", worker.max_until)]
-        by = next((f"{what} ends it, not before {local(at.isoformat())}" for what, at in ends if at), "nothing else is known to end it")
+        by = next(
+            (f"{what} ends it, not before {local(at.isoformat())}" for what, at in ends if at), "nothing else is known to end it"
+        )
         raise CommandFailed(f"claim {worker.claim_id}: the release was not stored ({worker.unreleased}); {by}")
     if worker.outcome == "failed":
         raise CommandFailed(f"claim {worker.claim_id} {ended} as failed")
@@ -216,7 +219,10 @@ def logs(
     claim: Annotated[
         str,
         typer.Argument(
-            metavar="CLAIM|WORKER", help="The id of a claim (c-…) or of a worker (w-…).", autocompletion=claim_or_worker
+            metavar="CLAIM|WORKER",
+            help="The id of a claim (c-…) or of a worker (w-…).",
+            autocompletion=claim_or_worker,
+            callback=not_empty,
         ),
     ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the claim has ended.")] = False,
@@ -231,7 +237,9 @@ def logs(
     """
     if claim.startswith("w-"):
         if follow or offset:
-            raise CommandFailed("--follow and --offset are for claims; a worker's log is shown whole, as its agent sent it last", 2)
+            raise CommandFailed(
+                "--follow and --offset are for claims; a worker's log is shown whole, as its agent sent it last", 2
+            )
         _print_worker_log(context, claim)
         return
 
@@ -266,10 +274,10 @@ def explain(
             help="The kind of thing to explain: pool, worker or claim.", metavar="KIND", autocompletion=one_of(*EXPLAINED)
         ),
     ],
-    name: Annotated[str, typer.Argument(help="Its name or id.", autocompletion=name_of_noun)],
+    name: Annotated[str, typer.Argument(help="Its name or id.", autocompletion=name_of_noun, callback=not_empty)],
     output: Output = "table",
 ) -> None:
-    """Explain in sentences the state of a pool, worker or claim, and the reasons.
+    """Explain the state of a pool, worker or claim in sentences.
 
     Example: holdfast explain claim c-1a2b3c
     """

@@ -70,9 +70,9 @@ def run(
     interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Pass stdin to the command.")] = False,
     output: Output = "table",
 ) -> None:
-    """Run a command on a warm worker, stream its output and exit with its code.
+    """Run a command on a warm worker, and exit with its code.
 
-    Without a command, the pool's own runs (worker.run, or the command of its template).
+    Its output is printed while it runs. Without a command, the pool's own runs (worker.run, or the command of its template).
 
     Example: holdfast run --pool linux --env CI=1 -- make test
     """

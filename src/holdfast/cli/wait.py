@@ -34,7 +34,7 @@ def wait(
     timeout: Annotated[str | None, typer.Option(help="How long to wait, such as 10m; without a limit by default.")] = None,
     output: Output = "table",
 ) -> None:
-    """Wait until a claim has ended, or until it is active, and print it.
+    """Wait until a claim has ended or is active, and print it.
 
     Example: holdfast wait c-1a2b3c --for ended --timeout 10m
     """
