@@ -59,6 +59,22 @@ def test_the_history_names_who_changed_froze_thawed_and_deleted_a_pool(stage: St
         assert caused(stage, after, kind) == [ACTORS[name]], kind
 
 
+def test_the_history_names_who_changed_and_deleted_a_tenant(stage: Stage, after: str) -> None:
+    assert stage.ask("PUT", "/v1/tenants/newco", {"weight": 2}, token="admin").status == 200
+    assert stage.ask("PUT", "/v1/tenants/newco", {"weight": 3}, token="admin").status == 200
+    assert stage.ask("DELETE", "/v1/tenants/newco", token="admin").status == 204
+    for kind in ("tenant.created", "tenant.changed", "tenant.deleted"):
+        assert caused(stage, after, kind) == [ACTORS["admin"]], kind
+
+
+def test_the_history_names_who_applied_files_and_who_scaled_a_pool(stage: Stage, after: str) -> None:
+    objects = [{"kind": "WorkerPool", "name": "new", "spec": {"warm": 0}}]
+    assert stage.ask("POST", "/v1/apply", {"objects": objects}, token="operator").status == 200
+    assert stage.ask("POST", "/v1/pools/new/scale", {"warm": 1}, token="admin").status == 200
+    assert caused(stage, after, "pool.created") == [ACTORS["operator"]]
+    assert caused(stage, after, "pool.changed") == [ACTORS["admin"]]
+
+
 def test_the_history_names_who_retired_a_worker_and_who_released_the_brake(stage: Stage, after: str) -> None:
     assert stage.ask("POST", "/v1/workers/w-1/retire", BECAUSE, token="operator").status == 200
     stage.do(stage.store.db.rows("UPDATE holdfast.installation SET brake_tripped_at = holdfast.now() RETURNING 1"))
