@@ -1,7 +1,6 @@
 """A person who leaves something empty or names nothing reads what is wrong and what to do, and no request is sent."""
 
 import io
-import re
 import sys
 
 import pytest
@@ -62,13 +61,3 @@ def test_an_agent_that_cannot_start_does_not_exit_as_if_it_had_succeeded(cli: Cl
     monkeypatch.delenv("HOLDFAST_WORKER_DIR", raising=False)
     result = cli("agent")
     assert (result.code, result.err) == (2, "holdfast agent: HOLDFAST_WORKER_DIR is not set\n")
-
-
-@pytest.mark.parametrize("group", [(), ("delete",), ("brake",), ("token",)], ids=str)
-def test_the_list_of_commands_cuts_no_sentence_in_a_terminal_of_80_columns(
-    cli: Cli, group: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    shown = cli(*group, "--help").out
-    assert re.search(r"^Commands:$", shown, re.MULTILINE)
-    assert [line for line in shown.splitlines() if line.endswith("...") and not line.startswith("Usage")] == []

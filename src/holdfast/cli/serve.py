@@ -199,6 +199,7 @@ def serve(
     """Run one replica on an existing Postgres. `up` starts replicas with this command.
 
     Example: HOLDFAST_DSN=postgresql://… holdfast serve --data-dir /var/lib/holdfast
+
     On Kubernetes: HOLDFAST_DSN=postgresql://… holdfast serve --namespace workers
     """
     from holdfast.ports.store import WrongInstallation

@@ -91,9 +91,7 @@ class HeldWorker(Held):
 class Holding:
     """One claim on the holder's side: `take` waits for it, `keep` looks after it in the background, `let_go` releases it."""
 
-    def __init__(
-        self, client: Client, pool: str, options: ClaimOptions, news: Callable[[Claim], object] | None = None
-    ) -> None:
+    def __init__(self, client: Client, pool: str, options: ClaimOptions, news: Callable[[Claim], object] | None = None) -> None:
         self._client = client
         self._news = news
         self._pool = pool
