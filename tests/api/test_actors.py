@@ -59,6 +59,22 @@ def test_the_history_names_who_changed_froze_thawed_and_deleted_a_pool(stage: St
         assert caused(stage, after, kind) == [ACTORS[name]], kind
 
 
+def test_the_history_names_who_changed_and_deleted_a_tenant(stage: Stage, after: str) -> None:
+    assert stage.ask("PUT", "/v1/tenants/newco", {"weight": 2}, token="admin").status == 200
+    assert stage.ask("PUT", "/v1/tenants/newco", {"weight": 3}, token="admin").status == 200
+    assert stage.ask("DELETE", "/v1/tenants/newco", token="admin").status == 204
+    for kind in ("tenant.created", "tenant.changed", "tenant.deleted"):
+        assert caused(stage, after, kind) == [ACTORS["admin"]], kind
+
+
+def test_the_history_names_who_applied_files_and_who_scaled_a_pool(stage: Stage, after: str) -> None:
+    objects = [{"kind": "WorkerPool", "name": "new", "spec": {"warm": 0}}]
+    assert stage.ask("POST", "/v1/apply", {"objects": objects}, token="operator").status == 200
+    assert stage.ask("POST", "/v1/pools/new/scale", {"warm": 1}, token="admin").status == 200
+    assert caused(stage, after, "pool.created") == [ACTORS["operator"]]
+    assert caused(stage, after, "pool.changed") == [ACTORS["admin"]]
+
+
 def test_the_history_names_who_retired_a_worker_and_who_released_the_brake(stage: Stage, after: str) -> None:
     assert stage.ask("POST", "/v1/workers/w-1/retire", BECAUSE, token="operator").status == 200
     stage.do(stage.store.db.rows("UPDATE holdfast.installation SET brake_tripped_at = holdfast.now() RETURNING 1"))
@@ -77,6 +93,23 @@ def test_the_history_names_who_decided_about_an_unconfirmed_worker(stage: Stage,
         assert stage.ask("POST", f"/v1/recovery/{worker}", {"decision": decision, **BECAUSE}, token="operator").status == 200
     for kind in ("worker.confirmed", "worker.given_up", "worker.retiring"):
         assert caused(stage, after, kind) == [ACTORS["operator"]], kind
+
+
+def test_the_history_names_who_made_and_revoked_a_token_and_which(stage: Stage, after: str) -> None:
+    asked = {"name": "ci of team x", "role": "tenant", "tenant": "acme"}
+    made = stage.ask("POST", "/v1/tokens", asked, token="admin").json
+    assert stage.ask("DELETE", f"/v1/tokens/{made['id']}", token="admin").status == 204
+    assert stage.ask("DELETE", "/v1/tokens/t-none", token="admin").status == 404
+    assert caused(stage, after, "token.revoked") == [ACTORS["admin"]]
+    events = stage.ask("GET", f"/v1/events?after={after}&kind=token")
+    assert [event["kind"] for event in events.json["items"]] == ["token.created", "token.revoked"]
+    for event in events.json["items"]:
+        assert event["actor"] == ACTORS["admin"]
+        assert event["tenant"] == "acme"
+        assert event["data"] == {"token": made["id"], "name": "ci of team x", "role": "tenant"}
+        assert event["reason"] == f"token {made['id']} (ci of team x, tenant)"
+    assert made["token"] not in events.raw.decode()
+    assert hash_token(made["token"]) not in events.raw.decode()
 
 
 def test_stream_explanation_and_sdk_name_the_actor_and_no_token(stage: Stage, after: str) -> None:

@@ -150,8 +150,12 @@ def test_a_top_that_is_ended_leaves_the_terminal_as_it_was(server: FakeHoldfast,
 def test_top_draws_again_when_the_terminal_gets_another_size(server: FakeHoldfast, env: dict[str, str]) -> None:
     server.pools["linux-with-much-memory"] = pool("linux-with-much-memory")
     with Terminal("top", env=env, columns=80, lines=24) as terminal:
-        assert "RETIRING" not in "\n".join(terminal.frame_with("q quits"))
+        frame = terminal.frame_with("q quits")
+        assert "left out: RETIRING" in frame[-2], "the line above the keys names what the terminal has no room for"
+        assert "RETIRING" not in "\n".join(frame[:-2])
         terminal.resize(200, 40)
-        assert len(terminal.frame_with("RETIRING")) == 40
+        frame = terminal.frame_with("RETIRING  ")
+        assert len(frame) == 40
+        assert "left out" not in "\n".join(frame)
         terminal.press("q")
         assert terminal.ends() == 0

@@ -1,12 +1,16 @@
 """People read how long ago something was, and the time of their own zone."""
 
+import json
+import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from cli_results import Cli
+from served_api import Stage
 
-from holdfast.cli.times import age, ago, local, span
+from holdfast.cli.times import age, ago, local, localized, span
 
 
 @pytest.fixture
@@ -40,3 +44,28 @@ def test_a_time_is_that_of_this_machine_with_the_date_unless_it_is_today(tokyo: 
     now = datetime.now(UTC)
     assert local(now.isoformat()) == now.astimezone().strftime("%H:%M:%S")
     assert now.astimezone().utcoffset() == timedelta(hours=9)
+
+
+def test_the_times_in_a_sentence_are_those_of_this_machine(tokyo: None) -> None:
+    said = "It has waited for 3s, since 2026-01-01 20:00:00 UTC; 2026-01-01 20:00:00.123 UTC  claim.created c-1"
+    assert localized(said) == "It has waited for 3s, since 2026-01-02 05:00:00; 2026-01-02 05:00:00.123  claim.created c-1"
+    assert localized("at 2026-13-45 20:00:00 UTC") == "at 2026-13-45 20:00:00 UTC", "that is no time"
+
+
+def test_a_person_in_tokyo_reads_explain_and_renew_in_their_own_time_and_programs_in_utc(
+    stage: Stage, real_cli: Cli, tokyo: None
+) -> None:
+    claim = stage.claim(lease="60s")
+    here = datetime.now().astimezone()
+    assert here.utcoffset() == timedelta(hours=9)
+    shown = real_cli("explain", "claim", claim["id"]).out
+    assert "UTC" not in shown
+    moments = re.findall(r"since (?:\S+ )?(\d\d):\d\d:\d\d\.$|^(?:\S+ )?(\d\d):\d\d:\d\d\.\d{3}  claim", shown, re.MULTILINE)
+    hours = {f"{(here - timedelta(minutes=late)).hour:02d}" for late in (0, 10)}  # also if an hour ends meanwhile
+    assert len(moments) == 4, shown
+    assert {sentence or event for sentence, event in moments} <= hours, shown
+    exact = json.loads(real_cli("explain", "claim", claim["id"], "-o", "json").out)["sentences"]
+    assert any(" UTC" in sentence for sentence in exact)
+    renewed = real_cli("--token", "acme", "renew", claim["id"], "--fence", str(claim["fence"]))
+    until = local(json.loads(real_cli("get", "claims", claim["id"], "-o", "json").out)["lease_until"])
+    assert renewed.out == f"claim {claim['id']} renewed until {until}\n", renewed.err

@@ -10,6 +10,8 @@ from typing import Any
 
 from aiohttp import web
 
+from holdfast.model.duration import seconds
+
 CLAIM_FIELDS = {
     *("pool", "tenant", "key", "command", "payload", "env", "secrets", "priority", "wait", "deadline"),
     *("lease", "maxDuration", "parkTTL", "retry"),
@@ -110,7 +112,7 @@ class FakeClaims:
         claim = self.claims.get(request.match_info["id"])
         if claim is None:
             return problem(404, "not-found", "no such claim")
-        wait = float(request.query.get("wait", "0s").removesuffix("s"))
+        wait = seconds(request.query.get("wait", "0s"))
         done = ("ended",) if request.query.get("until") == "ended" else ("active", "ended")
         with suppress(TimeoutError):
             async with asyncio.timeout(wait), self._changed:

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from fake_holdfast import TOKEN, FakeHoldfast, lose_answer, unavailable
 
-from holdfast.client import ClaimEnded, Client, LeaseLost, claim, sync
+from holdfast.client import Claim, ClaimEnded, Client, LeaseLost, claim, sync
 
 
 def hold(server: FakeHoldfast, **options: str) -> claim:
@@ -263,3 +263,27 @@ def test_the_sync_client_loops_over_all_pages_and_releases_what_claim_returned(s
         assert (len(page.items), page.next) == (2, "2")
         assert [claim.id for claim in page] == [claim.id for claim in reversed(made)]
         assert client.release(made[0]).outcome == "released"
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_program_that_waits_for_a_worker_reads_why_it_waits(server: FakeHoldfast, blocking: bool) -> None:
+    server.serves = False
+    read: list[str | None] = []
+
+    def note(waiting: Claim) -> None:
+        read.append(waiting.reason)
+        if len(read) == 1:
+            server.change("c-1", reason="activation failed 1 of 5 times")
+        elif "activation failed 1 of 5 times" in read:
+            threading.Thread(target=server.change, args=("c-1",), kwargs=server.active(1, leased=True)).start()
+
+    def hold_blocking() -> str:
+        with sync.claim("notebook", url=server.urls, token=TOKEN, news=note) as worker:
+            return worker.id
+
+    if blocking:
+        assert await asyncio.to_thread(hold_blocking) == "w-1"
+    else:
+        async with claim("notebook", url=server.urls, token=TOKEN, news=note) as worker:
+            assert worker.id == "w-1"
+    assert read[:2] == ["0 of 8 workers free; 8 held", "activation failed 1 of 5 times"]

@@ -60,7 +60,7 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.drain)
-        copy_to(self.words.write)
+        copy_to(self.words.note)
         work = asyncio.create_task(self._work())
         try:
             await first_of(work, self._leaving)
@@ -75,8 +75,8 @@ class Agent:
             if self.config.stage is not None and not self.staged:
                 code = code or NOT_STAGED  # an exit code of 0 would start the worker's container
             log("exit", code=code, why=leave.reason)
-            if code and self.registration is not None:
-                await self.words.send_last()
+            if self.registration is not None:
+                await self.words.send_last(clean=code == 0)
             self.control.close()
             return code
         finally:

@@ -58,14 +58,14 @@ async def make_token(context: Context, call: Call) -> Response:
     if found:
         raise field_problems(found)
     token, id_ = context.ids.token(), context.ids.new("t")
-    await context.store.tokens.make(id_, hash_token(token), body.name, body.role, body.tenant, expires)
+    await context.store.tokens.make(id_, hash_token(token), body.name, body.role, body.tenant, expires, call.caller.actor)
     return answer(TokenView(id=id_, name=body.name, role=body.role, tenant=body.tenant, token=token), 201)
 
 
 async def revoke(context: Context, call: Call) -> Response:
     if call.path("id") == call.caller.id:
         raise Problem(409, "own-token", "this is the token that you use; revoke it with another token")
-    if not await context.store.tokens.revoke(call.path("id")):
+    if not await context.store.tokens.revoke(call.path("id"), call.caller.actor):
         known = [row["id"] for row in await context.store.tokens.all()]
         raise not_found("token", call.path("id"), suggest_id(call.path("id"), known))
     return empty()

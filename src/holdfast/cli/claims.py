@@ -4,7 +4,6 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
@@ -21,6 +20,7 @@ from .connection import (
     check_durations,
     check_key,
     labels_of,
+    not_empty,
     print_message,
     with_client,
 )
@@ -29,11 +29,14 @@ from .exit_codes import NO_WORKER
 from .listing import noun_of
 from .output import OutputPrinter
 from .show import print_json
+from .times import local, localized
+from .waiting import FIRST_WAIT, WhyItWaits, milliseconds, worker_within
 
 if TYPE_CHECKING:
     from holdfast.client import ClaimOptions, Client, HeldWorker
 
-ClaimId = Annotated[str, typer.Argument(help="The claim's id.", autocompletion=names_of("claims"))]
+ClaimId = Annotated[str, typer.Argument(help="The claim's id.", autocompletion=names_of("claims"), callback=not_empty)]
+LONGEST_WAIT = 60.0  # seconds
 EXPLAINED = ("pool", "worker", "claim")
 FENCE = "The fence of the claim, which proves that you act for its holder. `holdfast get claims ID -o json` shows it."
 
@@ -68,7 +71,11 @@ def claim(
         if hold:
             await _hold(client, pool, options, output)
             return
-        taken = await client.claim(pool, wait=wait, **options)
+        from holdfast.model.duration import seconds
+
+        longest = min(seconds(wait), LONGEST_WAIT)
+        taken = await client.claim(pool, wait=milliseconds(min(longest, FIRST_WAIT)), **options)
+        await worker_within(client, taken, longest - FIRST_WAIT)
         shown = await _print_claim(client, taken.id, output)
         if shown["state"] != "active":
             how = f"ended as {shown.get('outcome')}" if shown["state"] == "ended" else f"is still {shown['state']}"
@@ -87,7 +94,7 @@ async def _hold(client: "Client", pool: str, options: "ClaimOptions", output: st
     for number in (signal.SIGINT, signal.SIGTERM):  # during the wait, a signal cancels the claim
         loop.add_signal_handler(number, task.cancel)
     try:
-        async with held(pool, client=client, **options) as worker:
+        async with held(pool, client=client, news=WhyItWaits(), **options) as worker:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, stop.set)
             await _print_claim(client, worker.claim_id, output)
@@ -118,15 +125,13 @@ def _print_how_it_ended(worker: "HeldWorker", ended: str) -> None:
     """Prints how the claim ended. Fails if it is not known that the release was stored."""
     if worker.unreleased is not None:
         ends = [("its lease", worker.lease_until), ("its longest duration", worker.max_until)]
-        by = next((f"{what} ends it, not before {_utc(at)}" for what, at in ends if at), "nothing else is known to end it")
+        by = next(
+            (f"{what} ends it, not before {local(at.isoformat())}" for what, at in ends if at), "nothing else is known to end it"
+        )
         raise CommandFailed(f"claim {worker.claim_id}: the release was not stored ({worker.unreleased}); {by}")
     if worker.outcome == "failed":
         raise CommandFailed(f"claim {worker.claim_id} {ended} as failed")
     print_message(f"claim {worker.claim_id} " + ("released" if worker.outcome == "released" else f"{ended} as {worker.outcome}"))
-
-
-def _utc(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 async def _print_claim(client: "Client", claim_id: str, output: str) -> dict[str, Any]:
@@ -171,7 +176,7 @@ def renew(
     def done(renewed: dict[str, Any]) -> str:
         if renewed.get("lease_until") is None:
             return "has no lease, so there is nothing to renew"
-        return f"renewed until {_utc(datetime.fromisoformat(renewed['lease_until']))}"
+        return f"renewed until {local(renewed['lease_until'])}"
 
     _post(context, "renew", claim, {"fence": fence}, output, done)
 
@@ -214,7 +219,10 @@ def logs(
     claim: Annotated[
         str,
         typer.Argument(
-            metavar="CLAIM|WORKER", help="The id of a claim (c-…) or of a worker (w-…).", autocompletion=claim_or_worker
+            metavar="CLAIM|WORKER",
+            help="The id of a claim (c-…) or of a worker (w-…).",
+            autocompletion=claim_or_worker,
+            callback=not_empty,
         ),
     ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the claim has ended.")] = False,
@@ -229,7 +237,9 @@ def logs(
     """
     if claim.startswith("w-"):
         if follow or offset:
-            raise CommandFailed("--follow and --offset are for claims; a worker's log is updated every 10 s and shown whole", 2)
+            raise CommandFailed(
+                "--follow and --offset are for claims; a worker's log is shown whole, as its agent sent it last", 2
+            )
         _print_worker_log(context, claim)
         return
 
@@ -264,10 +274,10 @@ def explain(
             help="The kind of thing to explain: pool, worker or claim.", metavar="KIND", autocompletion=one_of(*EXPLAINED)
         ),
     ],
-    name: Annotated[str, typer.Argument(help="Its name or id.", autocompletion=name_of_noun)],
+    name: Annotated[str, typer.Argument(help="Its name or id.", autocompletion=name_of_noun, callback=not_empty)],
     output: Output = "table",
 ) -> None:
-    """Explain in sentences the state of a pool, worker or claim, and the reasons.
+    """Explain the state of a pool, worker or claim in sentences.
 
     Example: holdfast explain claim c-1a2b3c
     """
@@ -279,4 +289,4 @@ def explain(
     import json
 
     for sentence in json.loads(answer)["sentences"]:
-        typer.echo(sentence)
+        typer.echo(sentence if sentence.startswith(" ") else localized(sentence))  # indented lines are a worker's own output

@@ -23,9 +23,9 @@ def register(app: typer.Typer) -> None:
 
 
 def completion(shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="Your shell.")]) -> None:
-    """Print the script that completes commands, options, pools, states and ids in a shell.
+    """Print the script with which Tab completes names in a shell.
 
-    Example: holdfast completion bash > ~/.local/share/bash-completion/completions/holdfast
+    Example: holdfast completion zsh > "${fpath[1]}/_holdfast"
     """
     from typer._completion_shared import get_completion_script  # the function behind its --show-completion
 

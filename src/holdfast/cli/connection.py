@@ -79,6 +79,23 @@ def check_key(key: str | None) -> None:
         raise CommandFailed("--key: must not be empty; leave the option out if the claim needs no key", 2)
 
 
+def not_empty(value: str | None) -> str | None:
+    """Refuses an empty name, id or address. It is most likely an unset variable of a script."""
+    if value == "":
+        raise typer.BadParameter("it is empty; if it comes from a variable, the variable is not set")
+    return value
+
+
+def confirm(question: str) -> None:
+    """Asks a person whether to go on. Fails if nobody can answer."""
+    try:
+        typer.confirm(question, abort=True, err=True)
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise CommandFailed("not done, because nobody answered; add --yes to go on without the question") from None
+
+
 def check_durations(**given: str | None) -> None:
     """Refuses options that are not durations, all at once. The names are those of the options."""
     from holdfast.model.duration import seconds
@@ -151,6 +168,9 @@ def print_error(error: Exception) -> int:
         print_message(f"holdfast: the server refused {len(fields)} fields:")
         for wrong in fields:
             print_message(f"  {wrong.field}: {wrong.reason}")
+        return 1
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        print_message(f"holdfast: {error.filename}: {error.strerror}")
         return 1
     if isinstance(error, HoldfastError | OSError):
         print_message(f"holdfast: {error}")

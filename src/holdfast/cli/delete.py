@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from .completion import names_of
-from .connection import Output, with_client
+from .connection import CommandFailed, Output, confirm, not_empty, with_client
 from .show import print_json
 
 deletions = typer.Typer(
@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 @deletions.command()
 def tenant(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The tenant's name.", autocompletion=names_of("tenants"))],
+    name: Annotated[str, typer.Argument(help="The tenant's name.", autocompletion=names_of("tenants"), callback=not_empty)],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     output: Output = "table",
 ) -> None:
@@ -29,9 +29,18 @@ def tenant(
     Example: holdfast delete tenant acme --yes
     """
     if not yes:
-        typer.confirm(f"Delete tenant {name!r} and all of its tokens?", abort=True, err=True)
+        confirm(f"Delete tenant {name!r} and all of its tokens?")
     with_client(context, lambda client: client.delete_tenant(name))
     if output == "json":
         print_json({"name": name, "deleted": True})
     else:
         typer.echo(f"tenant {name} deleted")
+
+
+@deletions.command(hidden=True)
+def pool(name: Annotated[str, typer.Argument(autocompletion=names_of("pools"))]) -> None:
+    """Say how a pool is deleted.
+
+    Example: holdfast drain linux --yes
+    """
+    raise CommandFailed(f"a pool is deleted with `holdfast drain {name}`: free workers end, busy ones finish first", 2)

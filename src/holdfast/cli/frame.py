@@ -56,15 +56,24 @@ def draw(console: Console, seen: dict[str, Any], width: int | None, height: int 
     if height is None:
         overview = part.first("overview", pools, None, pool_style)
         claims = part.first("running", running, None)
-        return Frame([*top, *overview, *claims, *middle, *part.last("events", events[-EVENTS_AT_ONCE:], None, event_style)])
-    room = height - len(top) - len(middle) - len(bottom)
-    overview = part.first("overview", pools, max(FEWEST, room - 2 * FEWEST), pool_style)
-    room -= len(overview)
-    claims = part.first("running", running, max(FEWEST, room // 2, room - len(events) - 2))
-    history = part.last("events", events, max(FEWEST, room - len(claims)), event_style)
-    shown = [*top, *overview, *claims, *middle, *history][: height - len(bottom)]
-    blank: list[list[Segment]] = [[] for _ in range(height - len(shown) - len(bottom))]
-    return Frame([*shown, *blank, *bottom])
+        history = part.last("events", events[-EVENTS_AT_ONCE:], None, event_style)
+        return Frame([*top, *overview, *claims, *middle, *history, *part.left_out()])
+
+    def body(room: int) -> list[list[Segment]]:
+        room -= len(top) + len(middle)
+        overview = part.first("overview", pools, max(FEWEST, room - 2 * FEWEST), pool_style)
+        room -= len(overview)
+        claims = part.first("running", running, max(FEWEST, room // 2, room - len(events) - 2))
+        history = part.last("events", events, max(FEWEST, room - len(claims)), event_style)
+        return [*top, *overview, *claims, *middle, *history]
+
+    room = height - len(bottom)
+    body(room)  # shows which columns are left out, and so how many lines their names need
+    reserved = len(part.left_out())
+    shown = body(room - reserved)[: room - reserved]
+    below = [*part.left_out(), *bottom]
+    blank: list[list[Segment]] = [[] for _ in range(height - len(shown) - len(below))]
+    return Frame([*shown, *blank, *below][-height:])
 
 
 class _Parts:
@@ -72,6 +81,7 @@ class _Parts:
 
     def __init__(self, console: Console, width: int | None) -> None:
         self._console, self._width = console, width
+        self._left_out: dict[str, list[str]] = {}  # the titles of the columns that do not fit, by table
 
     def lines(self, part: RenderableType) -> list[list[Segment]]:
         options = self._console.options.update(width=self._width or self._console.width)
@@ -100,9 +110,17 @@ class _Parts:
             shown = shown[max(1, (len(found) - room) // 3) :]
 
     def _table(self, kind: str, rows: Sequence[Row], style: Callable[[Row], str]) -> list[list[Segment]]:
+        self._left_out.pop(kind, None)
         if not rows:
             return self.lines(_line(f"no {TITLES[kind]}"))
-        return self.lines(table(kind, rows, self._width, style)[0])
+        grid, found = table(kind, rows, self._width, style)
+        self._left_out[kind] = found.left_out
+        return self.lines(grid)
+
+    def left_out(self) -> list[list[Segment]]:
+        """Returns which columns the tables that were drawn last do not show."""
+        named = [f"{', '.join(titles)} ({TITLES[kind]})" for kind, titles in self._left_out.items() if titles]
+        return self.lines(_line(f"left out: {'; '.join(named)}", "dim")) if named else []
 
 
 def header(seen: dict[str, Any]) -> Text:

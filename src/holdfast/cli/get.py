@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from .completion import name_of_noun, names_of, one_of, state_of_noun
-from .connection import CommandFailed, print_message, with_client
+from .connection import CommandFailed, not_empty, print_message, with_client
 from .event_list import follow_events, show_events
 from .listing import NOUNS, SHOWN, noun_of, read, request
 from .show import print_json, print_table
@@ -40,7 +40,9 @@ def get(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="The name or id of one; for events, of the pool, worker or claim they are about.", autocompletion=name_of_noun
+            help="The name or id of one; for events, of the pool, worker or claim they are about.",
+            autocompletion=name_of_noun,
+            callback=not_empty,
         ),
     ] = None,
     pool: Annotated[
@@ -70,7 +72,7 @@ def get(
     output: Output = "table",
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Print again whenever something changes.")] = False,
 ) -> None:
-    """List pools, workers, claims, tenants, duties, replicas or events.
+    """List pools, workers, claims, tenants, events and more.
 
     Example: holdfast get claims --pool linux --state waiting -w
     """

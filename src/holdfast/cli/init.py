@@ -17,7 +17,9 @@ def register(app: typer.Typer) -> None:
 def init(
     file: Annotated[Path, typer.Argument(help="The file to write. An existing one is not changed.")] = Path(EXAMPLE),
 ) -> None:
-    """Write an example file with a pool of jobs, a pool of sessions and a tenant, all explained in comments.
+    """Write an example file with pools and a tenant.
+
+    It has a pool of jobs, a pool of sessions and a tenant, all explained in comments.
 
     Example: holdfast init
     """

@@ -42,6 +42,8 @@ def request(noun: str, name: str | None, filters: Mapping[str, Any]) -> tuple[st
     for field, value in filters.items():
         if value is None:
             continue
+        if value == "":
+            raise CommandFailed(f"--{field}: it is empty; if it comes from a variable, the variable is not set", 2)
         if field not in FILTERS.get(noun, set()):
             fitting = " and ".join(sorted(each for each, fields in FILTERS.items() if field in fields))
             raise CommandFailed(f"--{field} does not go with {noun}, only with {fitting}", 2)

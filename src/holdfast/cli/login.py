@@ -1,13 +1,14 @@
 """`login`, `logout`, `whoami`: store a server and a token, remove them, and show which ones are used."""
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
 
 from .completion import context_names
-from .connection import CommandFailed, Output, hide, with_client
+from .connection import CommandFailed, Output, hide, not_empty, with_client
 from .show import print_json
 
 if TYPE_CHECKING:
@@ -21,15 +22,19 @@ def register(app: typer.Typer) -> None:
 
 def login(
     context: typer.Context,
-    url: Annotated[str | None, typer.Argument(help="The server's URL; several replicas separated by commas.")] = None,
-    token: Annotated[str | None, typer.Option(help="The token; without it, the command prompts for it.")] = None,
+    url: Annotated[
+        str | None, typer.Argument(help="The server's URL; several replicas separated by commas.", callback=not_empty)
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(help="The token; without it, the command asks for it, or reads it from stdin.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="The context's name; the server's host by default.")] = None,
     show: Annotated[bool, typer.Option("--list", help="Show the contexts; * marks the one in use.")] = False,
     use: Annotated[
         str | None, typer.Option(metavar="NAME", help="Use this context from now on.", autocompletion=context_names)
     ] = None,
 ) -> None:
-    """Store a server and a token as a context, and use it from now on.
+    """Store a server and a token, and use them from now on.
 
     Example: holdfast login https://holdfast.example.com --name prod
     """
@@ -47,13 +52,21 @@ def login(
         return
     if url is None:
         raise CommandFailed("give the server's URL, or --list, or --use NAME", 2)
-    token = token or context.obj.token or typer.prompt("Token", hide_input=True, err=True)
-    assert token is not None
+    token = token or context.obj.token or _ask_token()
     hide(token)
     identity = asyncio.run(_identity(url, token))
     name = name or urlsplit(url.split(",")[0]).netloc
     contexts.write_contexts(path, known.with_context(name, contexts.Context(url=url, token=token)))
     typer.echo(f"logged in to {url} as {identity}; context {name!r} is now in use")
+
+
+def _ask_token() -> str:
+    """Returns the token that a person types, or that is piped in."""
+    if sys.stdin.isatty():
+        return str(typer.prompt("Token", hide_input=True, err=True))
+    if not (token := sys.stdin.readline().strip()):
+        raise CommandFailed("no token: type it in a terminal, pipe it in (holdfast login URL < FILE), or give --token", 2)
+    return token
 
 
 async def _identity(url: str, token: str) -> str:
@@ -71,7 +84,7 @@ def _described(me: "Identity") -> str:
 def logout(
     name: Annotated[
         str | None,
-        typer.Argument(help="The context's name; the one in use by default.", autocompletion=context_names),
+        typer.Argument(help="The context's name; the one in use by default.", autocompletion=context_names, callback=not_empty),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Remove all contexts.")] = False,
 ) -> None:
@@ -96,7 +109,7 @@ def logout(
 
 
 def whoami(context: typer.Context, output: Output = "table") -> None:
-    """Show the server that commands use, and the role and tenant of their token.
+    """Show the server in use, and your role and tenant there.
 
     Example: holdfast whoami
     """

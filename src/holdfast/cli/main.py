@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from . import apply, claims, completion, delete, get, init, login, manifests, operate, plan, recover, run, serve, token, top, wait
-from .connection import ServerOptions
+from .connection import ServerOptions, not_empty
 
 app = typer.Typer(
     name="holdfast",
@@ -36,15 +36,19 @@ def _print_version(wanted: bool) -> None:
 def options(
     context: typer.Context,
     url: Annotated[
-        str | None, typer.Option(help="The server's URL; several replicas separated by commas. Also HOLDFAST_URL.")
+        str | None,
+        typer.Option(help="The server's URL; several replicas separated by commas. Also HOLDFAST_URL.", callback=not_empty),
     ] = None,
-    token: Annotated[str | None, typer.Option(help="The token. Also HOLDFAST_TOKEN, which other users cannot see.")] = None,
+    token: Annotated[
+        str | None, typer.Option(help="The token. Also HOLDFAST_TOKEN, which other users cannot see.", callback=not_empty)
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option(
             "--context",
             help="The name of a context that `holdfast login` stored.",
             autocompletion=completion.context_names,
+            callback=not_empty,
         ),
     ] = None,
     data_dir: Annotated[

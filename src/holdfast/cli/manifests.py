@@ -44,6 +44,7 @@ def manifests(
     """Print the objects of an installation on Kubernetes. They contain secrets, so pipe them or store them safely.
 
     Example: holdfast manifests --namespace holdfast --image IMAGE --dsn-secret postgres | kubectl apply -f -
+
     To try it: holdfast manifests --image IMAGE --try-postgres | kubectl apply -f -
     """
     import msgspec

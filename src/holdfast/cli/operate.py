@@ -7,12 +7,12 @@ from urllib.parse import quote
 import typer
 
 from .completion import names_of
-from .connection import CommandFailed, Output, TableOutput, with_client
+from .connection import CommandFailed, Output, TableOutput, confirm, not_empty, with_client
 from .describe import described
 from .show import print_json, print_table
 
 Reason = Annotated[str, typer.Option(help="The reason, which is stored in the history.")]
-PoolName = Annotated[str, typer.Argument(help="The pool's name.", autocompletion=names_of("pools"))]
+PoolName = Annotated[str, typer.Argument(help="The pool's name.", autocompletion=names_of("pools"), callback=not_empty)]
 
 brakes = typer.Typer(
     help="The brake, which limits how much may be ended in ten minutes.",
@@ -59,7 +59,7 @@ def scale(
 
 
 def freeze(context: typer.Context, pool: PoolName, reason: Reason, output: Output = "table") -> None:
-    """Freeze a pool: nothing in it is spawned or ended until it is thawed.
+    """Freeze a pool: nothing in it is spawned or ended.
 
     Example: holdfast freeze linux --reason "looking at a stuck job"
     """
@@ -77,7 +77,7 @@ def thaw(context: typer.Context, pool: PoolName, output: Output = "table") -> No
 
 def retire(
     context: typer.Context,
-    worker: Annotated[str, typer.Argument(help="The worker's id.", autocompletion=names_of("workers"))],
+    worker: Annotated[str, typer.Argument(help="The worker's id.", autocompletion=names_of("workers"), callback=not_empty)],
     reason: Reason,
     output: Output = "table",
 ) -> None:
@@ -95,12 +95,12 @@ def drain(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     output: Output = "table",
 ) -> None:
-    """Delete a pool: free workers end at once, busy ones finish first.
+    """Delete a pool: free workers end, busy ones finish first.
 
     Example: holdfast drain linux --yes
     """
     if not yes:
-        typer.confirm(f"Drain and delete pool {pool!r}?", abort=True, err=True)
+        confirm(f"Drain and delete pool {pool!r}?")
     with_client(context, lambda client: client.delete_pool(pool))
     if output == "json":
         print_json({"name": pool, "state": "draining"})

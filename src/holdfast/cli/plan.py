@@ -60,7 +60,9 @@ def plan(
     jobs: Annotated[int, typer.Option(min=1, max=40, help="How many settings run at the same time.")] = os.cpu_count() or 1,
     output: Annotated[Format, typer.Option("--output", "-o", help="A table and a plot, or JSON.")] = "table",
 ) -> None:
-    """Find how many warm workers a pool needs, with the real matching and scaling over a recorded or generated trace.
+    """Find how many warm workers a pool needs.
+
+    The real matching and scaling run over a recorded or generated trace.
 
     Example: holdfast plan --trace arrivals.csv --warm 2..40/2 --target p95=2s
     """

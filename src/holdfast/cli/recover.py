@@ -7,7 +7,7 @@ from urllib.parse import quote
 import typer
 
 from .completion import names_of
-from .connection import CommandFailed, TableOutput, print_message, with_client
+from .connection import CommandFailed, TableOutput, not_empty, print_message, with_client
 from .show import print_json, print_table
 from .times import age
 
@@ -21,7 +21,9 @@ def recover(
     worker: Annotated[
         str | None,
         typer.Argument(
-            help="The worker to decide about; without it, the undecided workers are shown.", autocompletion=names_of("workers")
+            help="The worker to decide about; without it, the undecided workers are shown.",
+            autocompletion=names_of("workers"),
+            callback=not_empty,
         ),
     ] = None,
     confirm: Annotated[
@@ -33,7 +35,7 @@ def recover(
     reason: Annotated[str | None, typer.Option(help="The reason, which is stored in the history.")] = None,
     output: TableOutput = "table",
 ) -> None:
-    """Show the unconfirmed workers after the database lost commits, or decide about one of them.
+    """Show unconfirmed workers after lost commits, or decide.
 
     A worker whose agent has not reported since then is neither given out nor ended until its agent reports, its pod
     ends, or you decide.

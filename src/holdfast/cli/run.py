@@ -32,11 +32,11 @@ from .exit_codes import TABLE, RunsCommand, code_of
 from .output import OutputPrinter
 from .show import print_json
 from .stdin import Stdin, check_unused, watch_unused
+from .waiting import FIRST_WAIT, POLL, WhyItWaits, milliseconds
 
 if TYPE_CHECKING:
     from holdfast.client import Claim, ClaimOptions, Client
 
-PATIENT = "2s"  # after this wait, the reason for waiting is printed
 DETACH_SECONDS = 5.0  # for sending the end of the input
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -70,9 +70,9 @@ def run(
     interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Pass stdin to the command.")] = False,
     output: Output = "table",
 ) -> None:
-    """Run a command on a warm worker, stream its output and exit with its code.
+    """Run a command on a warm worker, and exit with its code.
 
-    Without a command, the pool's own runs (worker.run, or the command of its template).
+    Its output is printed while it runs. Without a command, the pool's own runs (worker.run, or the command of its template).
 
     Example: holdfast run --pool linux --env CI=1 -- make test
     """
@@ -142,7 +142,7 @@ class _Job:
         self._left = asyncio.Event()
         self._known = asyncio.Event()  # set when the server has answered with the claim
         self._cancelling: asyncio.Task[None] | None = None
-        self._told = ""
+        self._why = WhyItWaits()
         self._stdin: Stdin | None = None
         self._feeding: asyncio.Task[None] | None = None
         self._input_differs = False
@@ -185,7 +185,7 @@ class _Job:
         return 128 + signal.SIGHUP
 
     async def _work(self, pool: str, options: "ClaimOptions") -> int:
-        claim = self._claim = await self._client.claim(pool, wait=PATIENT, **options)
+        claim = self._claim = await self._client.claim(pool, wait=milliseconds(FIRST_WAIT), **options)
         self._known.set()
         if options.get("stdin"):
             self._stdin = Stdin()
@@ -201,9 +201,9 @@ class _Job:
         if self._signal not in (None, signal.SIGHUP):
             self._cancel()
         print_priority(claim.priority_reason)
-        self._explain(claim)
-        claim = await self._client.until(claim, "active", poll="10s", news=self._explain)
-        if self._told and not claim.ended:
+        self._why(claim)
+        claim = await self._client.until(claim, "active", poll=milliseconds(POLL), news=self._why)
+        if self._why.printed and not claim.ended:
             print_message(f"claim {claim.id} runs on {claim.worker}")
         printer = OutputPrinter(claim.id)
         async for piece in self._client.output_pieces(claim.id, follow=True, truncated=printer.truncated):
@@ -245,11 +245,6 @@ class _Job:
             raise CommandFailed(
                 f"claim {claim.id}: the agent of {claim.worker} is of a release that passes no input; the command has read none"
             )
-
-    def _explain(self, claim: "Claim") -> None:
-        if claim.state in ("waiting", "assigned") and claim.reason != self._told:
-            self._told = claim.reason or ""
-            print_message(f"claim {claim.id} is {claim.state}: {claim.reason or 'no reason given yet'}")
 
     def _exit_code(self, claim: "Claim") -> int:
         if claim.outcome in ("completed", "failed"):

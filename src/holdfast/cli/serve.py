@@ -66,7 +66,9 @@ def up(
     stop_workers: Annotated[bool, typer.Option(help="When stopping, end free workers and wait for busy ones.")] = False,
     pooled: Pooled = False,
 ) -> None:
-    """Run a whole fleet on this machine: Postgres, replicas, warm workers. Ctrl-C stops it; busy workers go on.
+    """Run a whole fleet on this machine.
+
+    It starts Postgres, replicas and warm workers. Ctrl-C stops it; busy workers go on.
 
     Example: holdfast up -f pools.yaml
     """
@@ -197,6 +199,7 @@ def serve(
     """Run one replica on an existing Postgres. `up` starts replicas with this command.
 
     Example: HOLDFAST_DSN=postgresql://… holdfast serve --data-dir /var/lib/holdfast
+
     On Kubernetes: HOLDFAST_DSN=postgresql://… holdfast serve --namespace workers
     """
     from holdfast.ports.store import WrongInstallation
@@ -237,7 +240,7 @@ def agent() -> None:
     """Run the agent of one worker. The backend starts it, with its settings in the environment."""
     from holdfast.agent.main import main
 
-    main()
+    raise typer.Exit(main())
 
 
 def migrate(dsn: Dsn = None, data_dir: DataDir = Path(".holdfast")) -> None:

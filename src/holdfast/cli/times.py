@@ -1,9 +1,12 @@
 """Writes moments for people: how long ago, or as the clock of this machine shows them. JSON keeps the exact ones."""
 
+import re
 from datetime import UTC, datetime
 
 # Each unit is used up to twice the length of the next one, because "90 s" says more than "1 min".
 UNITS = (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172800), ("days", 86400, float("inf")))
+
+UTC_TIME = re.compile(r"\b(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(\.\d{3}|) UTC\b")  # as the sentences of `explain` contain times
 
 
 def parsed(moment: object) -> datetime | None:
@@ -47,3 +50,8 @@ def local(moment: object) -> str:
         return age(moment)
     here = then.astimezone()
     return here.strftime("%H:%M:%S" if here.date() == datetime.now().astimezone().date() else "%Y-%m-%d %H:%M:%S")
+
+
+def localized(sentence: str) -> str:
+    """Returns a sentence of the server with its times in the zone of this machine, with milliseconds if it has them."""
+    return UTC_TIME.sub(lambda found: local(found[1]) + found[2] if parsed(found[1]) else found[0], sentence)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from .completion import names_of
-from .connection import Output, TableOutput, with_client
+from .connection import Output, TableOutput, not_empty, with_client
 from .show import print_json, print_table
 
 tokens = typer.Typer(no_args_is_help=True, help="Create, list and revoke tokens (admins).", rich_markup_mode=None)
@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 @tokens.command()
 def create(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="What it is for.")],
+    name: Annotated[str, typer.Argument(help="What it is for.", callback=not_empty)],
     role: Annotated[Literal["admin", "operator", "tenant"], typer.Option(help="What it may do.")],
     tenant: Annotated[str | None, typer.Option(help="The tenant; required for the role tenant.")] = None,
     expires_in: Annotated[str | None, typer.Option(help="When it expires, such as 720h; never by default.")] = None,
@@ -57,7 +57,7 @@ def list_(context: typer.Context, output: TableOutput = "table") -> None:
 @tokens.command()
 def revoke(
     context: typer.Context,
-    token: Annotated[str, typer.Argument(help="The token's id.", autocompletion=names_of("tokens"))],
+    token: Annotated[str, typer.Argument(help="The token's id.", autocompletion=names_of("tokens"), callback=not_empty)],
     output: Output = "table",
 ) -> None:
     """Revoke a token. Replicas refuse it within 5 seconds.

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 TABLE = """\b
 Exit codes:
-  0      the claim is active (--for active), or ended as completed or released
+  0      it is active (--for active), or ended as completed or released
   124    the time of --timeout is over, or the claim was refused or expired
-  125    Holdfast failed: wrong usage, no connection, a lost worker, a cancelled claim
+  125    Holdfast failed: wrong usage, no connection; lost or cancelled claims
   130    interrupted with Ctrl-C
   other  the code of the claim's command, as with `run`"""
 
@@ -34,7 +34,7 @@ def wait(
     timeout: Annotated[str | None, typer.Option(help="How long to wait, such as 10m; without a limit by default.")] = None,
     output: Output = "table",
 ) -> None:
-    """Wait until a claim has ended, or until it is active, and print it.
+    """Wait until a claim has ended or is active, and print it.
 
     Example: holdfast wait c-1a2b3c --for ended --timeout 10m
     """

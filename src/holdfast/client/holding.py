@@ -31,6 +31,7 @@ from .requests import ClaimOptions
 
 log = logging.getLogger("holdfast.client")
 
+NEWS_POLL = "2s"  # the shortest pause between two tries of a claim, so that `news` sees each of them
 FIRST_WAIT = "2s"  # short, because a caller that gives up needs the claim's id to cancel it
 GIVE_UP = 5.0  # seconds for cancelling a claim whose caller stopped waiting; otherwise its deadline ends it
 RELEASE_WITHIN = 10.0  # seconds; leaving a block must not hang during an outage, because the lease ends the claim anyway
@@ -90,8 +91,9 @@ class HeldWorker(Held):
 class Holding:
     """One claim on the holder's side: `take` waits for it, `keep` looks after it in the background, `let_go` releases it."""
 
-    def __init__(self, client: Client, pool: str, options: ClaimOptions) -> None:
+    def __init__(self, client: Client, pool: str, options: ClaimOptions, news: Callable[[Claim], object] | None = None) -> None:
         self._client = client
+        self._news = news
         self._pool = pool
         self._options = options
         self._closing = False
@@ -103,7 +105,11 @@ class Holding:
         asking = asyncio.ensure_future(self._client.claim(self._pool, wait=FIRST_WAIT, **self._options))
         try:
             claim = await asyncio.shield(asking)
-            claim = await self._client.until(claim, "active")
+            if self._news is None:
+                claim = await self._client.until(claim, "active")
+            else:
+                self._news(claim)
+                claim = await self._client.until(claim, "active", poll=NEWS_POLL, news=self._news)
         except BaseException:
             await self._abandon(asking)
             raise
@@ -236,7 +242,10 @@ class Holding:
 
 
 class claim:
-    """`async with holdfast.claim("duckdb", tenant="acme") as worker:` holds a worker for the block."""
+    """`async with holdfast.claim("duckdb", tenant="acme") as worker:` holds a worker for the block.
+
+    While it waits for the worker, `news` is called with the claim, whose `reason` says why it waits.
+    """
 
     def __init__(
         self,
@@ -245,6 +254,7 @@ class claim:
         url: str | Sequence[str] | None = None,
         token: str | None = None,
         client: Client | None = None,
+        news: Callable[[Claim], object] | None = None,
         **options: Unpack[ClaimOptions],
     ) -> None:
         self._own = client is None
@@ -252,7 +262,7 @@ class claim:
             where = resolve(url, token)
             client = Client(where.url, where.token)
         self._client = client
-        self._holding = Holding(client, pool, options)
+        self._holding = Holding(client, pool, options, news)
 
     async def __aenter__(self) -> HeldWorker:
         self._task = asyncio.current_task()

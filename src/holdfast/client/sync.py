@@ -207,7 +207,10 @@ class SyncWorker(Held):
 
 
 class claim:
-    """`with holdfast.client.sync.claim("duckdb", tenant="acme") as worker:` holds a worker for the block."""
+    """`with holdfast.client.sync.claim("duckdb", tenant="acme") as worker:` holds a worker for the block.
+
+    While it waits for the worker, `news` is called with the claim, on another thread.
+    """
 
     def __init__(
         self,
@@ -215,14 +218,15 @@ class claim:
         *,
         url: str | Sequence[str] | None = None,
         token: str | None = None,
+        news: Callable[[Claim], object] | None = None,
         **options: Unpack[ClaimOptions],
     ) -> None:
         where = resolve(url, token)
-        self._where, self._pool, self._options = where, pool, options
+        self._where, self._pool, self._options, self._news = where, pool, options, news
 
     def __enter__(self) -> SyncWorker:
         self._sync = SyncClient(self._where.url, self._where.token)
-        self._holding = Holding(self._sync.client, self._pool, self._options)
+        self._holding = Holding(self._sync.client, self._pool, self._options, self._news)
         try:
             self._worker = self._sync.thread.run(self._take())
         except BaseException:

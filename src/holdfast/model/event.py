@@ -26,6 +26,8 @@ OTHERS = (
     "tenant.created",
     "tenant.deleted",
     "term.taken",
+    "token.created",
+    "token.revoked",
     "worker.confirmed",
     "worker.given_up",
     "worker.suspect",

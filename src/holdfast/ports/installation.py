@@ -72,6 +72,16 @@ class Tokens(Protocol):
 
     async def all(self) -> list[dict[str, Any]]: ...
 
-    async def make(self, id_: str, hash_: str, name: str, role: str, tenant: str | None, expires: float | None) -> None: ...
+    async def make(
+        self,
+        id_: str,
+        hash_: str,
+        name: str,
+        role: str,
+        tenant: str | None,
+        expires: float | None,
+        actor: Actor | None = None,
+    ) -> None:
+        """Stores the token's hash, unless it is known. `actor` made the request; without one, no event is written."""
 
-    async def revoke(self, id_: str) -> bool: ...
+    async def revoke(self, id_: str, actor: Actor | None = None) -> bool: ...

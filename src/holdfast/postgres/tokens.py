@@ -2,18 +2,32 @@
 
 from typing import Any
 
-from .database import Database
+from ..model.event import Actor
+from .database import Database, actor_json
 
 BY_HASH = (
     "SELECT id, role, tenant, name FROM holdfast.token WHERE hash = $1 AND (expires_at IS NULL OR expires_at > holdfast.now())"
 )
 ALL = "SELECT id, name, role, tenant, created_at, expires_at FROM holdfast.token ORDER BY created_at, id"
-MAKE = """
-INSERT INTO holdfast.token (id, hash, name, role, tenant, created_at, expires_at)
-VALUES ($1, $2, $3, $4, $5, holdfast.now(), holdfast.now() + make_interval(secs => $6))
-ON CONFLICT (hash) DO NOTHING
+# The event names the token by its id, name and role. A token that the installation makes for itself has no actor and no event.
+EVENT = """
+event AS (
+    INSERT INTO holdfast.event (at, kind, tenant, reason, data, actor)
+    SELECT holdfast.now(), '@kind', token.tenant, format('token %s (%s, %s)', token.id, token.name, token.role),
+           jsonb_build_object('token', token.id, 'name', token.name, 'role', token.role), @actor::jsonb
+    FROM token WHERE @actor::jsonb IS NOT NULL
+)
+SELECT id FROM token
 """
-REVOKE = "DELETE FROM holdfast.token WHERE id = $1 RETURNING id"
+MAKE = """
+WITH token AS (
+    INSERT INTO holdfast.token (id, hash, name, role, tenant, created_at, expires_at)
+    VALUES ($1, $2, $3, $4, $5, holdfast.now(), holdfast.now() + make_interval(secs => $6))
+    ON CONFLICT (hash) DO NOTHING RETURNING *
+), """ + EVENT.replace("@kind", "token.created").replace("@actor", "$7")
+REVOKE = "WITH token AS (DELETE FROM holdfast.token WHERE id = $1 RETURNING *), " + (
+    EVENT.replace("@kind", "token.revoked").replace("@actor", "$2")
+)
 
 
 class PostgresTokens:
@@ -27,8 +41,17 @@ class PostgresTokens:
     async def all(self) -> list[dict[str, Any]]:
         return [dict(row) for row in await self._db.rows(ALL)]
 
-    async def make(self, id_: str, hash_: str, name: str, role: str, tenant: str | None, expires: float | None) -> None:
-        await self._db.rows(MAKE, id_, hash_, name, role, tenant, expires)
+    async def make(
+        self,
+        id_: str,
+        hash_: str,
+        name: str,
+        role: str,
+        tenant: str | None,
+        expires: float | None,
+        actor: Actor | None = None,
+    ) -> None:
+        await self._db.rows(MAKE, id_, hash_, name, role, tenant, expires, actor_json(actor))
 
-    async def revoke(self, id_: str) -> bool:
-        return await self._db.value(REVOKE, id_) is not None
+    async def revoke(self, id_: str, actor: Actor | None = None) -> bool:
+        return await self._db.value(REVOKE, id_, actor_json(actor)) is not None
