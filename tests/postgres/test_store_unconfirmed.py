@@ -167,8 +167,8 @@ async def test_free_workers_are_found_by_their_index(store: PostgresStore) -> No
 async def test_an_assigned_claim_does_not_get_an_agentless_worker_that_may_serve_a_later_claim(
     store: PostgresStore, ended_by: str
 ) -> None:
-    """In the lost commits the claim may have left its worker unused, and the worker may have been given to another tenant, without
-    protection and so without a stamp."""
+    """In the lost commits the claim may have left its worker unused, and the worker may have been given to another tenant,
+    without protection and so without a stamp."""
     clock = await Clock.of(store)
     pool = await make_pool(store, BARE)
     [worker] = await make_warm(store, pool)
