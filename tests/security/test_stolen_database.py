@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from api.served_api import KEY, Stage, staged
+from holdfast.agent.messages import Assignment
 from holdfast.api.encryption import CannotDecrypt, Cipher
 from holdfast.model.activation import MAX_ACTIVATIONS
 
@@ -117,6 +119,9 @@ def test_the_release_before_cannot_take_encrypted_secrets_for_variables(stage: S
     stored = json.loads(stage.do(stage.store.db.value(STORED, made["id"])))
     assert isinstance(stored, str)
     assert "0042" not in stored
+    sent = {"claim": made["id"], "fence": 1, "tenant": "acme", "secrets": stored}
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(sent, Assignment)
 
 
 # The cipher itself
