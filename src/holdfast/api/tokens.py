@@ -15,7 +15,6 @@ from .context import Context
 from .problems import Problem, field_problems, not_found
 from .routes import ADMINS, ONE_LINE, PRINTED, Call, PageQuery, Route, answer, empty, page
 
-
 NOT_SEPARATED = (
     "this fleet runs commands on its own machine, as its own user. A person with this token can read the fleet's key, its admin"
     " token, its database and the output of all tenants, by a command that does so. Give it only to people whom you trust with all"
