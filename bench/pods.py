@@ -24,6 +24,7 @@ class HollowPods:
 
     declarations: Declarations | None = None
     passes_input = False  # hollow agents run no command
+    separates_jobs = True
     shared = True  # only older checkouts read this
 
     def __init__(self, install: str, key: bytes, port: int, job_seconds: float) -> None:

@@ -18,6 +18,7 @@ from . import __version__
 from .api.app import application
 from .api.auth import Auth, Clock, hash_token
 from .api.context import Context
+from .api.encryption import Cipher
 from .claimpath.path import ClaimPath
 from .claimpath.signals import Signals
 from .duties.duty import Ports
@@ -198,6 +199,7 @@ def wire(
         replica=replica,
         metrics=metrics,
         auth=auth,
+        cipher=Cipher(key),
         ids=ids,
         version=__version__,
         install=cluster.install,

@@ -120,7 +120,7 @@ def test_a_command_sees_a_small_base_then_the_claims_variables_then_ours(tmp_pat
         claim="c-1",
         fence=7,
         tenant="acme",
-        env={"A": "env", "B": "env", "HOME": "/theirs", "HOLDFAST_FENCE": "9"},
+        env={"A": "env", "B": "env", "HOME": "/theirs", "HOLDFAST_FENCE": "9", "HOLDFAST_POD_UID": "uid-2"},
         secrets={"B": "secret", "HOLDFAST_CLAIM": "c-2", "HOLDFAST_TENANT": "rival", "HOLDFAST_PAYLOAD": "/etc"},
     )
     ours = {

@@ -30,7 +30,7 @@ def test_a_job_is_staged_acknowledged_signed_and_left_to_its_container(place: Pl
         assert await agent.run() == 0
         assert server.sent("ack") == [{"fence": 7, "endpoint": None, "incarnation": 0}]
         assert json.loads((place.folder / "termination").read_text()) == {"claim": "c-1", "fence": 7}
-        assert {each.name for each in place.stage.iterdir()} == {"run", "assignment.json", "payload.json"}
+        assert {each.name for each in place.stage.iterdir()} == {"run", "variables", "assignment.json", "payload.json"}
         assert not (place.folder / "payload.json").exists(), "the agent's own copy is removed"
         assert (server.sent("failed"), server.sent("refuse"), server.closed) == ([], [], True)
 
@@ -65,7 +65,7 @@ def test_a_job_that_cannot_be_staged_is_refused_with_the_reason(place: Place) ->
     async def run() -> None:
         server = Server()
         server.offer()
-        assert await place.agent(server, stage=place.folder / "nowhere").run() == 1
+        assert await place.agent(server, stage=place.folder / "nowhere" / "job").run() == 1
         assert server.sent("refuse") == [{"fence": 7, "reason": "the job could not be staged: No such file or directory"}]
         assert server.sent("ack") == []
 

@@ -89,6 +89,8 @@ CLAIMS = [
     bad_claim("retry", retry="always"),
     bad_claim("secrets", "retry", pool="agents", command=["true"], retry="lost", secrets={"A": "b"}),
     bad_claim("secrets", "has no agent", secrets={"A": "b"}),
+    bad_claim("env.HOLDFAST_POD_UID", "reserved", env={"HOLDFAST_POD_UID": "another"}),
+    bad_claim("secrets.HOLDFAST_X", "reserved", pool="agents", command=["true"], secrets={"HOLDFAST_X": "b"}),
     raw_claim(b"not json"),
     raw_claim(b"{"),
     raw_claim(b'{"pool":"direct"} {}'),

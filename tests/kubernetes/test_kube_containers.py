@@ -92,17 +92,19 @@ def test_an_image_beside_the_workers_that_cannot_be_pulled_keeps_it_from_being_w
 # Tokens
 
 
-def test_a_jobs_container_sees_no_token(fleet_of: Made) -> None:
+def test_a_jobs_container_sees_no_token_and_no_file_with_its_secrets(fleet_of: Made) -> None:
     fleet = fleet_of(pools={"linux": with_beside(job(), command=["sh", "-c", f"{TOKENS}; {STAY}"])})
     uid = fleet.warm(1, within=90)[0]["uid"]
     assert token_of(fleet, uid).startswith("eyJ"), "its agent has one, in the same pod"
-    claim = fleet.claim("linux", command=["sh", "-c", f"mount; {TOKENS}"], wait="30s")
+    look = f'mount; echo "it has ${{#KEY}} characters"; grep -rlF "$KEY" /run; {TOKENS}'
+    claim = fleet.claim("linux", command=["sh", "-c", look], secrets={"KEY": "s3cret-of-claim"}, wait="30s")
     assert fleet.see(claim["id"], wait="60s")["outcome"] == "completed"
     printed = fleet.api("GET", f"/v1/claims/{claim['id']}/output").raw.decode().splitlines()
     mounts = [line for line in printed if " on /run/" in line]
     assert [line.split()[2] for line in mounts] == [names.SHARED_PATH], mounts
     assert printed[-1] == "looked"
-    assert not [line for line in printed if line.startswith(("/run", "/proc"))]
+    assert "it has 15 characters" in printed
+    assert not [line for line in printed if line.startswith(("/run", "/proc"))], "neither a token nor a secret"
     assert fleet.kubelet.log_of(uid, "beside") == "looked\n"
 
 

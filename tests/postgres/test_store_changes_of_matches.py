@@ -24,7 +24,7 @@ async def test_a_request_is_taken_in_as_it_was_asked(store: PostgresStore) -> No
     new = ask(
         id="c-1", key="k", hash="h", request={"a": 1}, priority=9, lease=30.0, max_duration=300.0, deadline=50.0,
         park_ttl=5.0,
-        retry="lost", secrets={"a": "b"},
+        retry="lost", secrets="1.c2VjcmV0",
     )  # fmt: skip
     async with await Changes.of(store) as changes:
         assert await match(store, pool, new, ask("other", id="c-2", priority=3)) == []
@@ -62,7 +62,7 @@ async def test_a_request_is_taken_in_as_it_was_asked(store: PostgresStore) -> No
             "request_hash": "same",
             "deadline_heard": 3600.0,
         }
-        assert found["claim_secret c-1"] == {"claim_id": "c-1", "secrets": {"a": "b"}}
+        assert found["claim_secret c-1"] == {"claim_id": "c-1", "secrets": "1.c2VjcmV0"}
         assert "claim_secret c-2" not in found
         assert found["events"] == ["100 claim.created p-1 c-1 acme", "100 claim.created p-1 c-2 other"]
         answers = (await store.claims.match("p-1", [new, ask(id="c-3", key="k", hash="h"), ask(id="c-4", key="k")], 9)).answers

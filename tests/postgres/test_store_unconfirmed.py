@@ -1,16 +1,33 @@
 """An unconfirmed worker after lost commits: one column, one rule, and an older release beside it that knows neither (P7)."""
 
 import msgspec
+import pytest
 
+from holdfast.duties.deadlines import OFFER_STALL, Deadlines
 from holdfast.model.effect import Done, Stale
-from holdfast.model.pool import ProtectionSpec
+from holdfast.model.pool import PoolSpec, ProtectionSpec
 from holdfast.postgres.migrate import migrate
 from holdfast.postgres.store import PostgresStore
-from postgres.recorded_cluster import RecordedCluster, claim_path
+from postgres.recorded_cluster import RecordedCluster, claim_path, passed
+from postgres.store_clock import Clock
 from postgres.store_locks import another
-from postgres.store_steps import DIRECT, JOB, SESSION, active, agent_report, ask, assigned, end, make_pool, make_warm, match
+from postgres.store_steps import (
+    BARE,
+    DIRECT,
+    JOB,
+    SESSION,
+    active,
+    agent_report,
+    ask,
+    assigned,
+    end,
+    make_pool,
+    make_warm,
+    match,
+)
 from postgres.store_tables import column, state_of
 
+REQUIRED = msgspec.structs.replace(BARE, protection=ProtectionSpec(mode="claim", required=True))
 UNCONFIRMED = "SELECT id FROM holdfast.worker WHERE unconfirmed_since IS NOT NULL ORDER BY id"
 # How the previous release ends a recovery: it knows the installation and `suspect_since`.
 ENDED_BEFORE = """
@@ -144,3 +161,44 @@ async def test_free_workers_are_found_by_their_index(store: PostgresStore) -> No
         plan = "\n".join(row[0] for row in await connection.fetch(look))
     assert "using worker_free" in plan
     assert "Sort" not in plan
+
+
+@pytest.mark.parametrize("ended_by", ["this release", "the release before"])
+async def test_an_assigned_claim_does_not_get_an_agentless_worker_that_may_serve_a_later_claim(
+    store: PostgresStore, ended_by: str
+) -> None:
+    """In the lost commits the claim may have left its worker unused, and the worker may have been given to another tenant,
+    without protection and so without a stamp."""
+    clock = await Clock.of(store)
+    pool = await make_pool(store, BARE)
+    [worker] = await make_warm(store, pool)
+    pair = await assigned(store, pool)
+    if ended_by == "this release":
+        await recovered(store)
+    else:
+        await store.recovery.begin("restored", 0)
+        await store.db.rows("UPDATE holdfast.installation SET recovering_since = NULL, recovered_at = holdfast.now()")
+        await store.recovery.state()
+    await clock.live(int(OFFER_STALL) + 2)
+    await passed(Deadlines(), store, RecordedCluster(pool, [worker]))
+    assert await store.claims.state(pair.claim) == "assigned", "its holder has not received the worker (P1)"
+    [left] = await store.recovery.unconfirmed()
+    assert (left.worker, left.claim, left.agent) == (worker, pair.claim, False)
+    # An operator looks at the worker, and decides that it serves no other claim.
+    assert await store.recovery.confirm(worker, "it is idle", None) == Done()
+    await passed(Deadlines(), store, RecordedCluster(pool, [worker]))
+    assert await store.claims.state(pair.claim) == "active"
+
+
+@pytest.mark.parametrize(
+    ("spec", "state"), [(BARE, "active"), (REQUIRED, "assigned")], ids=["its holder knows it", "a stamp would show another claim"]
+)
+async def test_an_agentless_worker_that_can_have_no_later_claim_stays_confirmed(
+    store: PostgresStore, spec: PoolSpec, state: str
+) -> None:
+    pool = await make_pool(store, spec)
+    await make_warm(store, pool)
+    pair = await (active if state == "active" else assigned)(store, pool)
+    await recovered(store)
+    assert await store.claims.state(pair.claim) == state
+    assert await column(store, UNCONFIRMED) == []

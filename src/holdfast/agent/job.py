@@ -30,11 +30,11 @@ def file_name(claim: str) -> str:
 
 
 def environment(assignment: Assignment, payload: Path) -> dict[str, str]:
-    """Returns the environment of hook and command. Holdfast's own variables come last, so that a claim cannot override them."""
+    """Returns the environment of hook and command. A claim cannot set Holdfast's own variables: the pod's UID identifies the
+    processes that a dead agent leaves behind."""
     return {
         **base_environment(),
-        **assignment.env,
-        **assignment.secrets,
+        **assignment.own_variables(),
         "HOLDFAST_CLAIM": assignment.claim,
         "HOLDFAST_TENANT": assignment.tenant,
         "HOLDFAST_FENCE": str(assignment.fence),

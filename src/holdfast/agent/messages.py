@@ -40,6 +40,10 @@ class Assignment(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"Assignment({self.claim}, {self.fence})"  # never its secrets
 
+    def own_variables(self) -> dict[str, str]:
+        """Returns the variables of the claim: its environment and its secrets, without names that Holdfast reserves."""
+        return {name: value for name, value in (self.env | self.secrets).items() if not name.startswith("HOLDFAST_")}
+
     @property
     def hidden(self) -> list[str]:
         """Returns the values that must not be shown."""

@@ -12,13 +12,12 @@ from ..model.effect import Done
 from ..model.pool import Pool
 from ..ports.cluster import AgentIdentity
 from ..ports.logs import LOG_LIMIT
-from ..ports.store import AgentReport, Directive
+from ..ports.store import AgentReport
 from ..recovery.compare import may_be_forgotten
 from .agent_shapes import (
     POLL_SECONDS,
     Accepted,
     Acknowledge,
-    AssignmentView,
     DirectiveView,
     Failure,
     Fenced,
@@ -29,6 +28,7 @@ from .agent_shapes import (
     Registered,
     ResultReport,
 )
+from .assignments import direct
 from .auth import AGENT_TOKEN_SECONDS, CHALLENGE, bearer
 from .context import Context
 from .problems import Problem, unavailable
@@ -41,6 +41,7 @@ OUTPUT_LIMIT = 64 * 1024 * 1024
 REASON_LIMIT = 500
 LOG_BODY = 6 * LOG_LIMIT + 1024  # bytes; JSON may write one character as six bytes
 LAST_LINES = 5  # of a hook's output that a reason contains
+NOT_PROVEN = "the claim is not this worker's"
 
 
 class UnknownWorker(Problem):
@@ -128,7 +129,9 @@ async def poll(context: Context, call: Call) -> Response:
                     assert report.fence is not None
                     await context.store.recovery.begin_by_fence(directive.reason, report.fence)
                 elif directive.do != "nothing":
-                    return await _direct(context, call.agent, directive)
+                    if not proven:  # the reason may contain what another tenant wrote about its claim
+                        directive = msgspec.structs.replace(directive, reason=NOT_PROVEN)
+                    return await direct(context, call.agent, directive)
                 if directive.freed is not None:
                     context.claim_path.worker_freed(directive.freed)
                 left = end - loop.time()
@@ -169,32 +172,6 @@ def _proven(context: Context, body: Poll) -> bool:
     if body.claim is None or body.fence is None:
         return body.claim is None and body.fence is None
     return hmac.compare_digest((body.credential or "").encode(), context.auth.credential(body.claim, body.fence).encode())
-
-
-async def _direct(context: Context, agent: AgentIdentity, directive: Directive) -> Response:
-    if directive.do != "hold":
-        assert directive.do in ("end", "exit")
-        if directive.park:
-            crash_point("park.stored")
-        return answer(DirectiveView(do=directive.do, fence=directive.fence, reason=directive.reason, park=directive.park))
-    assignment = await context.store.claims.deliver(agent.worker, agent.uid)
-    crash_point("handover.delivered")
-    if assignment is None:
-        return answer(DirectiveView(do="nothing"))
-    view = AssignmentView(
-        claim=assignment.claim,
-        fence=assignment.fence,
-        tenant=assignment.tenant,
-        command=assignment.request.get("command") or [],
-        payload=assignment.request.get("payload"),
-        env=assignment.request.get("env") or {},
-        secrets=assignment.secrets,
-        credential=context.auth.credential(assignment.claim, assignment.fence),
-        protected=assignment.protected,
-        max_seconds=assignment.max_seconds,
-        stdin=bool(assignment.request.get("stdin")),
-    )
-    return answer(DirectiveView(do="hold", assignment=view))
 
 
 async def progress(context: Context, call: Call) -> Response:

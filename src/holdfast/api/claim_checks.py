@@ -7,6 +7,8 @@ from ..model.pool import FieldProblem, Pool
 from .claim_shapes import ClaimRequest
 from .problems import field_problems
 
+RESERVED = "HOLDFAST_"  # a command that got another HOLDFAST_POD_UID would not be found by it after its agent's death
+
 
 class Times(NamedTuple):
     """The durations of a request in seconds, with the pool's defaults."""
@@ -82,6 +84,10 @@ def _work(request: ClaimRequest, pool: Pool) -> list[FieldProblem]:
         refuse("secrets", "are erased at hand-over, so a retry could not have them; leave out retry or secrets")
     if request.retry and pool.spec.mode == "session":
         refuse("retry", "only jobs can be run again")
+    for field, names in (("env", request.env), ("secrets", request.secrets)):
+        for name in names:
+            if name.startswith(RESERVED):
+                refuse(f"{field}.{name}", f"names that begin with {RESERVED} are reserved, because Holdfast sets them")
     return found
 
 

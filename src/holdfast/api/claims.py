@@ -32,7 +32,8 @@ async def ask(context: Context, call: Call) -> Response:
         result, claim = await _submit(context, request, tenant, call.caller.actor)
     except Problem as refusal:
         # A key names its claim also after its pool was deleted or changed, so that a holder finds its worker again (P1).
-        known = await context.store.claims.by_key(tenant, request.key, _hash(request, tenant)) if request.key else None
+        hashes = _hashes(context, request, tenant)
+        known = await context.store.claims.by_key(tenant, request.key, *hashes) if request.key else None
         if known is None or any(found.field == "wait" for found in refusal.errors):
             raise refusal from None
         wait = min(_duration("wait", request.wait), LONGEST_WAIT)
@@ -61,11 +62,14 @@ async def _submit(context: Context, request: ClaimRequest, tenant: str, actor: A
 def new_claim(context: Context, request: ClaimRequest, tenant: str, pool: Pool) -> NewClaim:
     """Returns the claim to store, or raises a Problem with all mistakes of the request."""
     times = check(request, pool, passes_input=context.cluster.passes_input)
+    id_ = context.ids.new("c", 16)
+    hash_, hash_before = _hashes(context, request, tenant)
     return NewClaim(
-        id=context.ids.new("c", 16),
+        id=id_,
         tenant=tenant,
         key=request.key,
-        hash=_hash(request, tenant),
+        hash=hash_,
+        hash_before=hash_before,
         request={"command": request.command, "payload": request.payload, "env": request.env}
         | ({"stdin": True} if request.stdin else {}),
         priority=request.priority,
@@ -74,17 +78,24 @@ def new_claim(context: Context, request: ClaimRequest, tenant: str, pool: Pool) 
         deadline=times.deadline,
         park_ttl=times.park_ttl,
         retry=request.retry,
-        secrets=request.secrets or None,
+        secrets=context.cipher.encrypt(id_, request.secrets) if request.secrets else None,
         labels=request.labels or None,
     )
 
 
-def _hash(request: ClaimRequest, tenant: str) -> str:
-    """Shows whether two requests with one key are the same. `wait` is left out, because it may differ between tries."""
+def _hashes(context: Context, request: ClaimRequest, tenant: str) -> tuple[str, str | None]:
+    """Returns the hash that shows whether two requests with one key are the same, and the hash that the release before stored, if
+    it was another. `wait` is left out, because it may differ between tries. The hash of a request with secrets depends on the
+    installation's key, because everything else that it depends on can be read in the database, so that a short secret could be
+    found by trying. Requests without secrets keep the hash of the release before, so that both releases know their keys."""
     same = msgspec.structs.replace(
         request, wait="0s", tenant=tenant, labels=request.labels or msgspec.UNSET, stdin=request.stdin or msgspec.UNSET
     )
-    return hashlib.sha256(msgspec.json.encode(same, order="deterministic")).hexdigest()[:32]
+    encoded = msgspec.json.encode(same, order="deterministic")
+    plain = hashlib.sha256(encoded).hexdigest()[:32]
+    if not request.secrets:
+        return plain, None
+    return context.cipher.hash(encoded), plain if request.key else None
 
 
 def _duration(field: str, text: str) -> float:

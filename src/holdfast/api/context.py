@@ -14,6 +14,7 @@ from ..ports.cluster import Cluster
 from ..ports.store import Store
 from ..running.replica import Replica
 from .auth import Auth, Caller
+from .encryption import Cipher
 from .problems import Problem, not_found
 
 POOL_CACHE_SECONDS = 1.0
@@ -30,6 +31,7 @@ class Context:
     replica: Replica
     metrics: Metrics
     auth: Auth
+    cipher: Cipher
     ids: Ids
     version: str
     install: str

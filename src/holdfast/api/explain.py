@@ -68,11 +68,12 @@ async def explain_claim(context: Context, caller: Caller, id_: str) -> tuple[lis
         sentences.append(f"It was given to {claim.attempts} workers in turn; the history below says why.")
     if claim.state == "active":
         sentences += _active(claim, now)
-    sentences += [_sentence(event) for event in events]
+    sentences += [_sentence(event, shows_worker(event, caller)) for event in events]
     return sentences, {
         "state": claim.state,
         "outcome": claim.outcome,
-        "worker": claim.worker,
+        # P1, P3: a holder does not see its worker before the claim is active.
+        "worker": claim.worker if caller.trusted or claim.active_at is not None else None,
         "attempts": claim.attempts,
     }
 
@@ -235,9 +236,14 @@ def _activation_trouble(pool: Pool, now: float, trusted: bool) -> str:
     return f"{fails} So claims are tried one at a time until one succeeds.{due}"
 
 
-def _sentence(event: Event) -> str:
+def shows_worker(event: Event, caller: Caller) -> bool:
+    """Returns whether the caller may see the worker of an event. A tenant sees it from the moment at which its claim is active."""
+    return caller.trusted or event.kind in SHOWS_WORKER
+
+
+def _sentence(event: Event, worker: bool = True) -> str:
     also = f" → {event.also}" if event.also else ""
-    about = " ".join(part for part in (event.worker, event.claim) if part)
+    about = " ".join(part for part in (event.worker if worker else None, event.claim) if part)
     outcome = f" [{event.data['outcome']}]" if event.data and event.data.get("outcome") else ""
     reason = f": {event.reason}" if event.reason else ""
     by = f" (by {event.actor.name}, {event.actor.role} {event.actor.id})" if event.actor else ""

@@ -266,6 +266,7 @@ OF_TYPE: dict[str, dict[str, str]] = {
         "tenant": "Its tenant, for the role `tenant`.",
         "expires_at": "When it expires, or null.",
         "token": "The token itself. Only the answer to the request that created it has it.",
+        "warning": "What to know before you give the token away, or null. Only the answer to the request that created it has it.",
     },
     "ProblemBody": {
         "type": "A URN of the code.",

@@ -14,7 +14,7 @@ from ..ports.store import Event, EventFilters, StoreUnavailable
 from .auth import Caller
 from .claim_shapes import when
 from .context import Context
-from .explain import SHOWS_WORKER, explain
+from .explain import explain, shows_worker
 from .filters import kinds, known_pool, labels, moment
 from .problems import Problem, not_found, refused
 from .routes import ALL, Call, Route, answer
@@ -155,7 +155,7 @@ def _event(event: Event, caller: Caller) -> EventView:
         also=event.also,
         pool=event.pool,
         # P1: the worker is not shown to a tenant before its claim is active.
-        worker=event.worker if caller.trusted or event.kind in SHOWS_WORKER else None,
+        worker=event.worker if shows_worker(event, caller) else None,
         claim=event.claim,
         tenant=event.tenant,
         data=event.data,

@@ -15,6 +15,12 @@ from .context import Context
 from .problems import Problem, field_problems, not_found
 from .routes import ADMINS, ONE_LINE, PRINTED, Call, PageQuery, Route, answer, empty, page
 
+NOT_SEPARATED = (
+    "this fleet runs commands on its own machine, as its own user. A person with this token can read the fleet's key, its admin"
+    " token, its database and the output of all tenants, by a command that does so. Give it only to people whom you trust with all"
+    " of that (docs/security.md)"
+)
+
 
 class NewToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern=PRINTED, extra=ONE_LINE)]
@@ -31,6 +37,7 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime | None = None
     expires_at: datetime | None = None
     token: str | None = None  # only in the answer to the request that created it
+    warning: str | None = None  # what to know before the token is given away; in the same answer only
 
 
 class TokenList(msgspec.Struct, frozen=True):
@@ -59,7 +66,8 @@ async def make_token(context: Context, call: Call) -> Response:
         raise field_problems(found)
     token, id_ = context.ids.token(), context.ids.new("t")
     await context.store.tokens.make(id_, hash_token(token), body.name, body.role, body.tenant, expires, call.caller.actor)
-    return answer(TokenView(id=id_, name=body.name, role=body.role, tenant=body.tenant, token=token), 201)
+    warning = NOT_SEPARATED if body.role == "tenant" and not context.cluster.separates_jobs else None
+    return answer(TokenView(id=id_, name=body.name, role=body.role, tenant=body.tenant, token=token, warning=warning), 201)
 
 
 async def revoke(context: Context, call: Call) -> Response:

@@ -36,7 +36,10 @@ def create(
     else:
         import json
 
-        typer.echo(json.loads(answer)["token"])
+        made = json.loads(answer)
+        typer.echo(made["token"])
+        if made.get("warning"):
+            typer.echo(f"warning: {made['warning']}", err=True)  # not on stdout, which scripts store as the token
 
 
 @tokens.command("list")

@@ -33,6 +33,7 @@ class KubernetesCluster:
     """Any number of replicas, and other installations, can use the same namespace at the same time."""
 
     passes_input = False  # a job's agent has exited before its container starts
+    separates_jobs = True
 
     def __init__(self, api: Api, namespace: str, setup: template.Setup, *, keep_output: float = KEEP_OUTPUT) -> None:
         self.install = setup.install

@@ -19,6 +19,7 @@ SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 STAGE, PULL, AGENT = "holdfast-stage", "holdfast-pull", "holdfast-agent"  # containers
 SHARED_VOLUME, TOKEN_VOLUME = "holdfast-shared", "holdfast-token"
 SHARED_PATH = "/run/holdfast"
+JOB_PATH = f"{SHARED_PATH}/job"  # where the agent leaves a job to its container
 TOKEN_PATH = "/var/run/secrets/holdfast"  # noqa: S105 - a folder
 TERMINATION_PATH = "/run/holdfast-termination"
 AUDIENCE = "holdfast"

@@ -10,7 +10,7 @@ from ..model.pool import FieldProblem, Pool, PoolSpec
 from ..ports.cluster import Order
 from . import names
 
-SHELL = ["/bin/sh", f"{names.SHARED_PATH}/run"]
+SHELL = ["/bin/sh", f"{names.JOB_PATH}/run"]
 NOOP = f"{names.SHARED_PATH}/noop"
 TOKEN_SECONDS = 3600
 RESTRICTED = {
@@ -222,7 +222,7 @@ def _add_agent(pod: Json, order: Order, setup: Setup) -> None:
         worker["volumeMounts"] = [*(worker.get("volumeMounts") or []), shared]
         worker["env"] = [
             *(worker.get("env") or []),
-            {"name": "HOLDFAST_ASSIGNMENT", "value": f"{names.SHARED_PATH}/assignment.json"},
+            {"name": "HOLDFAST_ASSIGNMENT", "value": f"{names.JOB_PATH}/assignment.json"},
         ]
         pulls = _pulls([worker, *beside], shared, set())
         if not worker.get("command"):
@@ -290,6 +290,6 @@ def _agent_env(spec: PoolSpec, setup: Setup) -> list[Json]:
         ]
     return [
         *env,
-        value("HOLDFAST_STAGE", names.SHARED_PATH),
+        value("HOLDFAST_STAGE", names.JOB_PATH),
         value("HOLDFAST_TERMINATION", names.TERMINATION_PATH),
     ]

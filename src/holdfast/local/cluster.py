@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 LOOK = 0.5  # seconds between two scans for changes
 SHARE = 20  # scans take at most 1/20 of the time, so that with very many pods they run less often
+NOT_SEPARATED = "every command runs as the user of this fleet: it can read the fleet's key, admin token, database and all output"
+TRUSTED_ONLY = "give tenants' tokens only to people who may have all of that, or use Kubernetes (docs/security.md)"
 DRAFT_AGE = 600.0  # seconds, after which a draft was abandoned, because making or removing a folder takes milliseconds
 
 
@@ -37,6 +39,7 @@ class LocalCluster:
 
     declarations: Declarations | None = None
     passes_input = True
+    separates_jobs = False  # all of them run as the user of the fleet
 
     def __init__(
         self,
@@ -236,7 +239,7 @@ class LocalCluster:
         return found
 
     async def diagnose(self, pools: Sequence[Pool]) -> list[Finding]:
-        return []
+        return [Finding("P1", "what a command can read on this machine", True, NOT_SEPARATED, TRUSTED_ONLY)]
 
     async def ensure(self, pools: Sequence[Pool]) -> None:
         """Does nothing, because a process needs no other objects."""

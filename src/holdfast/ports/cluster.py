@@ -95,6 +95,7 @@ class Cluster(Protocol):
     install: str
     declarations: Declarations | None  # None when pools can only be declared through the API
     passes_input: bool  # whether the agent of a job runs beside its command, and can pass input to it
+    separates_jobs: bool  # whether a command cannot read the files of the fleet, of the operator and of other commands
 
     async def pods(self) -> list[Pod]:
         """Returns all pods of this installation as they are now, ended pods too. Pods of another installation are never listed.

@@ -30,9 +30,10 @@ class NewClaim(msgspec.Struct, frozen=True, kw_only=True):
     deadline: float
     park_ttl: float | None
     retry: str | None
-    secrets: dict[str, str] | None
+    secrets: str | None  # encrypted (decision 0026)
     actor: Actor | None = None
     labels: dict[str, str] | None = None
+    hash_before: str | None = None  # what the release before would have stored as `hash`; only compared, never stored
 
 
 class PoolChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +97,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     fence: int
     tenant: str
     request: dict[str, Any]
-    secrets: dict[str, str]
+    secrets: str | dict[str, str] | None  # encrypted, or not encrypted if the release before stored them
     protected: bool
     max_seconds: float
 

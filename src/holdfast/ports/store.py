@@ -117,7 +117,7 @@ class Claims(Protocol):
     async def ended_by(self, worker: str, fence: int) -> str | None:
         """Returns the claim that this worker's result ended, under this fence."""
 
-    async def by_key(self, tenant: str, key: str, hash_: str) -> str | None:
+    async def by_key(self, tenant: str, key: str, hash_: str, hash_before: str | None = None) -> str | None:
         """Returns the claim that this key names, if its request had this hash."""
 
     async def state(self, claim: str) -> str | None:

@@ -154,7 +154,7 @@ WITH result AS MATERIALIZED (
 ), chosen AS MATERIALIZED (SELECT (r.o_claim).* FROM result r)
 SELECT result.o_what, shown.* FROM result LEFT JOIN ({SHOWN_WITH_WORKER}) shown ON true
 """
-BY_KEY = "SELECT id FROM holdfast.claim WHERE tenant = $1 AND key = $2 AND key_live AND request_hash = $3"
+BY_KEY = "SELECT id FROM holdfast.claim WHERE tenant = $1 AND key = $2 AND key_live AND request_hash IN ($3, $4::text)"
 # Two statements, so that each reads only as many rows of its index as it returns.
 NEWEST_IDS = "SELECT id FROM holdfast.claim ORDER BY created_at DESC, id DESC LIMIT $1"
 NEWEST_IDS_OF_TENANT = "SELECT id FROM holdfast.claim WHERE tenant = $2 ORDER BY created_at DESC, id DESC LIMIT $1"
@@ -194,7 +194,7 @@ class PostgresClaims:
             fence=row["fence"],
             tenant=row["tenant"],
             request=msgspec.json.decode(row["request"]),
-            secrets=msgspec.json.decode(row["secrets"]) if row["secrets"] else {},
+            secrets=msgspec.json.decode(row["secrets"]) if row["secrets"] else None,
             protected=bool(row["protected"]),
             max_seconds=row["max_seconds"],
         )
@@ -266,8 +266,8 @@ class PostgresClaims:
         claim: str | None = await self._db.value(ENDED_BY, worker, fence)
         return claim
 
-    async def by_key(self, tenant: str, key: str, hash_: str) -> str | None:
-        claim: str | None = await self._db.value(BY_KEY, tenant, key, hash_)
+    async def by_key(self, tenant: str, key: str, hash_: str, hash_before: str | None = None) -> str | None:
+        claim: str | None = await self._db.value(BY_KEY, tenant, key, hash_, hash_before)
         return claim
 
     async def state(self, claim: str) -> str | None:

@@ -113,6 +113,7 @@ class SimCluster:
 
     declarations: Declarations | None = None
     passes_input = True
+    separates_jobs = True
 
     def __init__(
         self,

@@ -100,10 +100,10 @@ class Operator:
         await self.release_brake()
 
     async def give_up(self) -> None:
-        """Give up the free workers that are unconfirmed after lost commits and have no agent. An agent decides by its report."""
+        """Give up the workers that are unconfirmed after lost commits and have no agent. An agent decides by its report."""
         answer = await self._call("GET", "/v1/recovery")
         for left in answer.body["items"] if answer.status == 200 else []:
-            if left["pool"] == "bare" and left["claim"] is None:
+            if left["pool"] == "bare" and left["claim_state"] != "active":
                 await self._call("POST", f"/v1/recovery/{left['worker']}", {"decision": "give-up", "reason": "simulated"})
 
     async def release_brake(self) -> None:

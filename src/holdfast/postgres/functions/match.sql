@@ -166,11 +166,12 @@ BEGIN
     IF jsonb_array_length(p_new) > 0 THEN
         PERFORM @fn.take_in(p_pool, p_new);
         -- The same id means that this batch was sent again, because the result of its first commit was unknown. The same key
-        -- means the same request or another one, which the hash shows.
+        -- means the same request or another one, which the hash shows. The release before stored another hash of a request with
+        -- secrets; it is compared for one release.
         RETURN QUERY
-            SELECT CASE WHEN c.id = n.id THEN 'new' WHEN c.request_hash = n.hash THEN 'same' ELSE 'other' END,
+            SELECT CASE WHEN c.id = n.id THEN 'new' WHEN c.request_hash IN (n.hash, n.hash_before) THEN 'same' ELSE 'other' END,
                    n.id, c.id, NULL::bigint, NULL::text, NULL::text
-            FROM jsonb_to_recordset(p_new) AS n(id text, tenant text, key text, hash text)
+            FROM jsonb_to_recordset(p_new) AS n(id text, tenant text, key text, hash text, hash_before text)
             CROSS JOIN LATERAL (
                 SELECT id, request_hash FROM holdfast.claim WHERE id = n.id
                 UNION ALL

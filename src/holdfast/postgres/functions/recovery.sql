@@ -288,8 +288,11 @@ BEGIN
         ((p.spec #>> '{worker,agent}')::boolean AND (w.state IN @worker.living OR (w.state = 'retiring' AND w.tenant IS NOT NULL))
          AND NOT EXISTS (SELECT FROM holdfast.heartbeat u WHERE u.worker_id = w.id AND u.beat_heard > i.recovery_heard))
         -- The worker has no agent that could report whether it is free, so an operator decides. A missing stamp shows it only if
-        -- the pool requires protection: otherwise the worker may have been given out unprotected, and then it has no stamp.
-        OR (NOT (p.spec #>> '{worker,agent}')::boolean AND w.state IN ('spawning', 'warm')
+        -- the pool requires protection: otherwise the worker may have been given out unprotected, and then it has no stamp. A
+        -- claim that is only assigned may have left its worker unused in the lost commits, so its worker counts as free.
+        OR (NOT (p.spec #>> '{worker,agent}')::boolean
+            AND (w.state IN ('spawning', 'warm')
+                 OR EXISTS (SELECT FROM holdfast.claim c WHERE c.id = w.claim_id AND c.state = 'assigned'))
             AND NOT (p.spec #>> '{protection,mode}' = 'claim' AND (p.spec #>> '{protection,required}')::boolean)));
     PERFORM @fn.retire_spent(u.worker_id) FROM holdfast.heartbeat u WHERE u.reset_fence IS NOT NULL;
     INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'recovery.ended', 'pods and agents have been compared');
