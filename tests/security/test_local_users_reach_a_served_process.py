@@ -17,7 +17,13 @@ from holdfast.local.isolation import no_namespaces, served_processes
 from holdfast.model.pool import Pool, PoolSpec, WorkerSpec
 
 NOBODY = 65534
-SERVE_SOCKET = "import os, socket; s = socket.socket(socket.AF_UNIX); s.bind(os.environ['SOCKET']); s.listen(); os.chmod(os.environ['SOCKET'], 0o777)"
+SERVE_SOCKET = """
+import os, socket
+s = socket.socket(socket.AF_UNIX)
+s.bind(os.environ['SOCKET'])
+s.listen()
+os.chmod(os.environ['SOCKET'], 0o777)  # as careless as a server can be
+"""
 SERVE_PORT = "import os, socket; s = socket.create_server(({host!r}, int(os.environ['PORT'])), family=socket.{family})"
 ANSWERS = """
 while True:

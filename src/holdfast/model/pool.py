@@ -191,7 +191,7 @@ def _seconds(value: str, field: str, refuse: Any) -> float | None:
 def revision_of(spec: PoolSpec) -> str:
     """Returns a hash of Holdfast's own template. A comparison with live pods would roll out forever if a webhook changes them."""
     worker = msgspec.to_builtins(spec.worker)
-    if spec.worker.listen is None:
+    if spec.worker.listen in (None, "port"):
         del worker["listen"]  # the hash of a pool from before this field must stay, otherwise an upgrade would roll it out
     template = msgspec.json.encode(
         [spec.mode, worker, spec.pod, spec.drain, spec.network.seal, spec.protection.mode == "always"],
