@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from fronted import KEY, Client, Front, fronted
+from holdfast.agent.proxy import Proxy
+from holdfast.agent.upstream import Port
 
 PAGE = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document", "Sec-Fetch-Site": "none"}
 OPEN = f"/a?x=1&holdfast_credential={KEY}&y=2"
@@ -130,6 +132,31 @@ async def test_a_method_that_may_change_something_needs_the_sessions_own_origin(
         own = await cookie(front)
         assert (await ask(front, method="POST", Cookie=own))[0] == 403
         assert (await ask(front, method="POST", Cookie=own, Origin="http://h"))[0] == 200
+
+
+async def test_another_user_cannot_listen_where_a_browser_looks_for_the_session_first() -> None:
+    """A browser tries ::1 first for c-1.localhost, and would send the credential there."""
+    async with fronted(shows_the_request) as front:
+        if len(front.proxy._servers) == 1:
+            pytest.skip("this machine has no ::1")
+        with pytest.raises(OSError, match="in use"):
+            await asyncio.start_server(lambda *_: None, "::1", front.port)
+        client = Client(*await asyncio.open_connection("::1", front.port))
+        await client.send(b"GET / HTTP/1.1\r\nHost: c-1.localhost\r\n\r\n")
+        assert (await client.answer())[0] == 401
+        client.writer.close()
+
+
+async def test_a_port_on_which_another_user_waits_for_browsers_is_not_used() -> None:
+    try:
+        squatter = await asyncio.start_server(lambda *_: None, "::1", 0)
+    except OSError:
+        pytest.skip("this machine has no ::1")
+    one = Proxy(Port(("127.0.0.1",), 1))
+    with pytest.raises(OSError, match="in use"):
+        await one.listen("127.0.0.1", squatter.sockets[0].getsockname()[1])
+    squatter.close()
+    one.stop()
 
 
 @pytest.mark.parametrize("path", ["//evil/x", "/\\evil/x"])

@@ -6,6 +6,7 @@ sides, so that the client and the served process cannot disagree about where a r
 
 import asyncio
 import contextlib
+import errno
 import socket
 
 import h11
@@ -17,12 +18,13 @@ from .proxy_headers import Headers, Peer, Presented, bad_request, presented, req
 from .proxy_limits import Connections
 from .proxy_streams import abort, download, linger, tunnel, upload
 from .tasks import first_of, settle
-from .upstream import Upstream
+from .upstream import LOOPBACK, Upstream
 
 HEAD_SECONDS = 10.0  # for the head of a request, on a connection that has not shown the credential
 IDLE_SECONDS = 60.0  # for the next request of a connection that has shown the credential
 DECIDED_SECONDS = 60.0  # a request waits this long for the answer to the acknowledgement, then gets 503 with Retry-After
 CONNECT_SECONDS = 5.0
+PORT_ATTEMPTS = 20  # for a port that is free on IPv4 and on IPv6
 TUNNEL = b"holdfast:0"
 
 
@@ -35,13 +37,29 @@ class Proxy:
         self._connections = Connections(abort)
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
 
     async def listen(self, host: str, port: int) -> int:
-        """Starts to listen, and returns the port."""
-        self._server = await asyncio.start_server(self._accept, host, port)
-        bound: int = self._server.sockets[0].getsockname()[1]
-        return bound
+        """Starts to listen, and returns the port. Raises OSError.
+
+        On loopback it listens on the same port of IPv6 as well, because a browser tries that address first for names such as
+        `claim.localhost`. Otherwise another user could listen there, and get the holder's credential.
+        """
+        for attempt in range(PORT_ATTEMPTS):
+            self._servers = [await asyncio.start_server(self._accept, host, port)]
+            bound: int = self._servers[0].sockets[0].getsockname()[1]
+            if host != LOOPBACK[0]:
+                return bound
+            try:
+                self._servers.append(await asyncio.start_server(self._accept, LOOPBACK[1], bound))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    self._servers[0].close()
+                    if port or attempt == PORT_ATTEMPTS - 1:
+                        raise
+                    continue  # try another port
+            return bound  # without IPv6 there is no such address
+        raise AssertionError
 
     def expect(self, credential: str) -> None:
         """Makes requests with this credential wait. The holder may learn of the worker before the agent knows that its
@@ -64,8 +82,8 @@ class Proxy:
             task.cancel()
 
     def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         self.close()
 
     # One connection

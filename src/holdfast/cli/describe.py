@@ -24,8 +24,14 @@ def ways_in(claim: Mapping[str, Any]) -> list[str]:
         return []
     return [
         f"{'try:':<{WIDTH}} curl -H {shlex.quote(f'Authorization: Bearer {credential}')} {shlex.quote(endpoint)}",
-        f"{'browser:':<{WIDTH}} {endpoint}/?holdfast_credential={quote(credential)}",
+        f"{'browser:':<{WIDTH}} {_for_browser(endpoint, claim['id'])}/?holdfast_credential={quote(credential)}",
     ]
+
+
+def _for_browser(endpoint: str, claim_id: str) -> str:
+    """Returns the endpoint with a name of its own on this machine. A browser sends cookies of 127.0.0.1 to every port of it, but
+    those of c-1.localhost to this session only. Browsers resolve such names to loopback by themselves."""
+    return endpoint.replace("//127.0.0.1:", f"//{claim_id}.localhost:", 1)
 
 
 def _value(name: str, value: Any) -> str:
