@@ -28,7 +28,7 @@ from waiting import Deadline, eventually
 
 JOB: dict[str, Any] = {"mode": "job", "warm": 1, "max": 6}
 SERVE = ["sh", "-c", 'exec python3 -u -m http.server --bind 127.0.0.1 "$PORT"']
-SESSION: dict[str, Any] = {"mode": "session", "warm": 1, "max": 6, "worker": {"serve": SERVE}}
+SESSION: dict[str, Any] = {"mode": "session", "warm": 1, "max": 6, "worker": {"listen": "port", "serve": SERVE}}
 
 
 class Answer:

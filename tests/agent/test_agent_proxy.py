@@ -16,6 +16,7 @@ from agent_control_plane import Plane
 from running_agent import Running
 
 from holdfast.agent import proxy
+from holdfast.agent.upstream import Port
 from waiting import eventually
 
 SERVED = str(Path(__file__).with_name("session_server.py"))
@@ -233,7 +234,7 @@ async def test_while_an_acknowledgement_is_unanswered_the_holder_gets_503(monkey
         writer.close()
 
     served = await asyncio.start_server(serve, "127.0.0.1", 0)
-    front = proxy.Proxy(served.sockets[0].getsockname()[:2])
+    front = proxy.Proxy(Port(("127.0.0.1",), served.sockets[0].getsockname()[1]))
     port = await front.listen("127.0.0.1", 0)
 
     async def ask(client: aiohttp.ClientSession, credential: str) -> tuple[int, str | None]:

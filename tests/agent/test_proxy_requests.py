@@ -162,7 +162,7 @@ async def test_an_answer_before_the_end_of_the_request_is_forwarded_and_the_rest
 
 
 async def test_a_body_that_never_ends_is_given_up_after_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.agent.proxy.LINGER_SECONDS", 0.1)
+    monkeypatch.setattr("holdfast.agent.proxy_streams.LINGER_SECONDS", 0.1)
     async with fronted(says_hi) as front:
         answer = await front.ask(b"POST / HTTP/1.1\r\nContent-Length: 8\r\n" + AUTH + b"\r\nhalf")
         assert answer.endswith(b"hi")

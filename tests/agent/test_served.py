@@ -14,6 +14,7 @@ from holdfast.agent.activation import HookFailed
 from holdfast.agent.messages import Hooks
 from holdfast.agent.session import Served, ServeEnded, free_port
 from holdfast.agent.sink import Sink
+from holdfast.agent.upstream import Port
 
 LISTENS = "import os, socket, time; s = socket.create_server(('127.0.0.1', int(os.environ['PORT']))); print('up', flush=True); "
 
@@ -28,6 +29,13 @@ def served(folder: Path, own: str = "127.0.0.1", **hooks: Any) -> Served:
     return Served(Hooks(**hooks), folder, 1000, own, lambda _: None)
 
 
+def address_of(one: Served) -> tuple[str, int]:
+    """Returns where it answered."""
+    assert isinstance(one.upstream, Port)
+    [host] = one.upstream.hosts
+    return host, one.upstream.port
+
+
 def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
@@ -40,16 +48,16 @@ async def test_a_served_process_gets_a_port_and_is_warm_when_it_answers(folder: 
     one = served(folder, serve=python(LISTENS + "time.sleep(600)"))
     await asyncio.wait_for(one.start(), 60)
     try:
-        host, port = one.address
-        assert (host, one.environment()["PORT"]) == ("127.0.0.1", str(port))
-        with socket.create_connection(one.address, timeout=60):
+        address = address_of(one)
+        assert one.environment()["PORT"] == str(address[1])
+        with socket.create_connection(address, timeout=60):
             pass
         with pytest.raises(OSError, match="in use"), contextlib.closing(socket.socket(socket.AF_UNIX)) as other:
-            other.bind(f"\0holdfast-port-{port}")
+            other.bind(f"\0holdfast-port-{address[1]}")
     finally:
         await one.stop()
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection(one.address, timeout=60)
+        socket.create_connection(address, timeout=60)
 
 
 async def test_a_served_process_that_dies_before_it_answers_says_with_which_code(folder: Path) -> None:
@@ -70,8 +78,9 @@ async def test_a_command_that_does_not_exist_ends_as_in_a_shell(folder: Path, ca
     [("127.0.0.1", ("127.0.0.1", "::1")), ("::1", ("127.0.0.1", "::1")), ("10.1.2.3", ("127.0.0.1", "::1", "10.1.2.3"))],
 )
 def test_another_container_may_listen_on_the_pods_own_address(folder: Path, own: str, hosts: tuple[str, ...]) -> None:
-    assert served(folder, own)._hosts == hosts
-    assert served(folder, own, serve=["true"])._hosts == ("127.0.0.1", "::1")
+    for one, expected in ((served(folder, own), hosts), (served(folder, own, serve=["true"]), ("127.0.0.1", "::1"))):
+        assert isinstance(one.upstream, Port)
+        assert one.upstream.hosts == expected
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -82,9 +91,8 @@ async def test_another_container_is_found_where_it_listens(folder: Path, host: s
         pytest.skip(f"this machine has no {host}")
     port = other.sockets[0].getsockname()[1]
     one = served(folder, port=port)
-    assert one.address == ("127.0.0.1", port)
     await asyncio.wait_for(one.start(), 60)
-    assert one.address == (host, port)
+    assert address_of(one) == (host, port)
     other.close()
     one.kill()  # there is no process to kill or to stop
     await one.stop()

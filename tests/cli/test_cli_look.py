@@ -12,7 +12,7 @@ import pytest
 from cli_results import Cli
 from fake_holdfast import TOKEN, FakeHoldfast, problem
 
-from holdfast.cli.describe import curl
+from holdfast.cli.describe import ways_in
 
 NOUNS = ("pools", "workers", "claims", "tenants", "duties", "replicas", "events")
 
@@ -116,8 +116,12 @@ def test_a_claim_is_printed_for_people_with_the_line_that_reaches_its_worker(cli
     assert re.fullmatch(r" +\d\d:\d\d:\d\d \(\d s ago\)", shown["created_at"]), shown
     assert re.fullmatch(r" +(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d \(in \d+ s\)", shown["lease_until"]), shown
     assert shown["try"].strip() == f"curl -H 'Authorization: Bearer {claim['credential']}' {claim['endpoint']}"
+    assert (
+        shown["browser"].strip()
+        == f"http://c-1.localhost:{claim['endpoint'].rpartition(':')[2]}/?holdfast_credential={claim['credential']}"
+    )
     server.change("c-1", endpoint=None, credential=None)
-    assert curl(claim) == [], "a job's worker serves no port"
+    assert ways_in(claim) == [], "a job's worker serves no port"
 
 
 def test_the_brake_is_shown_with_yes_and_no(cli: Cli, server: FakeHoldfast) -> None:

@@ -28,7 +28,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler)
 
 
 def test_a_holder_whose_lease_ran_out_cannot_reach_the_worker_though_its_connection_was_open(make_fleet: Make) -> None:
-    spec = {**SESSION, "claim": {"lease": "3s"}, "worker": {"serve": ["python3", "-c", STREAM]}}
+    spec = {**SESSION, "claim": {"lease": "3s"}, "worker": {"listen": "port", "serve": ["python3", "-c", STREAM]}}
     fleet = make_fleet(replicas=2, pools={"stream": spec})
     claim = fleet.claim("stream", tenant="acme", wait="30s")
     host, port = claim["endpoint"].removeprefix("http://").split(":")
@@ -76,7 +76,7 @@ def test_a_parked_worker_goes_when_its_ttl_is_over_and_a_renewal_does_not_move_i
 
 
 def test_a_failed_reset_retires_the_worker(make_fleet: Make) -> None:
-    spec = {**SESSION, "worker": {"serve": SERVE, "reset": ["false"]}}
+    spec = {**SESSION, "worker": {"listen": "port", "serve": SERVE, "reset": ["false"]}}
     fleet = make_fleet(replicas=1, pools={"dirty": spec})
     claim = fleet.claim("dirty", tenant="acme", wait="30s")
     fleet.api("POST", f"/v1/claims/{claim['id']}/release", {"fence": claim["fence"]})

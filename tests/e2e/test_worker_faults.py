@@ -92,7 +92,7 @@ def test_a_free_worker_that_is_asked_to_end_leaves_at_once(make_fleet: Make) -> 
 
 
 def test_a_worker_that_is_never_ready_is_condemned_and_the_pool_shows_why(make_fleet: Make) -> None:
-    never = {**SESSION, "startTimeout": "3s", "worker": {"serve": ["sleep", "600"]}}
+    never = {**SESSION, "startTimeout": "3s", "worker": {"listen": "port", "serve": ["sleep", "600"]}}
     fleet = make_fleet(replicas=1, pools={"broken": never})
     pool = eventually(
         lambda: (p := fleet.api("GET", "/v1/pools/broken").json)["status"]["trouble"] and p, 40, "the pool shows why"
@@ -103,7 +103,7 @@ def test_a_worker_that_is_never_ready_is_condemned_and_the_pool_shows_why(make_f
 
 
 def test_slow_activation_is_left_alone(make_fleet: Make) -> None:
-    slow = {**SESSION, "worker": {"serve": SERVE, "activate": ["sleep", "18"]}}
+    slow = {**SESSION, "worker": {"listen": "port", "serve": SERVE, "activate": ["sleep", "18"]}}
     fleet = make_fleet(replicas=1, pools={"slow": slow})
     claim = fleet.claim("slow", tenant="acme", wait="50s")
     assert (claim["state"], claim["attempts"]) == ("active", 1)
@@ -113,7 +113,7 @@ def test_activation_that_hangs_is_retired_and_the_claim_gets_another(make_fleet:
     fleet = make_fleet(replicas=1)
     flag = fleet.home / "hung-once"
     hook = ["sh", "-c", f"test -e {flag} || {{ touch {flag}; sleep 600; }}"]
-    spec = {**SESSION, "warm": 2, "worker": {"serve": SERVE, "activate": hook}}
+    spec = {**SESSION, "warm": 2, "worker": {"listen": "port", "serve": SERVE, "activate": hook}}
     assert fleet.api("PUT", "/v1/pools/hangs", spec).status == 201
     fleet.warm(2)
     claim = fleet.claim("hangs", tenant="acme", wait="0s")

@@ -28,7 +28,7 @@ def explained(fleet: Fleet, kind: str, name: str) -> str:
 
 def test_an_operator_reads_why_serve_dies_after_its_worker_is_gone(make_fleet: Make) -> None:
     serve = ["sh", "-c", "echo cannot open /data/model.bin; exit 4"]
-    fleet = make_fleet(replicas=1, pools={"box": {**SESSION, "worker": {"serve": serve}}})
+    fleet = make_fleet(replicas=1, pools={"box": {**SESSION, "worker": {"listen": "port", "serve": serve}}})
     gone = eventually(lambda: fleet.workers("gone"), 30, "a start failed and its worker is gone")[-1]["id"]
     shown = logs(fleet, gone)
     assert shown.returncode == 0, shown.stderr
@@ -56,7 +56,7 @@ def test_an_operator_reads_the_hooks_lines_without_the_tenants_secrets(make_flee
 
 def test_a_worker_whose_agent_was_killed_keeps_what_was_sent_last(make_fleet: Make) -> None:
     serve = ["sh", "-c", f'echo "the model is loaded"; {SERVE[2]}']
-    fleet = make_fleet(replicas=1, pools={"box": {**SESSION, "worker": {"serve": serve}}})
+    fleet = make_fleet(replicas=1, pools={"box": {**SESSION, "worker": {"listen": "port", "serve": serve}}})
     [worker] = fleet.warm(1)
 
     def sent() -> dict[str, Any] | None:

@@ -97,6 +97,7 @@ CONTRADICTIONS: list[Json] = [
     {"park": {"ttl": "61m"}},
     {"park": {"min": 3, "max": 2}},
     {"worker": {"serve": ["x"]}},
+    {"worker": {"listen": "port"}},
     {"mode": "session", "worker": {"run": ["x"]}},
     {"mode": "session", "worker": {"agent": False}},
     {"mode": "session", "network": {"seal": True}},

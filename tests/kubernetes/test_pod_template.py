@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.kubernetes import names
@@ -118,6 +119,13 @@ def test_a_template_that_would_run_a_worker_twice_is_refused(pod: dict[str, Any]
 def test_containers_beside_the_worker_may_be_restarted() -> None:
     beside = user("db", "d:1", restartPolicy="Always")
     assert problems(spec_of({"containers": [user("work", "w:1"), beside]})) == []
+
+
+@pytest.mark.parametrize(("listen", "fields"), [("socket", ["worker.listen"]), ("isolated", ["worker.listen"]), ("port", [])])
+def test_a_served_container_listens_on_its_port_only(listen: Any, fields: list[str]) -> None:
+    spec = spec_of({"containers": [user("work", "w:1")]}, "session")
+    listening = msgspec.structs.replace(spec, worker=msgspec.structs.replace(spec.worker, listen=listen))
+    assert [problem.field for problem in problems(listening)] == fields
 
 
 @pytest.mark.parametrize(("mode", "fields"), [("session", ["pod.spec.shareProcessNamespace"]), ("job", [])])

@@ -11,6 +11,7 @@ import pytest
 from local_stage import LocalStage, pool
 
 from contracts.cluster import running, stamp
+from holdfast.local import cluster as local_cluster
 from holdfast.local.folder import Folder
 from holdfast.local.process import BOOT, look
 from holdfast.local.survey import MARKER
@@ -149,6 +150,18 @@ async def test_settings_that_one_machine_cannot_serve_are_refused_by_field(
 ) -> None:
     asked = Pool(id="p", name="p", spec=spec, revision="r", state="live", source="api", created_at=0.0)
     assert [problem.field for problem in await cluster.check(asked)] == fields
+
+
+@pytest.mark.parametrize(("reason", "fields"), [("", []), ("the kernel forbids it", ["worker.listen"])])
+async def test_a_pool_whose_processes_cannot_be_isolated_here_is_refused(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, reason: str, fields: list[str]
+) -> None:
+    monkeypatch.setattr(local_cluster, "no_namespaces", lambda: reason)
+    spec = PoolSpec(mode="session", worker=WorkerSpec(serve=["true"], listen="isolated"))
+    asked = Pool(id="p", name="p", spec=spec, revision="r", state="live", source="api", created_at=0.0)
+    found = await cluster.check(asked)
+    assert [problem.field for problem in found] == fields
+    assert all(reason in problem.reason for problem in found)
 
 
 async def test_a_change_is_seen_however_coarse_the_clock_of_the_disk(cluster: Cluster, stage: LocalStage) -> None:

@@ -32,6 +32,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("warm", {"warm": 11, "max": 10}),
     ("warm", {"max": 0}),
     ("worker.serve", {"mode": "job", "worker": {"serve": ["python"]}}),
+    ("worker.listen", {"mode": "job", "worker": {"listen": "socket"}}),
     ("worker.run", {"mode": "session", "worker": {"run": ["python"]}}),
     ("worker.agent", {"mode": "session", "worker": {"agent": False}}),
     ("network.seal", {"mode": "session", "network": {"seal": True}}),
@@ -138,6 +139,7 @@ TEMPLATE: list[dict[str, Any]] = [
     {"mode": "session"},
     {"worker": {"run": ["python", "-V"]}},
     {"worker": {"port": 9090}},
+    {"worker": {"listen": "socket"}},
     {"pod": {"containers": [{"image": "b"}]}},
     {"drain": {"grace": "2h"}},
     {"network": {"seal": True}},
@@ -145,6 +147,7 @@ TEMPLATE: list[dict[str, Any]] = [
 ]
 NOT_TEMPLATE: list[dict[str, Any]] = [
     {"warm": 7},
+    {"worker": {"listen": "port"}},  # the same as without it
     {"max": 77},
     {"startTimeout": "20m"},
     {"silence": "retire"},

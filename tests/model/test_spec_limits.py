@@ -81,7 +81,7 @@ def test_a_pool_without_settings_has_these_defaults() -> None:
         "max": 10,
         "startTimeout": "10m",
         "silence": "alert",
-        "worker": {"run": [], "serve": [], "activate": [], "reset": [], "port": 8080, "agent": True},
+        "worker": {"run": [], "serve": [], "activate": [], "reset": [], "port": 8080, "listen": None, "agent": True},
         "pod": {},
         "claim": {"lease": "60s", "maxDuration": None},
         "park": {"ttl": "1m", "maxTTL": "1h", "min": 0, "max": None},

@@ -4,13 +4,14 @@ import msgspec
 
 
 class Hooks(msgspec.Struct, frozen=True):
-    """The commands and the port that the pool's spec sets for its workers."""
+    """What the pool's spec sets for its workers: the commands, and where the served process listens."""
 
     run: list[str] = []
     serve: list[str] = []
     activate: list[str] = []
     reset: list[str] = []
     port: int = 8080
+    listen: str | None = None
 
 
 class Registration(msgspec.Struct, frozen=True):

@@ -117,9 +117,11 @@ class Group:
         write_error: Callable[[bytes], None] | None = None,
         *,
         stdin: bool = False,
+        inherit: Sequence[int] = (),
     ) -> "Group":
         """Starts the command in `folder`/work with exactly this environment. Raises CannotStart. Without `write_error`, both
-        streams share one pipe, which keeps their exact order. Without `stdin`, the command reads an empty input."""
+        streams share one pipe, which keeps their exact order. Without `stdin`, the command reads an empty input. `inherit` names
+        further descriptors that the command gets."""
         if not argv:
             raise CannotStart(NOT_STARTED, "there is no command: neither the pool nor the claim names one")
         pipes = [_Pipe(each) for each in (write, write_error) if each is not None]
@@ -134,6 +136,7 @@ class Group:
                 stdout=ends[0][1],
                 stderr=ends[-1][1],
                 start_new_session=True,
+                pass_fds=inherit,
             )
         except BaseException as error:
             for reading, _ in ends:

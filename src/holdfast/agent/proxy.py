@@ -6,73 +6,91 @@ sides, so that the client and the served process cannot disagree about where a r
 
 import asyncio
 import contextlib
-import hashlib
-import hmac
+import errno
 import socket
-import struct
 
 import h11
 
+from . import proxy_streams
 from .log import log
-from .proxy_headers import Peer, Presented, answer_headers, bad_request, presented, request_headers
+from .proxy_cookies import Access, continued, is_from_own_page, is_navigation, set_cookie
+from .proxy_headers import Headers, Peer, Presented, bad_request, presented, request_headers
+from .proxy_limits import Connections
+from .proxy_streams import abort, download, linger, tunnel, upload
 from .tasks import first_of, settle
+from .upstream import LOOPBACK, Upstream
 
-MOST_CONNECTIONS = 480  # 2 descriptors each, below the usual limit of 1024
-HEAD_SECONDS = 60.0  # for the head of a request, including the time since the last request
+HEAD_SECONDS = 10.0  # for the head of a request, on a connection that has not shown the credential
+IDLE_SECONDS = 60.0  # for the next request of a connection that has shown the credential
 DECIDED_SECONDS = 60.0  # a request waits this long for the answer to the acknowledgement, then gets 503 with Retry-After
-LINGER_SECONDS = 1.0
-LINGER_BYTES = 1024 * 1024
 CONNECT_SECONDS = 5.0
+PORT_ATTEMPTS = 20  # for a port that is free on IPv4 and on IPv6
 TUNNEL = b"holdfast:0"
-ABORT = struct.pack("ii", 1, 0)  # SO_LINGER 0 sends a reset, so that no client mistakes the cut for the end of an answer
 
 
 class Proxy:
-    def __init__(self, upstream: tuple[str, int]) -> None:
+    def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        self._digest: bytes | None = None  # of the active claim's credential; the credential itself is not stored
-        self._expected: bytes | None = None  # of the last credential that was acknowledged; `_decided` is set after the answer
+        self._access: Access | None = None  # of the active claim
+        self._expected: Access | None = None  # of the last claim that was acknowledged; `_decided` is set after the answer
         self._decided = asyncio.Event()
+        self._connections = Connections(abort)
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
 
     async def listen(self, host: str, port: int) -> int:
-        """Starts to listen, and returns the port."""
-        self._server = await asyncio.start_server(self._accept, host, port)
-        bound: int = self._server.sockets[0].getsockname()[1]
-        return bound
+        """Starts to listen, and returns the port. Raises OSError.
+
+        On loopback it listens on the same port of IPv6 as well, because a browser tries that address first for names such as
+        `claim.localhost`. Otherwise another user could listen there, and get the holder's credential.
+        """
+        for attempt in range(PORT_ATTEMPTS):
+            self._servers = [await asyncio.start_server(self._accept, host, port)]
+            bound: int = self._servers[0].sockets[0].getsockname()[1]
+            if host != LOOPBACK[0]:
+                return bound
+            try:
+                self._servers.append(await asyncio.start_server(self._accept, LOOPBACK[1], bound))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    self._servers[0].close()
+                    if port or attempt == PORT_ATTEMPTS - 1:
+                        raise
+                    continue  # try another port
+            return bound  # without IPv6 there is no such address
+        raise AssertionError
 
     def expect(self, credential: str) -> None:
         """Makes requests with this credential wait. The holder may learn of the worker before the agent knows that its
         acknowledgement was accepted."""
-        self._expected = _digest(credential.encode())
+        self._expected = Access.of(credential)
         self._decided.clear()
 
     def open(self, credential: str) -> None:
-        assert self._digest is None, "the last claim's credential is still open"
-        self._digest = _digest(credential.encode())
+        assert self._access is None, "the last claim's credential is still open"
+        self._access = Access.of(credential)
         self._decided.set()
 
     def close(self) -> None:
         """Ends the claim's access: the credential becomes invalid, and every connection is cut at once."""
-        self._digest = None
+        self._access = None
         self._decided.set()
         for writer in list(self._writers):
-            _abort(writer)  # now, and not when its task runs next
+            abort(writer)  # now, and not when its task runs next
         for task in list(self._tasks):
             task.cancel()
 
     def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         self.close()
 
     # One connection
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._tasks) >= MOST_CONNECTIONS:
-            _abort(writer)
+        if not self._connections.admit(writer):
+            abort(writer)
             return
         sock = writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -87,20 +105,21 @@ class Proxy:
             while await self._one_request(client):
                 client.http.start_next_cycle()
             with contextlib.suppress(OSError):
-                await _linger(client)
+                await linger(client)
             writer.close()
         except (OSError, EOFError, h11.ProtocolError):  # a TimeoutError is an OSError
-            _abort(writer)  # one side closed the connection, so close the other side
+            abort(writer)  # one side closed the connection, so close the other side
         except Exception as error:
             log("proxy failed", why=type(error).__name__)
-            _abort(writer)
+            abort(writer)
         finally:
             self._writers.discard(writer)
+            self._connections.forget(writer)
 
     async def _one_request(self, client: Peer) -> bool:
         """Handles one request. Returns whether the connection may carry another request."""
         try:
-            async with asyncio.timeout(HEAD_SECONDS):
+            async with asyncio.timeout(IDLE_SECONDS if self._connections.is_proven(client.writer) else HEAD_SECONDS):
                 event = await client.next()
         except TimeoutError:
             return False
@@ -110,18 +129,28 @@ class Proxy:
         if not isinstance(event, h11.Request):
             return False  # the client closed the connection
         shown = presented(event)
-        if not await self._decided_about(shown):
+        if not await self._decided_about(client, shown):
             await client.refuse(503, "undecided", "the server has not confirmed this claim yet: try again later")
             return False
-        if not self._known(shown):
+        if self._access is None or not self._access.opened_by(shown):
             await client.refuse(401, "unauthorized", "the credential is not that of the active claim")
             return False
+        self._connections.prove(client.writer)
         if complaint := bad_request(event, TUNNEL):
             await client.refuse(400, "malformed", complaint)
             return False
+        if not shown.matching and not is_from_own_page(event):
+            await client.refuse(403, "other-origin", "a page of another origin cannot use the session's cookie")
+            return False
+        added: Headers = []
+        if shown.matching and is_navigation(event):
+            if shown.in_query:
+                await client.answer(*continued(event, shown.matching[0]))
+                return False
+            added = [] if shown.cookies else [set_cookie(shown.matching[0])]
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                reader, writer = await asyncio.open_connection(*self._upstream)
+                reader, writer = await self._upstream.connect()
         except OSError:  # or a TimeoutError, which is one
             await client.refuse(502, "not-serving", "the served process does not take connections")
             return False
@@ -132,21 +161,22 @@ class Proxy:
                 await self._connect(client, upstream)
                 again = False
             else:
-                again = await self._forward(client, upstream, event, shown)
+                again = await self._forward(client, upstream, event, shown, added)
             writer.close()
             return again
         except BaseException:
-            _abort(writer)
+            abort(writer)
             raise
         finally:
             self._writers.discard(writer)
 
-    async def _decided_about(self, shown: Presented) -> bool:
+    async def _decided_about(self, client: Peer, shown: Presented) -> bool:
         """Waits for the answer to the acknowledgement, if the request shows the expected credential. Returns False if there is
         still no answer, so that it is unknown whether the credential is valid."""
         expected = self._expected
-        if expected is None or not any(hmac.compare_digest(_digest(each), expected) for each in shown.credentials):
+        if expected is None or not expected.opened_by(shown):
             return True
+        self._connections.prove(client.writer)  # the credential is real, so the wait must not be cut for others
         try:
             async with asyncio.timeout(DECIDED_SECONDS):
                 await self._decided.wait()
@@ -154,26 +184,17 @@ class Proxy:
             return self._expected is not expected
         return True
 
-    def _known(self, shown: Presented) -> bool:
-        """Returns whether a credential of the request is valid, and stores the valid ones in `shown`, so that they are not
-        forwarded. Each comparison takes constant time."""
-        digest = self._digest
-        if digest is None:
-            return False
-        shown.matching = [each for each in shown.credentials if hmac.compare_digest(_digest(each), digest)]
-        return bool(shown.matching)
-
     async def _connect(self, client: Peer, upstream: Peer) -> None:
         while not isinstance(await client.next(), h11.EndOfMessage):
             pass
         await client.send(h11.Response(status_code=200, headers=[], reason="Connected"))
-        await _tunnel(client, upstream)
+        await tunnel(client, upstream)
 
-    async def _forward(self, client: Peer, upstream: Peer, request: h11.Request, shown: Presented) -> bool:
+    async def _forward(self, client: Peer, upstream: Peer, request: h11.Request, shown: Presented, added: Headers) -> bool:
         target, headers = request_headers(request, shown)
         await upstream.send(h11.Request(method=request.method, target=target, headers=headers))
-        up = asyncio.create_task(_upload(client, upstream))
-        down = asyncio.create_task(_download(client, upstream))
+        up = asyncio.create_task(upload(client, upstream))
+        down = asyncio.create_task(download(client, upstream, added))
         try:
             await first_of(up, down)
             if up.done():
@@ -187,99 +208,10 @@ class Proxy:
                 return False
             if switched:
                 await settle(up)
-                await _tunnel(client, upstream)
+                await tunnel(client, upstream)
                 return False
             # The answer may come before the end of the request, and the next request can only follow after that end.
-            await asyncio.wait({up}, timeout=0 if client.http.their_state is h11.DONE else LINGER_SECONDS)
+            await asyncio.wait({up}, timeout=0 if client.http.their_state is h11.DONE else proxy_streams.LINGER_SECONDS)
             return client.http.our_state is h11.DONE and client.http.their_state is h11.DONE
         finally:
             await settle(up, down)
-
-
-async def _upload(client: Peer, upstream: Peer) -> None:
-    """Forwards the request's body, then watches the client. Raises EOFError if the client leaves, so that the served process does
-    not keep working for it."""
-    reading = True
-    while True:
-        event = await client.next()
-        if isinstance(event, h11.EndOfMessage):
-            break
-        assert isinstance(event, h11.Data)  # if the client leaves before the end, h11 raises a RemoteProtocolError
-        try:
-            if reading:
-                await upstream.send(h11.Data(data=event.data))
-        except OSError:
-            reading = False  # it answers without reading the whole body; the answer is still forwarded
-    if reading:
-        with contextlib.suppress(OSError):
-            await upstream.send(h11.EndOfMessage())
-    if client.http.their_state is h11.DONE and not await client.more():
-        raise EOFError
-
-
-async def _download(client: Peer, upstream: Peer) -> bool:
-    """Forwards the answer while it arrives. Returns True if both sides switched to another protocol."""
-    while True:
-        event = await upstream.next()
-        if isinstance(event, h11.InformationalResponse):
-            if event.status_code == 101:
-                headers = answer_headers(event, upgrade=True)
-                await client.send(h11.InformationalResponse(status_code=101, headers=headers, reason=event.reason))
-                return True
-            if client.http.their_http_version == b"1.1":
-                headers = answer_headers(event)
-                status = event.status_code
-                await client.send(h11.InformationalResponse(status_code=status, headers=headers, reason=event.reason))
-        elif isinstance(event, h11.Response):
-            headers = answer_headers(event)
-            await client.send(h11.Response(status_code=event.status_code, headers=headers, reason=event.reason))
-        elif isinstance(event, h11.Data):
-            await client.send(h11.Data(data=event.data))
-        else:
-            assert isinstance(event, h11.EndOfMessage)  # if the process leaves before the end, h11 raises a RemoteProtocolError
-            await client.send(h11.EndOfMessage())
-            return False
-
-
-async def _tunnel(client: Peer, upstream: Peer) -> None:
-    """Copies raw bytes in both directions until both sides finished, or one of them failed."""
-    async with asyncio.TaskGroup() as ways:
-        ways.create_task(_copy(client, upstream))
-        ways.create_task(_copy(upstream, client))
-
-
-async def _copy(source: Peer, sink: Peer) -> None:
-    try:
-        data = source.http.trailing_data[0] or await source.reader.read(65_536)
-        while data:
-            sink.writer.write(data)
-            await sink.writer.drain()
-            data = await source.reader.read(65_536)
-        sink.writer.write_eof()
-    except OSError:
-        _abort(source.writer)
-        _abort(sink.writer)
-
-
-async def _linger(client: Peer) -> None:
-    """Reads what the client still sends, for at most 1 s, because a close with unread bytes would discard the answer."""
-    if client.writer.is_closing():
-        return
-    client.writer.write_eof()
-    taken = 0
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(LINGER_SECONDS):
-            while taken < LINGER_BYTES and (data := await client.reader.read(65_536)):
-                taken += len(data)
-
-
-def _digest(credential: bytes) -> bytes:
-    return hashlib.sha256(credential).digest()
-
-
-def _abort(writer: asyncio.StreamWriter) -> None:
-    sock = writer.get_extra_info("socket")
-    if sock is not None:
-        with contextlib.suppress(OSError):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORT)
-    writer.transport.abort()

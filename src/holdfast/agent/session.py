@@ -1,24 +1,25 @@
-"""The served process of a session worker: started with the worker, warm when its port answers, reset between claims."""
+"""The served process of a session worker: started with the worker, warm when it accepts connections, reset between claims."""
 
 import asyncio
 import contextlib
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .activation import HookFailed, run_hook
 from .log import log
 from .messages import Hooks
-from .process import CannotStart, Group, base_environment
+from .process import NOT_STARTED, CannotStart, Group, base_environment
 from .sink import Sink
 from .tail import LAST_OUTPUT, Tail
 from .tasks import first_of, settle
+from .upstream import LOOPBACK, IsolatedPort, Port, UnixSocket, Upstream, socket_path
 
 RESET_SECONDS = 60.0
 STOP_SECONDS = 3.0  # short, because a stopping served process has no holder any more
-LOOK_SECONDS = 0.05  # between two attempts to connect to a port that does not answer yet
-LOOPBACK = ("127.0.0.1", "::1")
+LOOK_SECONDS = 0.05  # between two attempts to connect to a process that does not listen yet
+ISOLATED = [sys.executable, "-I", "-S", str(Path(__file__).with_name("isolated.py"))]
 
 
 class ServeEnded(Exception):
@@ -36,38 +37,58 @@ class Served:
         self._hooks, self._folder, self._copy = hooks, folder, copy
         self.tail = Tail(LAST_OUTPUT)
         # Another container may listen on the pod's own address only.
-        self._hosts = LOOPBACK if hooks.serve or own in LOOPBACK else (*LOOPBACK, own)
+        hosts = LOOPBACK if hooks.serve or own in LOOPBACK else (*LOOPBACK, own)
         self._log = Sink(folder / "serve.log", output_limit)
         self._sink: Sink | None = None
         self._group: Group | None = None
         self._reserved: socket.socket | None = None
-        self.address = (LOOPBACK[0], hooks.port)
+        self.upstream: Upstream = Port(hosts, hooks.port)
+        self.variables = {"PORT": str(hooks.port)}  # tell the process and its hooks where it has to listen
 
     async def start(self) -> None:
-        """Starts it and waits until its port answers; the server limits this time. Raises ServeEnded if it dies before."""
-        port = self._hooks.port
+        """Starts it and waits until it accepts connections; the server limits this time. Raises ServeEnded if it dies before."""
         if self._hooks.serve:
-            port, self._reserved = free_port()
-            self.address = (LOOPBACK[0], port)
             try:
-                self._group = await Group.start(
-                    self._hooks.serve, self.environment(), self._folder, self.keep_output, self.keep_errors
-                )
-            except CannotStart as error:
-                log("serve failed", why=error.reason)
-                raise ServeEnded(error.code) from None
-        answering = asyncio.create_task(_answering(port, self._hosts))
+                await self._start_process()
+            except (CannotStart, OSError) as error:
+                log("serve failed", why=str(error))
+                raise ServeEnded(error.code if isinstance(error, CannotStart) else NOT_STARTED) from None
+        answering = asyncio.create_task(_answering(self.upstream))
         dying = asyncio.create_task(self.died())
         try:
             await first_of(answering, dying)
             if dying.done():
                 dying.result()
-            self.address = (await answering, port)
+            answering.result()
         finally:
             await settle(answering, dying)
 
+    async def _start_process(self) -> None:
+        """Decides where the process has to listen, and starts it. Raises CannotStart or OSError."""
+        listen, command = self._hooks.listen or "port", self._hooks.serve
+        if listen == "socket":
+            path = socket_path(self._folder)
+            self.upstream, self.variables = UnixSocket(path), {"SOCKET": path}
+        elif listen == "isolated":
+            ours, theirs = socket.socketpair()
+            self.upstream = IsolatedPort(ours, self._hooks.port)
+            with theirs:
+                await self._start_group([*ISOLATED, str(theirs.fileno()), *command], [theirs.fileno()])
+            return
+        elif listen == "port":
+            port, self._reserved = free_port()
+            self.upstream, self.variables = Port(LOOPBACK, port), {"PORT": str(port)}
+        else:
+            raise OSError(f"this agent knows no worker.listen {listen!r}")
+        await self._start_group(command)
+
+    async def _start_group(self, command: list[str], inherit: Sequence[int] = ()) -> None:
+        self._group = await Group.start(
+            command, self.environment(), self._folder, self.keep_output, self.keep_errors, inherit=inherit
+        )
+
     def environment(self) -> dict[str, str]:
-        return base_environment() | {"PORT": str(self.address[1])}
+        return base_environment() | self.variables
 
     async def died(self) -> None:
         """Waits for its end, and raises ServeEnded. Never returns for another container, whose end the pod's status shows."""
@@ -117,14 +138,13 @@ class Served:
             self._group.kill()
 
 
-async def _answering(port: int, hosts: tuple[str, ...]) -> str:
-    """Waits until the port accepts connections, and returns the address at which it does."""
+async def _answering(upstream: Upstream) -> None:
+    """Waits until the process accepts connections."""
     while True:
-        for host in hosts:  # some servers listen on IPv6 only when they are given "localhost"
-            with contextlib.suppress(OSError):
-                _, writer = await asyncio.open_connection(host, port)
-                writer.transport.abort()
-                return host
+        with contextlib.suppress(OSError):
+            _, writer = await upstream.connect()
+            writer.transport.abort()
+            return
         await asyncio.sleep(LOOK_SECONDS)
 
 

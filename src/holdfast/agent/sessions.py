@@ -32,7 +32,7 @@ async def serve_sessions(agent: "Agent", registration: Registration) -> None:
         await served.start()
     except ServeEnded as error:
         await agent.fail(str(error))
-    proxy = agent.proxy = Proxy(served.address)
+    proxy = agent.proxy = Proxy(served.upstream)
     if taken is not None and taken.assignment.credential:
         proxy.expect(taken.assignment.credential)  # the holder may connect already; its requests wait for the acknowledgement
     try:
@@ -75,7 +75,7 @@ async def _claims(agent: "Agent", registration: Registration, served: Served, pr
         served.output_to(sink)
         if assignment.credential:
             proxy.expect(assignment.credential)
-        answer = await agent.activate_and_acknowledge(hold, {"PORT": str(served.address[1])}, sink)
+        answer = await agent.activate_and_acknowledge(hold, served.variables, sink)
         if answer == "accepted":
             if assignment.credential:  # without a credential there is no access
                 proxy.open(assignment.credential)

@@ -25,10 +25,11 @@ OF_POOLS: dict[str, dict[str, str]] = {
     "ClaimSpec": {"lease": "The lease of sessions.", "maxDuration": "How long a claim may hold its worker: 6h for jobs, 24h for sessions."},
     "WorkerSpec": {
         "run": "The command of a job, if claims have none of their own.",
-        "serve": "The command that serves a session's port. It starts before a claim comes.",
+        "serve": "The command that serves a session. It starts before a claim comes, and listens where `listen` says.",
         "activate": "The command that prepares the worker for a claim. It runs before the holder gets the worker.",
         "reset": "The command that cleans the worker after a session, so that its tenant can use it again.",
-        "port": "The port of a served container beside the agent. It is not used on one machine.",
+        "port": "The port of a served container beside the agent. On one machine it is used with `listen: isolated` only.",
+        "listen": "Where `serve` listens on one machine. `socket`: on the unix socket `$SOCKET`. `isolated`: on `$PORT` in a network namespace of its own. `port`: on `$PORT` of loopback, which every user of the machine can reach. Null is the same as `port`, but `doctor` complains.",
         "agent": "Whether Holdfast's agent runs in the worker. Without it, a worker serves one claim only.",
     },
     "ParkSpec": {

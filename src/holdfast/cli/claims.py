@@ -24,7 +24,7 @@ from .connection import (
     print_message,
     with_client,
 )
-from .describe import curl, described
+from .describe import described, ways_in
 from .exit_codes import NO_WORKER
 from .listing import noun_of
 from .output import OutputPrinter
@@ -143,7 +143,7 @@ async def _print_claim(client: "Client", claim_id: str, output: str) -> dict[str
     if output == "json":
         print_json(answer)
         return found
-    typer.echo("\n".join([*described(found), *curl(found)]))
+    typer.echo("\n".join([*described(found), *ways_in(found)]))
     sys.stdout.flush()
     return found
 

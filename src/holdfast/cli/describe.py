@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 from .show import cell, lasting
 from .times import ago, local, parsed
@@ -16,12 +17,21 @@ def described(thing: Mapping[str, Any]) -> list[str]:
     return [f"{name + ':':<{WIDTH}} {_value(name, value)}" for name, value in thing.items() if value not in (None, "", {}, [])]
 
 
-def curl(claim: Mapping[str, Any]) -> list[str]:
-    """Returns the command that sends a request to the claim's worker, to be pasted, or nothing if the worker serves no port."""
+def ways_in(claim: Mapping[str, Any]) -> list[str]:
+    """Returns a command that reaches the claim's worker, and an address for a browser, or nothing if it serves no port."""
     endpoint, credential = claim.get("endpoint"), claim.get("credential")
     if not endpoint or not credential:
         return []
-    return [f"{'try:':<{WIDTH}} curl -H {shlex.quote(f'Authorization: Bearer {credential}')} {shlex.quote(endpoint)}"]
+    return [
+        f"{'try:':<{WIDTH}} curl -H {shlex.quote(f'Authorization: Bearer {credential}')} {shlex.quote(endpoint)}",
+        f"{'browser:':<{WIDTH}} {_for_browser(endpoint, claim['id'])}/?holdfast_credential={quote(credential)}",
+    ]
+
+
+def _for_browser(endpoint: str, claim_id: str) -> str:
+    """Returns the endpoint with a name of its own on this machine. A browser sends cookies of 127.0.0.1 to every port of it, but
+    those of c-1.localhost to this session only. Browsers resolve such names to loopback by themselves."""
+    return endpoint.replace("//127.0.0.1:", f"//{claim_id}.localhost:", 1)
 
 
 def _value(name: str, value: Any) -> str:

@@ -18,14 +18,19 @@ from .traffic import Job, Traffic
 
 LEASE = 6  # seconds; shorter than the outage, so that leases which ran on during the outage would end every session
 PARK_TTL = 5
-SERVE = ["sh", "-c", 'exec "$0" -m http.server --bind 127.0.0.1 "$PORT"', sys.executable]
+SERVE = """
+import http.server, os, socketserver
+class Handler(http.server.SimpleHTTPRequestHandler):
+    def address_string(self): return "the agent"
+socketserver.ThreadingUnixStreamServer(os.environ["SOCKET"], Handler).serve_forever()
+"""
 POOLS: dict[str, dict[str, Any]] = {
     "linux": {"mode": "job", "warm": 4, "max": 10},
     "notebook": {
         "mode": "session",
         "warm": 2,
         "max": 6,
-        "worker": {"serve": SERVE},
+        "worker": {"listen": "socket", "serve": [sys.executable, "-c", SERVE]},
         "claim": {"lease": f"{LEASE}s"},
         "park": {"ttl": f"{PARK_TTL}s"},
     },

@@ -74,6 +74,8 @@ def problems(spec: PoolSpec) -> list[FieldProblem]:
                 found.append(FieldProblem(f"pod.metadata.{part}.{key}", "is reserved, because Holdfast writes it"))
     if spec.worker.serve:
         found.append(FieldProblem("worker.serve", "on Kubernetes the pod's own container serves, on worker.port"))
+    if spec.worker.listen not in (None, "port"):
+        found.append(FieldProblem("worker.listen", "only on one machine: here the pod's own container listens on worker.port"))
     if spec.mode == "job" and spec.worker.activate:
         found.append(FieldProblem("worker.activate", "a job's container starts only after its claim: put it into the command"))
     return found

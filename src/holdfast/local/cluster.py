@@ -20,6 +20,7 @@ from ..tasks import end_all
 from . import launch
 from .ending import end
 from .folder import Folder, StampFile
+from .isolation import no_namespaces, served_processes
 from .keeping import HighWater, Tokens
 from .launch import AGENT, Places, abandoned, command, reserve, start_shim, sweep_drafts
 from .outputs import Outputs
@@ -223,7 +224,9 @@ class LocalCluster:
         spec = pool.spec
         found: list[FieldProblem] = []
         if spec.mode == "session" and not spec.worker.serve:
-            found.append(FieldProblem("worker.serve", "a session on this machine needs a command that serves $PORT"))
+            found.append(FieldProblem("worker.serve", "a session on this machine needs a command that serves $SOCKET or $PORT"))
+        if spec.worker.listen == "isolated" and (reason := await self._do(no_namespaces)):
+            found.append(FieldProblem("worker.listen", f"isolated is not possible on this machine: {reason}"))
         elsewhere = "only on Kubernetes: here a worker is a process of this machine"
         kubernetes_only = {
             "pod": bool(spec.pod),
@@ -239,7 +242,8 @@ class LocalCluster:
         return found
 
     async def diagnose(self, pools: Sequence[Pool]) -> list[Finding]:
-        return [Finding("P1", "what a command can read on this machine", True, NOT_SEPARATED, TRUSTED_ONLY)]
+        read = Finding("P1", "what a command can read on this machine", True, NOT_SEPARATED, TRUSTED_ONLY)
+        return [read, await self._do(lambda: served_processes(pools))]
 
     async def ensure(self, pools: Sequence[Pool]) -> None:
         """Does nothing, because a process needs no other objects."""

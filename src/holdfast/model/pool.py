@@ -36,6 +36,8 @@ class WorkerSpec(_Spec, frozen=True):
     activate: Argv = []
     reset: Argv = []
     port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 8080
+    # Where `serve` listens. None is the same as "port", but `doctor` complains, because every user of the machine can connect.
+    listen: Literal["socket", "isolated", "port"] | None = None
     agent: bool = True
 
 
@@ -163,6 +165,8 @@ def problems(spec: PoolSpec) -> list[FieldProblem]:
         refuse("park.min", "must not exceed park.max")
     if spec.mode == "job" and spec.worker.serve:
         refuse("worker.serve", "only sessions serve; a job pool runs worker.run or the claim's command")
+    if spec.mode == "job" and spec.worker.listen is not None:
+        refuse("worker.listen", "only sessions serve, so a job has nothing that listens")
     if spec.mode == "session" and spec.worker.run:
         refuse("worker.run", "only jobs run a command; a session pool starts worker.serve")
     if spec.mode == "session" and not spec.worker.agent:
@@ -186,8 +190,11 @@ def _seconds(value: str, field: str, refuse: Any) -> float | None:
 
 def revision_of(spec: PoolSpec) -> str:
     """Returns a hash of Holdfast's own template. A comparison with live pods would roll out forever if a webhook changes them."""
+    worker = msgspec.to_builtins(spec.worker)
+    if spec.worker.listen in (None, "port"):
+        del worker["listen"]  # the hash of a pool from before this field must stay, otherwise an upgrade would roll it out
     template = msgspec.json.encode(
-        [spec.mode, spec.worker, spec.pod, spec.drain, spec.network.seal, spec.protection.mode == "always"],
+        [spec.mode, worker, spec.pod, spec.drain, spec.network.seal, spec.protection.mode == "always"],
         order="sorted",
     )
     return hashlib.sha256(template).hexdigest()[:10]

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from holdfast.agent.proxy import Proxy
+from holdfast.agent.upstream import Port
 
 KEY = "open-sesame"
 AUTH = f"Host: h\r\nAuthorization: Bearer {KEY}\r\n".encode()
@@ -74,7 +75,7 @@ async def fronted(handler: Handler, *, opened: bool = True) -> AsyncIterator[Fro
         writer.close()
 
     served = await asyncio.start_server(count, "127.0.0.1", 0)
-    proxy = Proxy(served.sockets[0].getsockname()[:2])
+    proxy = Proxy(Port(("127.0.0.1",), served.sockets[0].getsockname()[1]))
     front = Front(proxy, await proxy.listen("127.0.0.1", 0))
     if opened:
         proxy.open(KEY)
