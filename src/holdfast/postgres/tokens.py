@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from .database import Database
+from ..model.event import Actor
+from .database import Database, actor_json
 
 BY_HASH = (
     "SELECT id, role, tenant, name FROM holdfast.token WHERE hash = $1 AND (expires_at IS NULL OR expires_at > holdfast.now())"
@@ -13,7 +14,20 @@ INSERT INTO holdfast.token (id, hash, name, role, tenant, created_at, expires_at
 VALUES ($1, $2, $3, $4, $5, holdfast.now(), holdfast.now() + make_interval(secs => $6))
 ON CONFLICT (hash) DO NOTHING
 """
-REVOKE = "DELETE FROM holdfast.token WHERE id = $1 RETURNING id"
+REVOKE = """
+WITH gone AS (DELETE FROM holdfast.token WHERE id = $1::text RETURNING id, name, tenant),
+event AS (
+    INSERT INTO holdfast.event (at, kind, tenant, reason, data, actor)
+    SELECT holdfast.now(), 'token.revoked', tenant, format('token %s', name), jsonb_build_object('token', id), $2::jsonb FROM gone
+)
+SELECT id, pg_notify('holdfast', 'k ' || id) FROM gone
+"""
+# The claims that have not ended and that were requested with the token. The history has the token of each request.
+MADE_WITH = """
+SELECT c.id FROM holdfast.claim c WHERE c.state IN ('waiting', 'assigned', 'active') AND EXISTS (
+    SELECT FROM holdfast.event e WHERE e.claim_id = c.id AND e.kind = 'claim.created' AND e.actor ->> 'id' = $1)
+ORDER BY c.id
+"""
 
 
 class PostgresTokens:
@@ -30,5 +44,8 @@ class PostgresTokens:
     async def make(self, id_: str, hash_: str, name: str, role: str, tenant: str | None, expires: float | None) -> None:
         await self._db.rows(MAKE, id_, hash_, name, role, tenant, expires)
 
-    async def revoke(self, id_: str) -> bool:
-        return await self._db.value(REVOKE, id_) is not None
+    async def revoke(self, id_: str, actor: Actor | None = None) -> bool:
+        return await self._db.value(REVOKE, id_, actor_json(actor)) is not None
+
+    async def claims_of(self, id_: str) -> list[str]:
+        return [row["id"] for row in await self._db.rows(MADE_WITH, id_)]
