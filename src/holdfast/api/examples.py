@@ -252,7 +252,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "/v1/pools": {"name": "linux", "cursor": "linux p-71fd02"},
     "/v1/workers": {"id": WORKER_ID, "cursor": WORKER_ID, "state": "warm"},
     "/v1/tenants": {"name": "acme", "cursor": "acme"},
-    "/v1/tokens": {"id": TOKEN_ID, "cursor": TOKEN_ID},
+    "/v1/tokens": {"id": TOKEN_ID, "cursor": TOKEN_ID, "cancel": True},
     "/v1/explain": {"kind": "claim", "id": CLAIM_ID},
     "": {
         "limit": 100,
