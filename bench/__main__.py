@@ -18,6 +18,7 @@ PARTS = {
     "jobs": "claims",
     "sessions": "claims",
     "leases": "leases",
+    "fairness": "fairness",
     "statements": "statements",
     "duties": "duties",
     "growth": "growth",

@@ -14,15 +14,15 @@ class Line(asyncio.Protocol):
         self._buffer = b""
         self._answer: asyncio.Future[tuple[int, bytes]] | None = None
 
-    async def call(self, path: str, token: str, body: dict[str, Any]) -> tuple[int, Any]:
-        """Returns status and decoded body of a POST. Raises ConnectionError if the replica closed the connection."""
+    async def call(self, path: str, token: str, body: dict[str, Any] | None, method: str = "POST") -> tuple[int, Any]:
+        """Returns status and decoded body of the answer. Raises ConnectionError if the replica closed the connection."""
         loop = asyncio.get_running_loop()
         if self._transport is None:
             await loop.create_connection(lambda: self, "127.0.0.1", self._port)
         assert self._transport is not None
-        content = json.dumps(body).encode()
+        content = b"" if body is None else json.dumps(body).encode()
         lines = [
-            f"POST {path} HTTP/1.1",
+            f"{method} {path} HTTP/1.1",
             f"Host: 127.0.0.1:{self._port}",
             f"Authorization: Bearer {token}",
             "Content-Type: application/json",

@@ -17,7 +17,7 @@ MORE_SECONDS = 60.0  # a load that takes so much longer than requested has faile
 
 
 class Work(msgspec.Struct, kw_only=True):
-    what: Literal["jobs", "sessions", "hold", "renew", "release"]
+    what: Literal["jobs", "sessions", "own", "hold", "renew", "release"]
     port: int
     token: str
     pool: str
@@ -46,6 +46,7 @@ class Holders:
         each: dict[str, Callable[[int, Line], Any]] = {
             "jobs": self._jobs,
             "sessions": self._sessions,
+            "own": self._own,
             "hold": self._hold,
             "renew": self._renew,
             "release": self._release,
@@ -71,6 +72,11 @@ class Holders:
         tenants = itertools.cycle(f"tenant-{n}-{m}" for m in range(self.work.tenants))
         while self._more():
             await self._free(line, await self._claim(line, next(tenants)))
+
+    async def _own(self, n: int, line: Line) -> None:
+        """Claims and releases as the tenant of the token."""
+        while self._more():
+            await self._free(line, await self._claim(line, None))
 
     async def _hold(self, n: int, line: Line) -> None:
         while (m := next(self._left, None)) is not None:

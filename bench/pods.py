@@ -128,6 +128,9 @@ class HollowPods:
     async def output(self, claim: str, worker: str, offset: int, limit: int) -> Output:
         return Output(b"", offset, 0)
 
+    async def output_sizes(self) -> dict[str, int]:
+        return {}
+
     async def prune_output(self, keep: set[str]) -> int:
         return 0
 

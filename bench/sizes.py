@@ -17,6 +17,9 @@ class Sizes:
     limit_workers: int = 6_000
     holders: int = 16  # clients that renew or release
     leases: int = 192  # sessions that are renewed, then released
+    # fairness
+    flooders: int = 64  # connections of the tenant that floods
+    flood_seconds: float = 10.0  # of one round
     # statements
     counted: int = 20
     # duties
@@ -51,6 +54,8 @@ TINY = Sizes(
     limit_workers=400,
     holders=2,
     leases=4,
+    flooders=16,
+    flood_seconds=1.5,
     counted=2,
     few=20,
     many=40,

@@ -81,6 +81,12 @@ class Metrics:
         self.takeovers = StoredTotal("holdfast_duty_takeovers", "Terms taken from another replica.", ["duty"], registry=r)
         self.duty_held = Gauge("holdfast_duty_term_held", "1 if a replica holds the duty's term.", ["duty"], registry=r)
         self.brake = Gauge("holdfast_brake_tripped", "1 if the brake is tripped; an operator must release it.", registry=r)
+        self.tenant_brake = Gauge(
+            "holdfast_tenant_brake_tripped",
+            "1 if the brake of this tenant is tripped; an operator must release it.",
+            ["tenant"],
+            registry=r,
+        )
         self.recovering = Gauge("holdfast_recovering", "1 during recovery after lost commits.", registry=r)
         self.recoveries = StoredTotal("holdfast_recoveries", "How often the database was found to have lost commits.", registry=r)
         self.epoch = Gauge("holdfast_epoch", "The database's epoch.", registry=r)

@@ -19,6 +19,7 @@ from .api.app import application
 from .api.auth import Auth, Clock, hash_token
 from .api.context import Context
 from .api.encryption import Cipher
+from .api.revocation import Revocation
 from .claimpath.path import ClaimPath
 from .claimpath.signals import Signals
 from .duties.duty import Ports
@@ -191,6 +192,9 @@ def wire(
     replica = Replica(ids.new("r", 6), Ports(duties_store, cluster), apply, signals, metrics, info)
     auth = Auth(store.tokens, key, clock)
     signals.tenants.subscribe(auth.forget_tenants)
+    revocation = Revocation(store, claim_path)
+    signals.tokens.subscribe(auth.forget_tokens)  # first, so that the ended request is refused
+    signals.tokens.subscribe(revocation.revoked)
     context = Context(
         store=store,
         cluster=cluster,
@@ -203,6 +207,7 @@ def wire(
         ids=ids,
         version=__version__,
         install=cluster.install,
+        revocation=revocation,
     )
     return Wired(application(context), context, replica, store, cluster)
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from fronted import becomes
 from scripted_server import Place, Server
 
+from fronted import becomes
 from holdfast.agent.main import Agent
 from holdfast.agent.memory import Kept, Memory
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fronted import becomes
 
+from fronted import becomes
 from holdfast.agent import process
 from holdfast.agent.activation import run_hook
 from holdfast.agent.job import JobResult, run

@@ -5,8 +5,8 @@ import socket
 from typing import NoReturn
 
 import pytest
-from fronted import AUTH, GET, KEY, LIMIT, becomes, fronted, hangs, refusal, says_hi
 
+from fronted import AUTH, GET, KEY, LIMIT, becomes, fronted, hangs, refusal, says_hi
 from holdfast.agent import proxy, proxy_limits, proxy_streams
 from holdfast.agent.proxy import Proxy
 from holdfast.agent.upstream import Port

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+
 from fronted import AUTH, GET, LIMIT, becomes, fronted, hangs, refusal, says_hi
 
 

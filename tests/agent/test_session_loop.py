@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fronted import becomes
 from scripted_server import STALE, Place, Server
 from session_life import KEY, Life, kept
 
+from fronted import becomes
 from holdfast.agent.hold import NOT_OURS
 from holdfast.agent.memory import KEPT, Held
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from fronted import becomes
 from scripted_server import STALE, Place, Server
 from session_life import KEY, Life
 
+from fronted import becomes
 from holdfast.agent import sessions
 from holdfast.agent.memory import KEPT, Held, Kept, PodSettings
 from holdfast.agent.messages import Hooks

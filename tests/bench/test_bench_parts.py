@@ -12,7 +12,7 @@ from bench.stage import Stage
 
 pytestmark = pytest.mark.whole
 
-WITH_REPLICA = ("jobs", "sessions", "leases", "statements")
+WITH_REPLICA = ("jobs", "sessions", "leases", "fairness", "statements")
 
 
 @pytest.fixture(scope="module")

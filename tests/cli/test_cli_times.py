@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from cli_results import Cli
-from served_api import Stage
 
 from holdfast.cli.times import age, ago, local, localized, span
+from served_api import Stage
 
 
 @pytest.fixture

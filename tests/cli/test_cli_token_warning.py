@@ -2,6 +2,7 @@
 
 import pytest
 from cli_results import Cli
+
 from served_api import Stage
 
 

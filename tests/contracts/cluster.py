@@ -290,6 +290,10 @@ class OutputContract:
     async def test_pruning_keeps_what_is_named(self, cluster: Cluster, stage: Stage) -> None:
         for claim in ("c-1", "c-2", "c-3"):
             stage.put_output(claim, b"x", truncated=True)
+        sizes = await cluster.output_sizes()
+        assert sizes.keys() == {"c-1", "c-2", "c-3"}
+        assert min(sizes.values()) >= 1
         assert await cluster.prune_output({"c-2"}) == 2
+        assert (await cluster.output_sizes()).keys() == {"c-2"}
         assert (await cluster.output("c-1", "w-1", 0, 9)).size == 0
         assert await cluster.output("c-2", "w-1", 0, 9) == Output(b"x", 0, 1, True)

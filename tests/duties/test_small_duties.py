@@ -39,11 +39,18 @@ class Store:
         return self._fleet
 
     async def live_outputs(self) -> set[str]:
-        return {"c-1"}
+        return {"c-1", "c-2"}
+
+    async def output_sizes(self) -> dict[str, int]:
+        return {"c-1": 5, "c-2": 7}
+
+    async def excess_outputs(self, sizes: dict[str, int]) -> set[str]:
+        assert sizes == {"c-1": 5, "c-2": 7}
+        return {"c-2"}
 
     @property
     def ports(self) -> Ports:
-        return Ports(cast(Any, self), cast(Any, None))
+        return Ports(cast(Any, self), cast(Any, self))
 
 
 def test_every_pool_with_demand_is_matched() -> None:

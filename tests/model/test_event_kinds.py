@@ -28,7 +28,7 @@ def test_a_reader_can_filter_by_every_kind_that_is_written() -> None:
 
 
 def test_a_noun_stands_for_all_of_its_kinds() -> None:
-    assert kinds_named("brake") == ("brake.released", "brake.tripped")
+    assert kinds_named("brake") == ("brake.released", "brake.set", "brake.tripped")
     assert kinds_named("brake.tripped") == ("brake.tripped",)
     assert kinds_named("brak") == kinds_named("") == kinds_named("brake.") == ()
 

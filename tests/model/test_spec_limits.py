@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.model.brake import BrakeLimits
 from holdfast.model.duration import LONGEST, Duration, exact, seconds, text
 from holdfast.model.effect import Done, Effect, Skipped, Stale, effect_of
 from holdfast.model.pod import Heartbeat, Pod, Stamp
@@ -46,6 +47,18 @@ LIMITS: list[tuple[type, str, Any, Any]] = [
     (TenantSpec, "weight", 1, 0),
     (TenantSpec, "weight", 1000, 1001),
     (TenantSpec, "maxClaims", 0, -1),
+    (TenantSpec, "maxWaiting", 1, 0),
+    (TenantSpec, "maxWaiting", 1_000_000, 1_000_001),
+    (TenantSpec, "maxOutputBytes", 0, -1),
+    (TenantSpec, "maxOutputBytes", 2**50, 2**50 + 1),
+    (BrakeLimits, "workers", 0, -1),
+    (BrakeLimits, "workers", 1_000_000, 1_000_001),
+    (BrakeLimits, "claims", 0, -1),
+    (BrakeLimits, "claims", 1_000_000, 1_000_001),
+    (BrakeLimits, "share", 0, -0.001),
+    (BrakeLimits, "share", 1, 1.001),
+    (BrakeLimits, "tenantShare", 0.001, 0),
+    (BrakeLimits, "tenantShare", 1, 1.001),
     (TenantSpec, "maxClaims", 1_000_000, 1_000_001),
     (TenantSpec, "maxPriority", 0, -1),
     (TenantSpec, "maxPriority", 9, 10),
@@ -95,7 +108,10 @@ def test_a_pool_without_settings_has_these_defaults() -> None:
 
 
 def test_a_tenant_without_settings_has_these_defaults() -> None:
-    assert msgspec.to_builtins(TenantSpec()) == {"weight": 1, "maxClaims": None, "maxPriority": 0, "parkTTL": None}
+    assert msgspec.to_builtins(TenantSpec()) == {"weight": 1, "maxClaims": None, "maxPriority": 0, "parkTTL": None} | {
+        "maxWaiting": 1000,
+        "maxOutputBytes": 1073741824,
+    }
     tenant = Tenant(name="acme", spec=TenantSpec())
     assert (tenant.live, tenant.waiting) == (0, 0)
 

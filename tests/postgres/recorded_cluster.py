@@ -86,6 +86,9 @@ class RecordedCluster:
         assert self.kept[name].uid == uid
         del self.kept[name]
 
+    async def output_sizes(self) -> dict[str, int]:
+        return dict.fromkeys(self.outputs, 1)
+
     async def prune_output(self, keep: set[str]) -> int:
         before, self.outputs = self.outputs, self.outputs & keep
         return len(before) - len(self.outputs)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from holdfast.model.brake import BrakeLimits
 from holdfast.postgres.store import PostgresStore
 
 
@@ -43,8 +44,9 @@ async def insert(store: PostgresStore, table: str, **columns: Any) -> None:
 
 
 async def set_brake(store: PostgresStore, limit: int, share: float) -> None:
-    """Stores the brake's limits, which an installation has from its migration."""
-    await store.db.rows("UPDATE holdfast.installation SET brake_limit = $1, brake_share = $2", limit, share)
+    """Stores the limits of the fleet's brake. One tenant may use all of it, so that its own brake does not trip before."""
+    limits = BrakeLimits(workers=limit, claims=limit, share=share, tenant_share=1.0)
+    await store.fleet.set_brake(limits)
 
 
 async def add_held(store: PostgresStore, worker: str, claim: str, state: str = "active", **claims: Any) -> None:

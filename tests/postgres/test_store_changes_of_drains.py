@@ -145,11 +145,12 @@ async def test_a_tenant_is_written_again_with_every_field(store: PostgresStore) 
     clock = await apart(store)
     await make_tenant(store, "other")
     async with await Changes.of(store) as changes:
-        spec = TenantSpec(weight=4, max_claims=5, max_priority=6, park_ttl="7s")
+        spec = TenantSpec(weight=4, max_claims=5, max_priority=6, park_ttl="7s", max_waiting=8, max_output_bytes=9)
         assert await store.pools.put_tenant("acme", spec) == Tenant(name="acme", spec=spec, live=0, waiting=0)
         assert await changes.seen() == {
             "tenant acme": {
-                "name": "acme", "weight": 4, "max_claims": 5, "max_priority": 6, "park_ttl": "00:00:07", "updated_at": 100.0,
+                "name": "acme", "weight": 4, "max_claims": 5, "max_priority": 6, "park_ttl": "00:00:07", "max_waiting": 8,
+                "max_output_bytes": 9, "updated_at": 100.0,
             },
             "events": ["100 tenant.created acme"],
         }  # fmt: skip
@@ -157,7 +158,15 @@ async def test_a_tenant_is_written_again_with_every_field(store: PostgresStore) 
         await changes.seen()
         assert (await store.pools.put_tenant("acme", TenantSpec(weight=2))).spec == TenantSpec(weight=2)
         assert await changes.seen() == {
-            "tenant acme": {"weight": 2, "max_claims": None, "max_priority": 0, "park_ttl": None, "updated_at": 101.0},
+            "tenant acme": {
+                "weight": 2,
+                "max_claims": None,
+                "max_priority": 0,
+                "park_ttl": None,
+                "max_waiting": 1000,
+                "max_output_bytes": 2**30,
+                "updated_at": 101.0,
+            },
             "events": ["101 tenant.changed acme"],
         }
         await clock.live(1)

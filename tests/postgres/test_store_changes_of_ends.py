@@ -21,6 +21,7 @@ async def test_a_released_session_is_parked_for_its_tenant(store: PostgresStore)
         assert await changes.seen() == {
             "claim c-1": {
                 "how": "release",
+                "request": {},
                 "state": "ended",
                 "reason": "release",
                 "outcome": "released",
@@ -58,6 +59,7 @@ async def test_a_cancelled_hand_over_gives_the_worker_back_as_it_was(store: Post
         assert await changes.seen() == {
             "claim c-1": {
                 "how": "cancel",
+                "request": {},
                 "state": "ended",
                 "reason": "cancel",
                 "outcome": "cancelled",
@@ -91,6 +93,7 @@ async def test_a_cancelled_hand_over_gives_the_worker_back_as_it_was(store: Post
         assert await changes.seen() == {
             "claim c-3": {
                 "how": "cancel",
+                "request": {},
                 "state": "ended",
                 "reason": "cancel",
                 "outcome": "cancelled",
@@ -121,6 +124,7 @@ async def test_a_job_that_ends_takes_its_worker_with_it(store: PostgresStore) ->
         assert await changes.seen() == {
             "claim c-1": {
                 "how": "result",
+                "request": {},
                 "state": "ended",
                 "reason": "result",
                 "outcome": "completed",
@@ -150,6 +154,7 @@ async def test_a_job_that_ends_takes_its_worker_with_it(store: PostgresStore) ->
         assert await changes.seen() == {
             "claim c-2": {
                 "how": "death",
+                "request": {},
                 "state": "ended",
                 "reason": "death",
                 "outcome": "lost",
@@ -178,6 +183,7 @@ async def test_a_job_that_ends_takes_its_worker_with_it(store: PostgresStore) ->
         assert await changes.seen() == {
             "claim c-3": {
                 "how": "deadline",
+                "request": {},
                 "state": "ended",
                 "reason": "deadline",
                 "outcome": "refused",
@@ -206,7 +212,7 @@ async def test_a_deadline_ends_a_claim_at_its_moment_and_the_brake_counts_it(sto
         await changes.seen()
         assert await end(store, "c-1", how) == Done()
         found = await changes.seen()
-        assert found["ending claim c-1"] == {"at": 105.0, "id": "c-1", "kind": "claim"}
+        assert found["ending claim c-1"] == {"at": 105.0, "id": "c-1", "kind": "claim", "tenant": "acme"}
         assert (found["claim c-1"]["how"], found["claim c-1"]["outcome"]) == (how, "expired")
         assert found["worker w-1"]["state"] == "parked"
 
@@ -223,7 +229,7 @@ async def test_a_condemned_worker_forgets_that_it_was_parked(store: PostgresStor
         assert await changes.seen() == {}
         assert await store.workers.condemn("w-1", version, "past its TTL", counted=True) == Done()
         assert await changes.seen() == {
-            "ending worker w-1": {"at": 103.0, "id": "w-1", "kind": "worker"},
+            "ending worker w-1": {"at": 103.0, "id": "w-1", "kind": "worker", "tenant": "acme"},
             "worker w-1": {
                 "state": "retiring",
                 "reason": "past its TTL",

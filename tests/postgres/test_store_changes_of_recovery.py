@@ -136,6 +136,8 @@ async def test_a_claim_of_which_only_its_worker_knows_gets_rows_of_its_own(store
                 "activation_failures": 0,
                 "reason": "adopted after lost commits",
                 "secret": False,
+                "lease_chosen": False,
+                "max_chosen": False,
                 "tenant": "acme",
                 "offered": True,
                 "pool_id": "p-1",
@@ -253,6 +255,7 @@ async def test_a_known_claim_is_found_on_another_worker_than_in_its_rows(store: 
         found = await changes.seen()
         assert found["claim c-3"] == {
             "how": "forgotten",
+            "request": {},
             "state": "ended",
             "reason": "its end was in commits that the database lost",
             "outcome": "lost",

@@ -39,6 +39,7 @@ PLANTED: dict[str, list[str]] = {
         f"VALUES ('r-1', 1, 'h', 'u:1', 'v', 'f', now() - {HOUR}, now())"
     ],
     "every statement has a time limit": ["SELECT set_config('lock_timeout', '0', false)"],
+    "no tenant's brake is tripped": ["INSERT INTO holdfast.tenant_brake VALUES ('acme', now(), 'planted')"],
     "the brake is released": ["UPDATE holdfast.installation SET brake_tripped_at = now(), brake_reason = 'planted'"],
     "no recovery is under way": ["UPDATE holdfast.installation SET recovering_since = now(), recovery_reason = 'planted'"],
     "no worker is unconfirmed": [f"UPDATE holdfast.worker SET unconfirmed_since = now() - {HOUR} WHERE state = 'held'"],

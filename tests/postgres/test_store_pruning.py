@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from holdfast.model.effect import Done
+from holdfast.model.tenant import TenantSpec
+from holdfast.postgres import rendering
 from holdfast.postgres.store import PostgresStore
 from postgres.changes import Changes, apart
 from postgres.store_clock import Clock
@@ -186,3 +188,30 @@ async def test_a_note_is_an_event_about_what_it_names(store: PostgresStore) -> N
     async with await Changes.of(store) as changes:
         await store.history.note("test", "why", pool_id="p-1", worker="w-1", claim="c-1", tenant="acme")
         assert await changes.seen() == {"events": ['100 test p-1 w-1 c-1 acme "why"']}
+
+
+async def test_a_tenant_with_very_many_ended_claims_keeps_the_newest_after_a_day(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(rendering.NUMBERS, "KEPT_CLAIMS", 2)
+    monkeypatch.setattr(store.db, "_rendered", {})
+    await apart(store)
+    for n in range(5):
+        about = {"created_at": ago(3 * DAY + n), "ended_at": ago(2 * DAY), "ended_heard": heard_ago(DAY + 1)}
+        await insert(store, "claim", id=f"c-{n}", **about, **ENDED)
+        await insert(store, "claim", id=f"young-{n}", tenant="young", **about | {"ended_heard": heard_ago(DAY - 1)}, **ENDED)
+    await insert(store, "claim", id="key", key="k", key_live=True, created_at=ago(4 * DAY), ended_at=ago(DAY / 2), **ENDED)
+    await insert(store, "claim", id="other", tenant="other", created_at=ago(4 * DAY), ended_at=ago(2 * DAY), **ENDED)
+    assert (await store.history.prune(7))["many_claims"] == 3
+    assert await left(store, "claim") == ["c-0", "c-1", "key", "other", *(f"young-{n}" for n in range(5))]
+
+
+async def test_the_oldest_outputs_of_ended_claims_are_too_much_for_their_tenant(store: PostgresStore) -> None:
+    await apart(store)
+    await store.pools.put_tenant("acme", TenantSpec(max_output_bytes=10))
+    for n in range(4):
+        await insert(store, "claim", id=f"c-{n}", ended_at=ago(n), **ENDED)
+    await insert(store, "claim", id="live")
+    await insert(store, "claim", id="other", tenant="other", ended_at=ago(9), **ENDED)
+    sizes = {"c-3": 1, "c-2": 1, "c-1": 4, "c-0": 6, "live": 1000, "other": 1000, "unknown": 1000}
+    assert await store.history.excess_outputs(sizes) == {"c-2", "c-3"}

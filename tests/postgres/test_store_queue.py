@@ -160,7 +160,7 @@ async def test_priorities_reach_as_far_as_the_tenant_may(store: PostgresStore) -
 
 async def test_two_thousand_claims_of_a_capped_tenant_block_no_other_tenant(store: PostgresStore) -> None:
     pool = await make_pool(store, DIRECT)
-    await make_tenant(store, "greedy", max_claims=2, max_priority=9)
+    await make_tenant(store, "greedy", max_claims=2, max_priority=9, max_waiting=5000)
     await make_warm(store, pool, 8)
     pairs = await match(store, pool, *(ask("greedy", priority=9 if n % 2 else 0) for n in range(2000)))
     assert len(pairs) == 2

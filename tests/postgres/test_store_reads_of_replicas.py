@@ -85,7 +85,7 @@ async def test_the_brake_shows_what_it_counts_of_each_kind(store: PostgresStore)
     for n, (kind, seconds) in enumerate([("worker", 1), ("worker", 599), ("worker", 600), ("claim", 2), ("claim", 600)]):
         await insert(store, "ending", id=f"e-{n}", kind=kind, at=ago(seconds))
     brake = await store.fleet.brake()
-    assert (brake["limit"], brake["share"], brake["tripped"], brake["reason"]) == (7, 0.5, False, None)
+    assert (brake["claims"], brake["share"], brake["tripped"], brake["reason"]) == (7, 0.5, False, None)
     assert (brake["workers_ended"], brake["claims_ended"]) == (2, 1)
     await store.db.rows(f"UPDATE holdfast.installation SET brake_tripped_at = {ago(1)}, brake_reason = 'too many'")
     brake = await store.fleet.brake()

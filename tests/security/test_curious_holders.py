@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
 from api.served_api import Stage, staged
 
 

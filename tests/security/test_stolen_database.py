@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
-
 from api.served_api import KEY, Stage, staged
+
 from holdfast.agent.messages import Assignment
 from holdfast.api.encryption import CannotDecrypt, Cipher
 from holdfast.model.activation import MAX_ACTIVATIONS

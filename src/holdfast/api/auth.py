@@ -20,7 +20,8 @@ Role = Literal["admin", "operator", "tenant"]
 CACHE_SECONDS = 5.0  # a revoked token is refused after at most this long
 CACHE_SIZE = 10_000
 AGENT_TOKEN_SECONDS = 3600
-STREAMS = 32  # per token and replica, because each stream reads the store twice a second
+STREAMS = 32  # of events, per token and replica, because each of them reads the store twice a second
+FOLLOWERS = 256  # of outputs, per token and replica; each of them reads the store every 3 s
 
 
 class Clock(Protocol):
@@ -62,7 +63,7 @@ class Auth:
         self._clock = clock.monotonic
         self._known: dict[str, tuple[float, Caller | None]] = {}
         self._forgotten = 0  # how often `forget_tenants` was called
-        self._streams: Counter[str] = Counter()
+        self._streams: Counter[tuple[str, int]] = Counter()
 
     async def caller(self, header: str | None) -> Caller:
         hashed = hash_token(bearer(header))
@@ -86,6 +87,11 @@ class Auth:
         self._forgotten += 1
         self._known = {key: kept for key, kept in self._known.items() if not kept[1] or kept[1].tenant not in tenants}
 
+    def forget_tokens(self, tokens: Collection[str]) -> None:
+        """Makes revoked tokens stop working now, and not only when the cache lets go of them."""
+        self._forgotten += 1
+        self._known = {key: kept for key, kept in self._known.items() if not kept[1] or kept[1].id not in tokens}
+
     async def anyone(self, header: str | None) -> None:
         """Accepts any valid token, also an agent's. /healthz and similar routes must answer while the store is unavailable, so
         during that time a token that is still in the cache is accepted, even if its entry has expired."""
@@ -99,21 +105,23 @@ class Auth:
             if self._known.get(hash_token(token), (0.0, None))[1] is None:
                 raise
 
-    def may_stream(self, caller: Caller) -> None:
-        if self._streams[caller.id] >= STREAMS:
-            raise Problem(429, "too-many", f"this token has {STREAMS} streams open here; close one", headers={"Retry-After": "5"})
+    def may_stream(self, caller: Caller, most: int = STREAMS) -> None:
+        """Refuses a stream if the token has `most` of this kind open here. Each kind has a limit of its own, which names it."""
+        if self._streams[caller.id, most] >= most:
+            raise Problem(429, "too-many", f"this token has {most} streams open here; close one", headers={"Retry-After": "5"})
 
     @contextmanager
-    def streaming(self, caller: Caller) -> Iterator[None]:
-        self._streams[caller.id] += 1
+    def streaming(self, caller: Caller, most: int = STREAMS) -> Iterator[None]:
+        self._streams[caller.id, most] += 1
         try:
             yield
         finally:
-            self._streams[caller.id] -= 1
+            self._streams[caller.id, most] -= 1
             self._streams += Counter()  # drops entries that are zero
 
     async def still(self, header: str | None) -> bool:
-        """Returns whether an open stream may continue. Its token may have been revoked or may have expired since it began."""
+        """Returns whether a stream or a request that has waited may go on. Its token may have been revoked or may have expired
+        since it began."""
         try:
             await self.caller(header)
         except Problem:

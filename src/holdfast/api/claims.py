@@ -9,14 +9,14 @@ from ..claimpath.path import Submitted
 from ..crash_points import crash_point
 from ..model.claim import Claim
 from ..model.duration import seconds
-from ..model.event import Actor
 from ..model.pool import FieldProblem, Pool
+from ..model.tenant import TenantSpec
 from ..ports.store import NewClaim
 from .claim_checks import check
 from .claim_shapes import Cancel, ClaimList, ClaimRequest, ClaimView, GetQuery, ListQuery, Release, Renew, view
 from .context import Context
 from .filters import known_pool, labels, moment
-from .problems import Problem, not_found, refused, unavailable
+from .problems import Problem, not_found, refused, revoked, unavailable
 from .routes import OPERATORS, Call, Route, answer
 
 LONGEST_WAIT = 60.0
@@ -29,7 +29,7 @@ async def ask(context: Context, call: Call) -> Response:
         raise Problem(403, "forbidden", "the tenant comes from your token; only admins and operators may name another")
     tenant = request.tenant or call.caller.tenant or "default"
     try:
-        result, claim = await _submit(context, request, tenant, call.caller.actor)
+        result, claim = await _submit(context, call, tenant)
     except Problem as refusal:
         # A key names its claim also after its pool was deleted or changed, so that a holder finds its worker again (P1).
         hashes = _hashes(context, request, tenant)
@@ -37,7 +37,12 @@ async def ask(context: Context, call: Call) -> Response:
         if known is None or any(found.field == "wait" for found in refusal.errors):
             raise refusal from None
         wait = min(_duration("wait", request.wait), LONGEST_WAIT)
+        call.only_waits()
         result, claim = Submitted(known, "same"), await context.claim_path.wait(known, ENOUGH, wait)
+    if not await context.still_allowed(call.request.headers.get("authorization")):
+        if result.what == "new":
+            await context.revocation.end(result.claim)  # it is live only if the notice of the revocation was lost
+        raise revoked()
     if result.what == "other":
         detail = f"key {request.key!r} already names claim {result.claim}, which is another request"
         raise Problem(409, "key-taken", detail)
@@ -48,15 +53,28 @@ async def ask(context: Context, call: Call) -> Response:
     return answer(view(context, claim), status)
 
 
-async def _submit(context: Context, request: ClaimRequest, tenant: str, actor: Actor) -> tuple[Submitted, Claim | None]:
+async def _submit(context: Context, call: Call, tenant: str) -> tuple[Submitted, Claim | None]:
+    request: ClaimRequest = call.body
     pool = await context.pool(request.pool)
-    new = msgspec.structs.replace(new_claim(context, request, tenant, pool), actor=actor)
+    new = msgspec.structs.replace(new_claim(context, request, tenant, pool), actor=call.caller.actor)
     wait = min(seconds(request.wait), LONGEST_WAIT)
-    result, claim = await context.claim_path.submit(pool, new, ENOUGH, wait)
+    with context.revocation.watching(call.caller.id, new.id):
+        result, claim = await context.claim_path.submit(pool, new, ENOUGH, wait, on_stored=call.only_waits)
     if result.what == "closed":
         context.forget_pool(request.pool)
         raise not_found("pool", request.pool, "; it is being deleted")
+    if result.what == "full":
+        raise await _queue_full(context, tenant)
     return result, claim
+
+
+async def _queue_full(context: Context, tenant: str) -> Problem:
+    limits = (await context.store.pools.limits([tenant])).get(tenant, TenantSpec())
+    detail = (
+        f"tenant {tenant!r} has as many waiting claims as it may have (maxWaiting is {limits.max_waiting}); try again when some of"
+        " them have got a worker, or cancel some"
+    )
+    return Problem(429, "queue-full", detail, headers={"Retry-After": "5"})
 
 
 def new_claim(context: Context, request: ClaimRequest, tenant: str, pool: Pool) -> NewClaim:
@@ -80,6 +98,8 @@ def new_claim(context: Context, request: ClaimRequest, tenant: str, pool: Pool) 
         retry=request.retry,
         secrets=context.cipher.encrypt(id_, request.secrets) if request.secrets else None,
         labels=request.labels or None,
+        lease_chosen=request.lease is not None,
+        max_chosen=request.max_duration is not None,
     )
 
 
@@ -146,7 +166,10 @@ async def get(context: Context, call: Call) -> Response:
     until = ("ended",) if call.query.until == "ended" else ("active", "ended")
     wait = min(_duration("wait", call.query.wait), LONGEST_WAIT)
     if wait > 0 and claim.state not in until:
+        call.only_waits()
         claim = await context.claim_path.wait(claim.id, until, wait) or claim
+        if not await context.still_allowed(call.request.headers.get("authorization")):
+            raise revoked()
     return answer(view(context, claim))
 
 
@@ -232,7 +255,7 @@ def stale(claim: Claim) -> Problem:
 
 ROUTES = [
     Route("POST", "/v1/claims", "Claim a worker", ask, body=ClaimRequest,
-         answers={201: ClaimView, 202: ClaimView, 200: ClaimView}, errors=(403, 404, 409)),
+         answers={201: ClaimView, 202: ClaimView, 200: ClaimView}, errors=(403, 404, 409, 429)),
     Route("GET", "/v1/claims", "List claims, newest first", find, query=ListQuery, answers={200: ClaimList}, errors=(403,)),
     Route("GET", "/v1/claims/{id}", "One claim; may wait until it is active or has ended", get, query=GetQuery, answers={200: ClaimView}, errors=(404,)),
     Route("POST", "/v1/claims/{id}/renew", "Renew the lease", renew, body=Renew, answers={200: ClaimView}, errors=(404, 409)),

@@ -11,11 +11,13 @@ from ..model.nearest import suggest as suggest
 from ..model.nearest import suggest_id
 from ..model.pool import Pool
 from ..ports.cluster import Cluster
-from ..ports.store import Store
+from ..ports.store import Store, StoreUnavailable
 from ..running.replica import Replica
 from .auth import Auth, Caller
 from .encryption import Cipher
 from .problems import Problem, not_found
+from .revocation import Revocation
+from .turns import Turns
 
 POOL_CACHE_SECONDS = 1.0
 COMPARED_IDS = 200  # of the newest; comparing these with a mistyped id takes a few milliseconds
@@ -35,6 +37,8 @@ class Context:
     ids: Ids
     version: str
     install: str
+    revocation: Revocation
+    turns: Turns = field(default_factory=Turns)
     polls: dict[str, object] = field(default_factory=dict)  # the newest poll of each agent, by worker
     _pools: dict[str, tuple[float, Pool]] = field(default_factory=dict)
 
@@ -55,6 +59,13 @@ class Context:
                 raise await self.unknown_pool(name)
             self._pools[name] = (now + POOL_CACHE_SECONDS, pool)
         return pool
+
+    async def still_allowed(self, header: str | None) -> bool:
+        """Returns whether the token of a request that has waited is still valid. If the store is not available, it is believed."""
+        try:
+            return await self.auth.still(header)
+        except StoreUnavailable:
+            return True
 
     def forget_pool(self, name: str) -> None:
         self._pools.pop(name, None)

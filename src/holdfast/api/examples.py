@@ -64,7 +64,7 @@ WORKER = {
     "unconfirmed": False,
     "parked_since": None,
 }
-TENANT_SPEC = {"weight": 3, "maxClaims": 5, "maxPriority": 5, "parkTTL": "5m"}
+TENANT_SPEC = {"weight": 3, "maxClaims": 5, "maxPriority": 5, "parkTTL": "5m", "maxWaiting": 1000, "maxOutputBytes": 1073741824}
 TENANT = {"name": "acme", "spec": TENANT_SPEC, "live": 2, "waiting": 0}
 TOKEN = {"id": TOKEN_ID, "name": "ci", "role": "tenant", "tenant": "acme", "created_at": AT, "expires_at": None}
 UNCONFIRMED = {
@@ -178,16 +178,23 @@ EXAMPLES: dict[str, Any] = {
         "tripped": False,
         "tripped_at": None,
         "reason": None,
-        "limit": 50,
+        "workers": 50,
+        "claims": 50,
         "share": 0.25,
+        "tenant_share": 0.5,
         "workers_ended": 3,
-        "claims_ended": 0,
+        "claims_ended": 25,
+        "tenants": [{"tenant": "acme", "tripped_at": AT, "reason": "25 claims of tenant acme were ended in ten minutes"}],
+        "limit": 50,
     },
+    "BrakeLimits": {"workers": 100, "claims": 50, "share": 0.25, "tenantShare": 0.5},
+    "ReleaseBrake": {"reason": "its holders were restarted", "tenant": "acme"},
     "Doctor": {"checks": [{"name": "every pod has a row", "promise": "P5", "ok": True, "detail": "", "advice": ""}], "ok": True},
     "Me": {"role": "tenant", "tenant": "acme", "install": "i-0a1b2c", "version": "0.1.0"},
     "RecoveryView": {"recovering": False, "since": None, "reason": None, **_list(UNCONFIRMED)},
     "Decision": {"decision": "give-up", "reason": "its node is gone"},
     "NewToken": {"name": "ci", "role": "tenant", "tenant": "acme", "expiresIn": "720h"},
+    "Revoked": {"id": TOKEN["id"], "cancelled": []},
     "TokenView": {**TOKEN, "token": "hf_…"},
     "TokenList": _list(TOKEN),
     "SentInput": {"offset": 0, "data": "aGkK", "end": True},
@@ -245,7 +252,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "/v1/pools": {"name": "linux", "cursor": "linux p-71fd02"},
     "/v1/workers": {"id": WORKER_ID, "cursor": WORKER_ID, "state": "warm"},
     "/v1/tenants": {"name": "acme", "cursor": "acme"},
-    "/v1/tokens": {"id": TOKEN_ID, "cursor": TOKEN_ID},
+    "/v1/tokens": {"id": TOKEN_ID, "cursor": TOKEN_ID, "cancel": True},
     "/v1/explain": {"kind": "claim", "id": CLAIM_ID},
     "": {
         "limit": 100,

@@ -17,17 +17,20 @@ SLOW_HANDOVER = 2.0  # seconds; a longer hand-over is called slow
 
 
 async def explain(context: Context, caller: Caller, kind: str, id_: str) -> tuple[list[str], dict[str, Any]]:
+    tenant: str | None = None
     if kind == "claim":
-        sentences, facts = await explain_claim(context, caller, id_)
+        sentences, facts, tenant = await explain_claim(context, caller, id_)
     elif kind == "worker":
-        sentences, facts = await explain_worker(context, id_)
+        sentences, facts, tenant = await explain_worker(context, id_)
     else:
         sentences, facts = await explain_pool(context, id_)
     brake = await context.store.fleet.brake()
-    if brake["tripped"]:
+    own = next((each for each in brake["tenants"] if each["tenant"] == tenant), None)
+    if brake["tripped"] or own is not None:
         now = await context.store.now()
-        sentences.insert(1, _braked(brake, now, caller))  # after the state, because it limits what follows
-    return sentences, facts | {"braked": brake["tripped"]}
+        # After the state, because it limits what follows.
+        sentences.insert(1, _braked(brake, now, caller) if brake["tripped"] or own is None else _tenant_braked(own, now, caller))
+    return sentences, facts | {"braked": brake["tripped"] or own is not None}
 
 
 def _braked(brake: dict[str, Any], now: float, caller: Caller) -> str:
@@ -39,7 +42,16 @@ def _braked(brake: dict[str, Any], now: float, caller: Caller) -> str:
     return f"{tripped}{reason}: {held}; {release}."
 
 
-async def explain_claim(context: Context, caller: Caller, id_: str) -> tuple[list[str], dict[str, Any]]:
+def _tenant_braked(own: dict[str, Any], now: float, caller: Caller) -> str:
+    tripped = (
+        f"The brake of tenant {own['tenant']} has been tripped {_since(own['tripped_at'].timestamp(), now)} ({own['reason']})"
+    )
+    release = f'`holdfast brake release --tenant {own["tenant"]} --reason "…"` ends that'
+    release = release if caller.trusted else "an operator has to release it"
+    return f"{tripped}: its leases do not end, and its parked workers are not scaled down; {release}."
+
+
+async def explain_claim(context: Context, caller: Caller, id_: str) -> tuple[list[str], dict[str, Any], str]:
     found = await context.store.claims.get([id_])
     if not found or not caller.sees(found[0].tenant):
         raise await context.unknown_claim(id_, caller)
@@ -69,13 +81,14 @@ async def explain_claim(context: Context, caller: Caller, id_: str) -> tuple[lis
     if claim.state == "active":
         sentences += _active(claim, now)
     sentences += [_sentence(event, shows_worker(event, caller)) for event in events]
-    return sentences, {
+    facts = {
         "state": claim.state,
         "outcome": claim.outcome,
         # P1, P3: a holder does not see its worker before the claim is active.
         "worker": claim.worker if caller.trusted or claim.active_at is not None else None,
         "attempts": claim.attempts,
     }
+    return sentences, facts, claim.tenant
 
 
 def _state_of(claim: Claim, now: float) -> str:
@@ -100,7 +113,7 @@ def _active(claim: Claim, now: float) -> list[str]:
     return sentences
 
 
-async def explain_worker(context: Context, id_: str) -> tuple[list[str], dict[str, Any]]:
+async def explain_worker(context: Context, id_: str) -> tuple[list[str], dict[str, Any], str | None]:
     worker = await context.store.workers.get(id_)
     if worker is None:
         raise await context.unknown_worker(id_)
@@ -131,12 +144,13 @@ async def explain_worker(context: Context, id_: str) -> tuple[list[str], dict[st
         sentences.append("Its node is cordoned.")
     sentences += _last_lines(await context.store.logs.get(id_), now)
     sentences += [_sentence(event) for event in events]
-    return sentences, {
+    facts = {
         "state": worker.state,
         "pool": worker.pool,
         "claim": worker.claim,
         "uid": worker.pod_uid,
     }
+    return sentences, facts, worker.tenant
 
 
 async def explain_pool(context: Context, name: str) -> tuple[list[str], dict[str, Any]]:

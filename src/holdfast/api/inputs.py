@@ -70,6 +70,7 @@ async def send(context: Context, call: Call) -> Response:
             left = end - loop.time()
             if left <= 0 or context.signals.stopping.is_set():
                 break
+            call.only_waits()
             await waiter.wait(min(left, pause))
             waiter.clear()
             pause = min(2 * pause, LOOK_RARELY)

@@ -13,7 +13,18 @@ async def refresh(context: Context) -> None:
     duties, replicas = await store.fleet.duties(), await store.fleet.replicas()
     # There must be no await from here on. Otherwise two scrapes at the same time would both add to the same gauges.
     m = context.metrics
-    for gauge in (m.workers, m.suspects, m.unconfirmed, m.claims, m.oldest, m.starved, m.saturated, m.frozen, m.replicas):
+    for gauge in (
+        m.workers,
+        m.suspects,
+        m.unconfirmed,
+        m.claims,
+        m.oldest,
+        m.starved,
+        m.saturated,
+        m.frozen,
+        m.replicas,
+        m.tenant_brake,
+    ):
         gauge.clear()
     for row in figures["workers"]:
         m.workers.labels(row["pool"], row["state"]).set(row["n"])
@@ -29,6 +40,8 @@ async def refresh(context: Context) -> None:
         m.replicas.labels(replica["state"]).inc()
     installation = figures["installation"]
     m.brake.set(installation["braked"])
+    for tenant in figures["braked_tenants"]:
+        m.tenant_brake.labels(tenant).set(1)
     m.recovering.set(installation["recovering"])
     m.recoveries.set(installation["recoveries"])
     m.epoch.set(installation["epoch"])

@@ -82,11 +82,17 @@ def unavailable(what: str) -> Problem:
     return Problem(503, "unavailable", f"{what}; nothing was lost, try again", headers={"Retry-After": "2"})
 
 
+def revoked() -> Problem:
+    return Problem(
+        401, "unauthenticated", "the token was revoked or expired while the request waited; nothing was given out to it"
+    )
+
+
 def not_now(by: str, pool: str) -> str:
     """Returns a sentence on what forbids the change at the moment, and what to do about it."""
     return {
         "frozen": f"pool {pool!r} is frozen, so nothing in it is ended; `holdfast thaw {pool}` ends that",
-        "braked": "the brake is tripped; `holdfast brake` shows why, and `holdfast brake release --reason …` releases it",
+        "braked": "the brake of the fleet or of its tenant is tripped; `holdfast brake` shows why, and `holdfast brake release` releases it",
         "recovering": "the database lost commits, and pods are being compared; that ends by itself, try again in a minute",
         "busy": "its agent reports a claim that its row does not show; `holdfast recover` shows which one",
     }.get(by, f"not now: {by}")

@@ -20,6 +20,7 @@ from .problems import Problem, encode, field_problems, invalid, refused, unavail
 
 if TYPE_CHECKING:
     from .context import Context
+    from .turns import Turn
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -73,6 +74,12 @@ class Call:
     body: Any
     caller: Caller
     agent: AgentIdentity
+    turn: "Turn | None" = None
+
+    def only_waits(self) -> None:
+        """Lets the tenant's next request begin, because this one only waits from now on."""
+        if self.turn is not None:
+            self.turn.give_back()
 
     def path(self, name: str) -> str:
         return str(self.request.path_params[name])
@@ -136,12 +143,17 @@ def serve(route: Route, context: "Context") -> Callable[[Request], Awaitable[Res
             caller = await context.auth.caller(header)
             if caller.role not in route.roles:
                 raise Problem(403, "forbidden", f"this needs the role {' or '.join(route.roles)}; yours is {caller.role}")
-        for value in request.path_params.values():
-            if "\x00" in str(value) or len(str(value)) > PATH_LIMIT:
-                raise Problem(404, "not-found", "no such name")
-        query = decode_query(request, route.query)
-        body = await decode_body(request, route) if route.body is not None else None
-        return await route.handler(context, Call(request, query, body, caller, agent))
+        turn = await context.turns.take(caller) if caller is not NO_CALLER else None
+        try:
+            for value in request.path_params.values():
+                if "\x00" in str(value) or len(str(value)) > PATH_LIMIT:
+                    raise Problem(404, "not-found", "no such name")
+            query = decode_query(request, route.query)
+            body = await decode_body(request, route) if route.body is not None else None
+            return await route.handler(context, Call(request, query, body, caller, agent, turn))
+        finally:
+            if turn is not None:
+                turn.give_back()
 
     return endpoint
 

@@ -9,11 +9,14 @@ import msgspec
 from prometheus_client import generate_latest
 from starlette.responses import Response
 
+from ..model.brake import BrakeLimits
+from ..model.nearest import suggest
+from ..model.tenant import TenantName
 from ..ports.cluster import ClusterUnavailable
 from .context import READY_SECONDS, Context
 from .metrics import refresh
 from .problems import Problem
-from .routes import ALL, ANYONE, OPERATORS, Because, Call, PageQuery, Route, answer, page
+from .routes import ADMINS, ALL, ANYONE, OPERATORS, Because, Call, PageQuery, Route, answer, page
 
 
 class DutyView(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,14 +57,28 @@ class ReplicaList(msgspec.Struct, frozen=True):
     next: str | None = None
 
 
+class BrakedTenant(msgspec.Struct, frozen=True, kw_only=True):
+    tenant: str
+    tripped_at: datetime
+    reason: str
+
+
+class ReleaseBrake(Because, frozen=True, forbid_unknown_fields=True):
+    tenant: TenantName | None = None
+
+
 class BrakeView(msgspec.Struct, frozen=True, kw_only=True):
     tripped: bool
     tripped_at: datetime | None
     reason: str | None
-    limit: int
+    workers: int
+    claims: int
     share: float
+    tenant_share: float
     workers_ended: int
     claims_ended: int
+    tenants: list[BrakedTenant]
+    limit: int  # the same as `workers`, under the name that earlier releases gave it
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,13 +113,31 @@ async def replicas(context: Context, call: Call) -> Response:
 
 
 async def brake(context: Context, call: Call) -> Response:
-    return answer(BrakeView(**await context.store.fleet.brake()))
+    found = await context.store.fleet.brake()
+    return answer(BrakeView(**found | {"tenants": [BrakedTenant(**each) for each in found["tenants"]]}, limit=found["workers"]))
+
+
+async def set_brake(context: Context, call: Call) -> Response:
+    await context.store.fleet.set_brake(call.body, call.caller.actor)
+    return await brake(context, call)
 
 
 async def release_brake(context: Context, call: Call) -> Response:
-    if not await context.store.fleet.release_brake(call.body.reason, call.caller.actor):
-        raise Problem(409, "not-tripped", "the brake is not tripped, so there is nothing to release")
+    body: ReleaseBrake = call.body
+    if not await context.store.fleet.release_brake(body.reason, call.caller.actor, body.tenant):
+        raise Problem(409, "not-tripped", await _nothing_to_release(context, body.tenant))
     return await brake(context, call)
+
+
+async def _nothing_to_release(context: Context, tenant: str | None) -> str:
+    """Returns why no brake was released, and which brake could be."""
+    found = await context.store.fleet.brake()
+    names = [each["tenant"] for each in found["tenants"]]
+    if tenant is not None:
+        also = "; the brake of the whole fleet is" if found["tripped"] else suggest(tenant, names)
+        return f"the brake of tenant {tenant!r} is not tripped, so there is nothing to release{also}"
+    also = f"; those of these tenants are, name one of them: {', '.join(names[:20])}" if names else ""
+    return f"the brake is not tripped, so there is nothing to release{also}"
 
 
 async def doctor(context: Context, call: Call) -> Response:
@@ -170,7 +205,8 @@ ROUTES = [
          answers={200: DutyList}),
     Route("GET", "/v1/replicas", "Replicas and their duties", replicas, roles=OPERATORS, query=PageQuery, answers={200: ReplicaList}),
     Route("GET", "/v1/brake", "The state of the brake", brake, roles=OPERATORS, answers={200: BrakeView}),
-    Route("POST", "/v1/brake/release", "Release the brake", release_brake, roles=OPERATORS, body=Because,
+    Route("PUT", "/v1/brake", "Set the brake's limits", set_brake, roles=ADMINS, body=BrakeLimits, answers={200: BrakeView}),
+    Route("POST", "/v1/brake/release", "Release the brake of the fleet or of a tenant", release_brake, roles=OPERATORS, body=ReleaseBrake,
          answers={200: BrakeView}, errors=(409,)),
     Route("GET", "/v1/doctor", "Check whether the running system keeps its promises", doctor, roles=OPERATORS, answers={200: Doctor}),
     Route("GET", "/v1/me", "The role and tenant of the caller's token", me, roles=ALL, answers={200: Me}),

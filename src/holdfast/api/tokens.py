@@ -40,6 +40,15 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
     warning: str | None = None  # what to know before the token is given away; in the same answer only
 
 
+class RevokeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    cancel: bool = False
+
+
+class Revoked(msgspec.Struct, frozen=True):
+    id: str
+    cancelled: list[str]
+
+
 class TokenList(msgspec.Struct, frozen=True):
     items: list[TokenView]
     next: str | None = None
@@ -71,16 +80,35 @@ async def make_token(context: Context, call: Call) -> Response:
 
 
 async def revoke(context: Context, call: Call) -> Response:
-    if call.path("id") == call.caller.id:
+    id_ = call.path("id")
+    if id_ == call.caller.id:
         raise Problem(409, "own-token", "this is the token that you use; revoke it with another token")
-    if not await context.store.tokens.revoke(call.path("id"), call.caller.actor):
+    found = await context.store.tokens.revoke(id_, call.caller.actor)
+    context.signals.tokens.changed(id_)  # other replicas receive a notice
+    # The token is revoked first, so that it makes no further claims. The claims are found also if it was revoked before.
+    claims = await context.store.tokens.claims_of(id_) if call.query.cancel else []
+    if not found and not claims:
         known = [row["id"] for row in await context.store.tokens.all()]
-        raise not_found("token", call.path("id"), suggest_id(call.path("id"), known))
-    return empty()
+        raise not_found("token", id_, suggest_id(id_, known))
+    cancelled = [claim for claim in claims if await _cancel(context, call, claim)]
+    return answer(Revoked(id_, cancelled)) if call.query.cancel else empty()
+
+
+async def _cancel(context: Context, call: Call, claim: str) -> bool:
+    ended = await context.store.claims.end(
+        claim,
+        outcome="cancelled",
+        how="force",
+        reason=f"its token {call.path('id')} was revoked",
+        states=("waiting", "assigned", "active"),
+        actor=call.caller.actor,
+    )
+    context.claim_path.ended(ended, "force")
+    return ended.claim is not None
 
 
 ROUTES = [
     Route("GET", "/v1/tokens", "All tokens, without their values", tokens, roles=ADMINS, query=PageQuery, answers={200: TokenList}),
     Route("POST", "/v1/tokens", "Create a token; it is shown once", make_token, roles=ADMINS, body=NewToken, answers={201: TokenView}),
-    Route("DELETE", "/v1/tokens/{id}", "Revoke a token", revoke, roles=ADMINS, answers={204: None}, errors=(404, 409)),
+    Route("DELETE", "/v1/tokens/{id}", "Revoke a token, and with `cancel` end the claims that it made", revoke, roles=ADMINS, query=RevokeQuery, answers={204: None, 200: Revoked}, errors=(404, 409)),
 ]  # fmt: skip

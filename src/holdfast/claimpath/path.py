@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import structlog
 
 from ..crash_points import crash_point
 from ..metrics import Metrics
+from ..model.claim import BATCH as BATCH
 from ..model.claim import Claim
 from ..model.effect import Done, Effect
 from ..model.pool import Pool
@@ -22,7 +23,6 @@ from .signals import Signals, Waiter
 
 log = structlog.get_logger()
 
-BATCH = 128  # requests; larger batches delay the first request more than they help the last one
 OFFERS = 10_000  # offers in one statement; more hand-overs are never in progress, because each pool makes BATCH pairs at a time
 UNKNOWN_TRIES = 3  # when it is unknown whether a batch was stored, the same batch is sent again, with the same ids
 LOOK_AGAIN = 3.0  # seconds after which a waiter reads without a signal, because signals may be lost
@@ -55,13 +55,16 @@ class ClaimPath:
 
     # Submit: a request joins its pool's next batch.
 
-    async def submit(self, pool: Pool, new: NewClaim, until: tuple[str, ...], seconds: float) -> tuple[Submitted, Claim | None]:
-        """Stores a request and waits until its claim reaches one of the states `until`, at most so many seconds. Returns None for
-        the claim if `what` is 'closed' or 'other', or if the database lost the claim meanwhile."""
+    async def submit(
+        self, pool: Pool, new: NewClaim, until: tuple[str, ...], seconds: float, on_stored: Callable[[], None] = lambda: None
+    ) -> tuple[Submitted, Claim | None]:
+        """Stores a request, calls `on_stored`, and waits until its claim reaches one of the states `until`, at most so many
+        seconds. Returns None for the claim if `what` is 'closed', 'full' or 'other', or if the database lost it meanwhile."""
         # The watch starts before the claim is stored, so that no signal is missed and no first read is needed.
         with self._signals.claims.watch(new.id) as waiter:
             submitted = await self._batcher(pool).add(new)
-            if submitted.what in ("closed", "other"):
+            on_stored()
+            if submitted.what in ("closed", "full", "other"):
                 return submitted, None
             if submitted.claim == new.id:
                 return submitted, await self._until(waiter, new.id, until, seconds, look=False)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from ..model.claim import Claim
 
-Kind = Literal["c", "w", "p", "t", "reset"]
+Kind = Literal["c", "w", "p", "t", "k", "reset"]
 
 
 class Waiter:
@@ -86,6 +86,7 @@ class Signals:
         self.workers = Topic()
         self.pools = Topic()
         self.tenants = Topic()  # those that were deleted
+        self.tokens = Topic()  # those that were revoked
         self.stopping = asyncio.Event()  # set when this replica stops: waiting requests are answered with the current state
 
     def notice(self, kind: Kind, ids: Iterable[str]) -> None:
@@ -93,7 +94,7 @@ class Signals:
         if kind == "reset":
             self.all_changed()
         else:
-            {"c": self.claims, "w": self.workers, "p": self.pools, "t": self.tenants}[kind].changed(*ids)
+            {"c": self.claims, "w": self.workers, "p": self.pools, "t": self.tenants, "k": self.tokens}[kind].changed(*ids)
 
     def all_changed(self) -> None:
         """Wakes every waiter, after a gap in the notices or because this replica stops."""

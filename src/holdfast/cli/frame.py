@@ -138,6 +138,12 @@ def header(seen: dict[str, Any]) -> Text:
     found.append(f"   {local(seen['at'])}")
     if brake is not None and not brake["tripped"]:
         found.append("   brake not tripped")
+    for each in brake.get("tenants", ()) if brake is not None else ():
+        found.append(
+            f"\nBRAKE OF TENANT {each['tenant']} TRIPPED {ago(each['tripped_at'])}: {each['reason']}; until"
+            f" `holdfast brake release --tenant {each['tenant']}`, its leases do not end",
+            TROUBLE,
+        )
     if brake is not None and brake["tripped"]:
         found.append(
             f"\nBRAKE TRIPPED {ago(brake['tripped_at'])}: {brake['reason']}; until `holdfast brake release`, no surplus workers"

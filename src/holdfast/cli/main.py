@@ -10,7 +10,25 @@ from typing import Annotated
 
 import typer
 
-from . import apply, claims, completion, delete, get, init, login, manifests, operate, plan, recover, run, serve, token, top, wait
+from . import (
+    apply,
+    brake,
+    claims,
+    completion,
+    delete,
+    get,
+    init,
+    login,
+    manifests,
+    operate,
+    plan,
+    recover,
+    run,
+    serve,
+    token,
+    top,
+    wait,
+)
 from .connection import ServerOptions, not_empty
 
 app = typer.Typer(
@@ -69,7 +87,7 @@ def options(
 
 
 MODULES = (
-    *(init, login, apply, get, delete, run, claims, wait, operate, recover),
+    *(init, login, apply, get, delete, run, claims, wait, operate, brake, recover),
     *(top, plan, token, serve, manifests, completion),
 )
 for module in MODULES:

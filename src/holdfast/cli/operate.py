@@ -1,4 +1,4 @@
-"""Commands for operators: scale, freeze, thaw and drain a pool, retire a worker, release the brake, check the system."""
+"""Commands for operators: scale, freeze, thaw and drain a pool, retire a worker, check the system."""
 
 import json
 from typing import Annotated, Any
@@ -8,23 +8,15 @@ import typer
 
 from .completion import names_of
 from .connection import CommandFailed, Output, TableOutput, confirm, not_empty, with_client
-from .describe import described
 from .show import print_json, print_table
 
 Reason = Annotated[str, typer.Option(help="The reason, which is stored in the history.")]
 PoolName = Annotated[str, typer.Argument(help="The pool's name.", autocompletion=names_of("pools"), callback=not_empty)]
 
-brakes = typer.Typer(
-    help="The brake, which limits how much may be ended in ten minutes.",
-    invoke_without_command=True,
-    rich_markup_mode=None,
-)
-
 
 def register(app: typer.Typer) -> None:
     for command in (scale, freeze, thaw, retire, drain, doctor):
         app.command()(command)
-    app.add_typer(brakes, name="brake")
 
 
 def _post(context: typer.Context, path: str, body: dict[str, Any], output: str, done: str) -> None:
@@ -106,38 +98,6 @@ def drain(
         print_json({"name": pool, "state": "draining"})
     else:
         typer.echo(f"pool {pool} draining")
-
-
-@brakes.callback()
-def brake(context: typer.Context, output: Output = "table") -> None:
-    """Show the brake, or release it after finding out why it tripped.
-
-    Example: holdfast brake release --reason "the rollout was meant"
-    """
-    if context.invoked_subcommand is None:
-        show(context, output)
-
-
-@brakes.command()
-def show(context: typer.Context, output: Output = "table") -> None:
-    """Show whether the brake is tripped, and why.
-
-    Example: holdfast brake show
-    """
-    answer = with_client(context, lambda client: client.raw("GET", "/v1/brake"))
-    if output == "json":
-        print_json(answer)
-        return
-    typer.echo("\n".join(described(json.loads(answer))))
-
-
-@brakes.command()
-def release(context: typer.Context, reason: Reason, output: Output = "table") -> None:
-    """Release the brake.
-
-    Example: holdfast brake release --reason "the rollout was meant"
-    """
-    _post(context, "/v1/brake/release", {"reason": reason}, output, "brake released")
 
 
 def doctor(context: typer.Context, output: TableOutput = "table") -> None:

@@ -152,6 +152,7 @@ COLUMNS: dict[str, Sequence[Column]] = {
         ("NAME", field("name")),
         ("WEIGHT", spec("weight")),
         ("MAX CLAIMS", spec("maxClaims")),
+        ("MAX WAITING", spec("maxWaiting")),
         ("MAX PRIORITY", spec("maxPriority")),
         ("PARK TTL", spec("parkTTL")),
         ("LIVE", field("live")),

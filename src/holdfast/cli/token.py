@@ -61,14 +61,15 @@ def list_(context: typer.Context, output: TableOutput = "table") -> None:
 def revoke(
     context: typer.Context,
     token: Annotated[str, typer.Argument(help="The token's id.", autocompletion=names_of("tokens"), callback=not_empty)],
+    cancel: Annotated[bool, typer.Option("--cancel", help="Also end the claims that were made with it.")] = False,
     output: Output = "table",
 ) -> None:
-    """Revoke a token. Replicas refuse it within 5 seconds.
+    """Revoke a token. Requests that wait with it get no worker. Other claims go on without --cancel.
 
-    Example: holdfast token revoke t-1a2b3c
+    Example: holdfast token revoke t-1a2b3c --cancel
     """
-    with_client(context, lambda client: client.revoke_token(token))
+    cancelled = with_client(context, lambda client: client.revoke_token(token, cancel=cancel))
     if output == "json":
-        print_json({"id": token, "revoked": True})
+        print_json({"id": token, "revoked": True} | ({"cancelled": cancelled} if cancel else {}))
     else:
-        typer.echo(f"token {token} revoked")
+        typer.echo(f"token {token} revoked" + (f", claims cancelled: {len(cancelled)}" if cancel else ""))

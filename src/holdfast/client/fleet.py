@@ -138,8 +138,14 @@ class FleetEndpoints(Endpoints):
     async def brake(self) -> dict[str, Any]:
         return await self.ask(dict[str, Any], "GET", at("brake"))
 
-    async def release_brake(self, *, reason: str) -> dict[str, Any]:
-        return await self.ask(dict[str, Any], "POST", at("brake", "release"), body={"reason": reason})
+    async def release_brake(self, *, reason: str, tenant: str | None = None) -> dict[str, Any]:
+        """Releases the brake of the whole fleet, or that of a tenant. Raises Conflict if it is not tripped."""
+        body = {"reason": reason} | ({} if tenant is None else {"tenant": tenant})
+        return await self.ask(dict[str, Any], "POST", at("brake", "release"), body=body)
+
+    async def set_brake(self, limits: Mapping[str, Any]) -> dict[str, Any]:
+        """Sets the brake's limits. A limit that is left out gets its default."""
+        return await self.ask(dict[str, Any], "PUT", at("brake"), body=limits)
 
     async def recovery(self, *, limit: int | None = None, cursor: Cursor = None) -> Recovery:
         """Returns whether a recovery is in progress, and which workers are unconfirmed."""
@@ -166,8 +172,10 @@ class FleetEndpoints(Endpoints):
         body = {field: value for field, value in body.items() if value is not None}
         return await self.ask(Token, "POST", at("tokens"), body=body)
 
-    async def revoke_token(self, token: str) -> None:
-        await self.raw("DELETE", at("tokens", token))
+    async def revoke_token(self, token: str, *, cancel: bool = False) -> list[str]:
+        """Revokes a token. With `cancel`, also ends the claims that were made with it, and returns them."""
+        answer = await self.raw("DELETE", at("tokens", token), params={"cancel": True} if cancel else None)
+        return list(msgspec.json.decode(answer)["cancelled"]) if answer else []
 
     async def whoami(self) -> Identity:
         """Returns the role and tenant of our token. On a server without /v1/me, the role is derived from what we may read."""

@@ -132,6 +132,7 @@ class SyncClient:
     list_replicas = _paging(Client.list_replicas)
     brake = _blocking(Client.brake)
     release_brake = _blocking(Client.release_brake)
+    set_brake = _blocking(Client.set_brake)
     recovery = _blocking(Client.recovery)
     decide_recovery = _blocking(Client.decide_recovery)
     doctor = _blocking(Client.doctor)

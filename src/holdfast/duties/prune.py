@@ -17,7 +17,9 @@ class Prune:
         # Both times must be over, because a jump of the database's clock must not remove the outputs of unknown claims.
         if state.recovering or (state.recovered_ago is not None and min(state.recovered_ago, state.age) < OUTPUT_SECONDS):
             return None
-        return await ports.store.history.live_outputs()
+        sizes = await ports.cluster.output_sizes()
+        too_much = await ports.store.history.excess_outputs(sizes) if sizes else set()
+        return await ports.store.history.live_outputs() - too_much
 
     def plan(self, observed: set[str] | None) -> list[Action]:
         return [PruneHistory(KEEP_DAYS)] if observed is None else [PruneHistory(KEEP_DAYS), PruneOutputs(frozenset(observed))]

@@ -206,6 +206,9 @@ class LocalCluster:
     async def output(self, claim: str, worker: str, offset: int, limit: int, reader: str = "") -> Output:
         return await self._do(lambda: self._outputs.read(claim, offset, limit, reader))
 
+    async def output_sizes(self) -> dict[str, int]:
+        return await self._do(self._outputs.sizes)
+
     async def prune_output(self, keep: set[str]) -> int:
         def prune() -> int:
             sweep_drafts(self._places.root, DRAFT_AGE)

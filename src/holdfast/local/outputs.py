@@ -71,14 +71,26 @@ class Outputs:
         cut = "lost" in names if names is not None else (self.root / f"{claim}.truncated").exists()
         return Output(data, position, size, cut, missing, _marks(files[at], position, len(data)))
 
+    def sizes(self) -> dict[str, int]:
+        """Returns how many bytes the files of each claim have, with their marks."""
+        found: dict[str, int] = {}
+        for entry in self._entries():
+            if named := FILE.fullmatch(entry.name):
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    files = os.scandir(entry.path) if entry.is_dir() else [entry]
+                    found[named[1]] = found.get(named[1], 0) + sum(file.stat().st_size for file in files)
+        return found
+
+    def _entries(self) -> list[os.DirEntry[str]]:
+        try:
+            return list(os.scandir(self.root))
+        except OSError as error:
+            raise ClusterUnavailable(f"cannot list {self.root}: {error}") from error
+
     def prune(self, keep: set[str]) -> int:
         """Removes the outputs of all claims that are not in `keep`. Returns how many."""
         removed = 0
-        try:
-            entries = list(os.scandir(self.root))
-        except OSError as error:
-            raise ClusterUnavailable(f"cannot list {self.root}: {error}") from error
-        for entry in entries:
+        for entry in self._entries():
             named = FILE.fullmatch(entry.name)
             if named is None or named[1] in keep:
                 continue

@@ -45,6 +45,8 @@ OUTCOMES: dict[str, tuple[str, ...]] = {
 
 MAX_LOST_RETRIES = 2  # P8: with `retry: lost`, a command runs at most three times
 KEY_HOURS = 24  # P1: a key still finds its claim for this long after the claim's end
+KEPT_CLAIMS = 100_000  # ended claims of one tenant that are kept longer than their keys, the newest ones
+BATCH = 128  # requests stored together; larger batches delay the first request more than they help the last one
 
 # A fence is one integer: the epoch in the high bits, the assignment's number in the low ones. It stays below 2^53, because larger
 # integers lose digits in JSON.

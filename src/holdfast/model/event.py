@@ -10,6 +10,7 @@ from .worker import WORKER
 # Events that are not the transition of a claim or a worker.
 OTHERS = (
     "brake.released",
+    "brake.set",
     "brake.tripped",
     "claim.unprotected",
     "pod.quarantined",

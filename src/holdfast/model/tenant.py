@@ -1,4 +1,4 @@
-"""A tenant's limits: its share, its cap, and its highest priority."""
+"""A tenant's limits: its share, its caps, and its highest priority."""
 
 from typing import Annotated
 
@@ -18,11 +18,17 @@ TenantName = Annotated[
 ]
 
 
+MAX_WAITING = 1000  # claims of one tenant in all queues together, unless its limits say otherwise
+MAX_OUTPUT_BYTES = 1024**3  # of one tenant's ended claims, unless its limits say otherwise
+
+
 class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     weight: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
     max_claims: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
     max_priority: Annotated[int, msgspec.Meta(ge=0, le=9)] = 0  # otherwise every tenant could move to the front of the queue
     park_ttl: Duration | None = msgspec.field(default=None, name="parkTTL")
+    max_waiting: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = MAX_WAITING
+    max_output_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**50)] = MAX_OUTPUT_BYTES
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):

@@ -136,6 +136,9 @@ class Cluster(Protocol):
         removes it. `reader` names a reader that follows the output and has received everything before `offset`. Where possible,
         the command waits a little for such a reader, before bytes that it has not read are deleted."""
 
+    async def output_sizes(self) -> dict[str, int]:
+        """Returns how many bytes are stored per claim. It is empty where an output is the container's log."""
+
     async def prune_output(self, keep: set[str]) -> int:
         """Removes the outputs of claims that are not in `keep`, and returns how many it removed."""
 

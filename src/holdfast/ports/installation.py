@@ -1,8 +1,9 @@
 """What the store keeps about the installation as a whole: replicas and terms, the brake, history, tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, Unpack
 
+from ..model.brake import BrakeLimits
 from ..model.event import Actor
 from .records import Beat, DutyReport, Event, EventFilters
 from .recovery import Seen
@@ -31,13 +32,17 @@ class Fleet(Protocol):
         """Takes the term of a duty if it is free, has run out, or its duty has made no progress for `stale` seconds. Returns its
         new number, or None."""
 
-    async def release_brake(self, reason: str, actor: Actor | None = None) -> bool: ...
+    async def release_brake(self, reason: str, actor: Actor | None = None, tenant: str | None = None) -> bool:
+        """Releases the fleet's brake, or that of `tenant`. Returns False if it is not tripped."""
+
+    async def set_brake(self, limits: BrakeLimits, actor: Actor | None = None) -> None: ...
 
     async def duties(self) -> list[dict[str, Any]]: ...
 
     async def replicas(self) -> list[dict[str, Any]]: ...
 
-    async def brake(self) -> dict[str, Any]: ...
+    async def brake(self) -> dict[str, Any]:
+        """Returns the fleet's brake with its limits, and in `tenants` the brakes of tenants that are tripped."""
 
     async def stop_workers(self, stopping: bool) -> None:
         """Stops the workers of the installation: free ones end, busy ones finish, and nothing is spawned or given out. False ends
@@ -63,7 +68,10 @@ class History(Protocol):
     async def prune(self, days: int) -> dict[str, int]: ...
 
     async def live_outputs(self) -> set[str]:
-        """Returns the claims whose output has to be kept."""
+        """Returns the claims whose output is kept, unless it is too much for its tenant."""
+
+    async def excess_outputs(self, sizes: Mapping[str, int]) -> set[str]:
+        """Returns the oldest ended claims whose outputs exceed what their tenants may keep. `sizes` are bytes per claim."""
 
 
 class Tokens(Protocol):
@@ -84,4 +92,8 @@ class Tokens(Protocol):
     ) -> None:
         """Stores the token's hash, unless it is known. `actor` made the request; without one, no event is written."""
 
-    async def revoke(self, id_: str, actor: Actor | None = None) -> bool: ...
+    async def revoke(self, id_: str, actor: Actor | None = None) -> bool:
+        """Deletes a token, and notifies all replicas. Returns False if there is no such token."""
+
+    async def claims_of(self, id_: str) -> list[str]:
+        """Returns the claims that have not ended and were requested with this token, which may be revoked already."""

@@ -34,6 +34,8 @@ class NewClaim(msgspec.Struct, frozen=True, kw_only=True):
     actor: Actor | None = None
     labels: dict[str, str] | None = None
     hash_before: str | None = None  # what the release before would have stored as `hash`; only compared, never stored
+    lease_chosen: bool = False  # the request itself names the lease, and not the pool
+    max_chosen: bool = False  # the same for the longest duration
 
 
 class PoolChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +58,8 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 # new: the request was stored. same: its key already belongs to an equal request. other: its key belongs to a different request.
-# closed: the pool is draining.
-SubmittedAs = Literal["new", "same", "other", "closed"]
+# closed: the pool is draining. full: the tenant has as many waiting claims as it may have.
+SubmittedAs = Literal["new", "same", "other", "closed", "full"]
 
 
 class Batch(msgspec.Struct, frozen=True):

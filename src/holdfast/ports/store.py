@@ -252,7 +252,7 @@ class Store(Protocol):
 class Notices(Protocol):
     def __aiter__(self) -> "Notices": ...
 
-    async def __anext__(self) -> tuple[Literal["c", "w", "p", "t", "reset"], list[str]]:
+    async def __anext__(self) -> tuple[Literal["c", "w", "p", "t", "k", "reset"], list[str]]:
         """Returns ('c'|'w'|'p'|'t', ids) for claims, workers, pools and deleted tenants, or ('reset', []) after a gap in which
         notices may have been missed."""
 

@@ -43,4 +43,6 @@ def limits_of(spec: TenantSpec) -> dict[str, int | float | None]:
         "max_claims": spec.max_claims,
         "max_priority": spec.max_priority,
         "park_ttl": None if spec.park_ttl is None else seconds(spec.park_ttl),
+        "max_waiting": spec.max_waiting,
+        "max_output_bytes": spec.max_output_bytes,
     }

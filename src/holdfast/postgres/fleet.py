@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from ..model.brake import BrakeLimits
 from ..model.event import Actor
 from ..ports.installation import NOTHING_SEEN
 from ..ports.recovery import Seen
@@ -25,21 +26,21 @@ BEAT = """
 SELECT * FROM @fn.compared_beat(p_mark => $5, p_epoch => $6, p_replica => $1, p_elapsed => $2, p_term => $3, p_duties => $4::jsonb)
 """
 TAKE_TERM = "SELECT @fn.take_term(p_duty => $1, p_replica => $2, p_term => $3, p_stale => $4)"
-RELEASE_BRAKE = """
-WITH clock AS (SELECT holdfast.now() AS t),
-i AS (UPDATE holdfast.installation SET brake_tripped_at = NULL, brake_reason = NULL, brake_released_at = clock.t FROM clock
-      WHERE brake_tripped_at IS NOT NULL RETURNING 1),
-e AS (INSERT INTO holdfast.event (at, kind, reason, actor) SELECT clock.t, 'brake.released', $1, $2::jsonb FROM i, clock)
-SELECT 1 FROM i
+RELEASE_BRAKE = "SELECT @fn.release_brake($1, $2, $3::jsonb)"
+SET_BRAKE = """
+SELECT @fn.set_brake(p_workers => $1, p_claims => $2, p_share => $3, p_tenant_share => $4, p_actor => $5::jsonb)
 """
 STOP_WORKERS = "UPDATE holdfast.installation SET stopping = $1 WHERE stopping <> $1"
+# The shares are stored with single precision. As numeric they are what was written, 0.1 and not 0.10000000149.
 BRAKE = """
 SELECT i.brake_tripped_at IS NOT NULL AS tripped, i.brake_tripped_at AS tripped_at, i.brake_reason AS reason,
-       i.brake_limit AS limit, i.brake_share AS share,
+       i.brake_limit AS workers, coalesce(i.brake_claims, i.brake_limit) AS claims, i.brake_share::numeric::float8 AS share,
+       i.brake_tenant_share::numeric::float8 AS tenant_share,
        (SELECT count(*) FROM holdfast.ending e WHERE e.kind = 'worker' AND e.at > holdfast.now() - interval '10 min') AS workers_ended,
        (SELECT count(*) FROM holdfast.ending e WHERE e.kind = 'claim' AND e.at > holdfast.now() - interval '10 min') AS claims_ended
 FROM holdfast.installation i
 """
+BRAKED_TENANTS = "SELECT tenant, tripped_at, reason FROM holdfast.tenant_brake WHERE tripped_at IS NOT NULL ORDER BY tenant"
 DUTIES = """
 SELECT duty, holder, number, taken_over, success_at, extract(epoch FROM holdfast.now() - success_at)::float8 AS age,
        progress_at, seconds::float8 AS seconds, actions, skips, failure, until > holdfast.now() AS held
@@ -83,8 +84,12 @@ class PostgresFleet:
         number: int | None = await self._db.value(TAKE_TERM, duty, replica, term, stale)
         return number
 
-    async def release_brake(self, reason: str, actor: Actor | None = None) -> bool:
-        return await self._db.value(RELEASE_BRAKE, reason, actor_json(actor)) is not None
+    async def release_brake(self, reason: str, actor: Actor | None = None, tenant: str | None = None) -> bool:
+        return bool(await self._db.value(RELEASE_BRAKE, tenant, reason, actor_json(actor)))
+
+    async def set_brake(self, limits: BrakeLimits, actor: Actor | None = None) -> None:
+        args = (limits.workers, limits.claims, limits.share, limits.tenant_share, actor_json(actor))
+        await self._db.rows(SET_BRAKE, *args)
 
     async def stop_workers(self, stopping: bool) -> None:
         await self._db.rows(STOP_WORKERS, stopping)
@@ -92,7 +97,7 @@ class PostgresFleet:
     async def brake(self) -> dict[str, Any]:
         row = await self._db.row(BRAKE)
         assert row is not None
-        return dict(row)
+        return {**row, "tenants": [dict(each) for each in await self._db.rows(BRAKED_TENANTS)]}
 
     async def duties(self) -> list[dict[str, Any]]:
         return [dict(row) for row in await self._db.rows(DUTIES)]

@@ -1,6 +1,7 @@
 """The history: events in commit order, and what is pruned of it."""
 
 import base64
+from collections.abc import Mapping
 from typing import Any, Unpack
 
 import asyncpg
@@ -43,6 +44,19 @@ PRUNE = {
     "claims": """DELETE FROM holdfast.claim WHERE id IN (SELECT id FROM holdfast.claim WHERE state = 'ended' AND NOT key_live
                  AND ended_at < holdfast.now() - make_interval(days => $2)
                  AND coalesce(ended_heard < (SELECT holdfast.heard()) - make_interval(days => $2), true) LIMIT $1) RETURNING 1""",
+    # Ended claims of a tenant that has very many are kept only as long as their keys. Not shorter, because an agent that was cut off
+    # may still report such a claim.
+    "many_claims": """WITH RECURSIVE tenants AS (
+                     (SELECT tenant FROM holdfast.claim ORDER BY tenant LIMIT 1)
+                     UNION ALL
+                     SELECT (SELECT c.tenant FROM holdfast.claim c WHERE c.tenant > tenants.tenant ORDER BY c.tenant LIMIT 1)
+                     FROM tenants WHERE tenants.tenant IS NOT NULL)
+                 DELETE FROM holdfast.claim WHERE id IN (SELECT old.id FROM tenants CROSS JOIN LATERAL (
+                     SELECT c.id, c.ended_at, c.ended_heard FROM holdfast.claim c WHERE c.tenant = tenants.tenant AND c.state = 'ended'
+                     AND NOT c.key_live ORDER BY c.created_at DESC, c.id DESC OFFSET @KEPT_CLAIMS LIMIT $1) AS old
+                 WHERE old.ended_at < holdfast.now() - make_interval(hours => @KEY_HOURS)
+                 AND coalesce(old.ended_heard < (SELECT holdfast.heard()) - make_interval(hours => @KEY_HOURS), true)
+                 LIMIT $1) RETURNING 1""",
     "inputs": """DELETE FROM holdfast.claim_input WHERE claim_id IN (SELECT i.claim_id FROM holdfast.claim_input i WHERE NOT EXISTS
                  (SELECT FROM holdfast.claim c WHERE c.id = i.claim_id AND c.state <> 'ended') LIMIT $1) RETURNING 1""",
     "input_pieces": """DELETE FROM holdfast.claim_input_piece WHERE ctid = ANY (ARRAY(SELECT p.ctid FROM holdfast.claim_input_piece p
@@ -73,6 +87,14 @@ PARTITIONS = "SELECT @fn.event_partitions($1)"
 OUTPUTS = """
 SELECT id FROM holdfast.claim WHERE state <> 'ended' OR ended_at > holdfast.now() - make_interval(hours => @KEY_HOURS)
     OR ended_heard > (SELECT holdfast.heard()) - make_interval(hours => @KEY_HOURS)
+"""
+EXCESS_OUTPUTS = """
+SELECT id FROM (
+    SELECT c.id, sum(o.bytes) OVER (PARTITION BY c.tenant ORDER BY c.ended_at DESC, c.id) AS bytes,
+           coalesce(t.max_output_bytes, @MAX_OUTPUT_BYTES) AS most
+    FROM unnest($1::text[], $2::bigint[]) AS o(id, bytes) JOIN holdfast.claim c ON c.id = o.id AND c.state = 'ended'
+    LEFT JOIN holdfast.tenant t ON t.name = c.tenant) AS kept
+WHERE bytes > most
 """
 
 
@@ -119,6 +141,9 @@ class PostgresHistory:
 
     async def live_outputs(self) -> set[str]:
         return {row["id"] for row in await self._db.rows(OUTPUTS)}
+
+    async def excess_outputs(self, sizes: Mapping[str, int]) -> set[str]:
+        return {row["id"] for row in await self._db.rows(EXCESS_OUTPUTS, list(sizes), list(sizes.values()))}
 
 
 def encode_cursor(xid: str, number: int) -> str:

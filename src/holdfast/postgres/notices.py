@@ -12,8 +12,8 @@ from ..tasks import end_all
 from .database import CONNECT_SECONDS, UNAVAILABLE, Database
 
 log = structlog.get_logger()
-Kind = Literal["c", "w", "p", "t", "reset"]
-KINDS: tuple[Kind, ...] = ("c", "w", "p", "t")
+Kind = Literal["c", "w", "p", "t", "k", "reset"]
+KINDS: tuple[Kind, ...] = ("c", "w", "p", "t", "k")
 
 LOOK_SECONDS = 0.25  # a claim needs a notice to the worker's replica and one back: at most 0.5 s, usually 0.25 s
 # Reads what notices would have reported: events that became visible since the last look, and offers, which write no event. It
@@ -21,10 +21,11 @@ LOOK_SECONDS = 0.25  # a claim needs a notice to the worker's replica and one ba
 LOOK = """
 WITH edge AS MATERIALIZED (SELECT pg_snapshot_xmin(pg_current_snapshot()) AS x)
 SELECT edge.x::text AS edge, e.id, e.claim_id AS c, e.worker_id AS w, e.pool_id AS p,
-       CASE WHEN e.kind = 'tenant.deleted' THEN e.tenant END AS t FROM edge LEFT JOIN LATERAL (
+       CASE WHEN e.kind = 'tenant.deleted' THEN e.tenant END AS t,
+       CASE WHEN e.kind = 'token.revoked' THEN e.data ->> 'token' END AS k FROM edge LEFT JOIN LATERAL (
     SELECT * FROM holdfast.event WHERE xid >= $1::text::xid8 ORDER BY xid DESC, id DESC LIMIT 2000) AS e ON true
 UNION ALL
-SELECT NULL, NULL, NULL, worker_id, NULL, NULL FROM holdfast.claim WHERE state = 'assigned' AND offered AND NOT delivered
+SELECT NULL, NULL, NULL, worker_id, NULL, NULL, NULL FROM holdfast.claim WHERE state = 'assigned' AND offered AND NOT delivered
 """
 
 

@@ -1,4 +1,4 @@
-"""Pools and tenants in Postgres: their specs, their counts, and the durable drain."""
+"""Pools in Postgres: their specs, their counts, and the durable drain."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -6,15 +6,14 @@ from typing import Any, Literal
 import asyncpg
 import msgspec
 
-from ..model.duration import exact
 from ..model.effect import Effect, Stale, effect_of
 from ..model.event import Actor
 from ..model.pool import Pool, PoolSpec, revision_of
 from ..model.tenant import Tenant, TenantSpec
 from ..ports.store import DeletedTenant, PoolChange, PoolLoad
-from .apply import apply, limits_of
+from .apply import apply
 from .database import Database, actor_json
-from .tenants import delete_tenant
+from .tenants import all_tenants, delete_tenant, limits, put_tenant
 
 POOL_COLUMNS = """
 p.id, p.name, p.spec, p.revision, p.state AS pool_state, p.source, p.generation, p.frozen, p.failures, p.trouble,
@@ -131,24 +130,6 @@ INSERT INTO holdfast.event (at, kind, pool_id, reason) SELECT holdfast.now(), 'p
 """
 
 SHRUNK = "UPDATE holdfast.pool SET shrunk_at = holdfast.now() WHERE id = $1"
-
-TENANTS = """
-WITH n AS (SELECT tenant, count(*) FILTER (WHERE state = 'waiting') AS waiting, count(*) FILTER (WHERE state <> 'waiting') AS live
-           FROM holdfast.claim WHERE state <> 'ended' GROUP BY tenant)
-SELECT coalesce(t.name, n.tenant) AS name, coalesce(t.weight, 1) AS weight, t.max_claims, coalesce(t.max_priority, 0) AS max_priority,
-       extract(epoch FROM t.park_ttl)::float8 AS park_ttl, coalesce(n.live, 0) AS live, coalesce(n.waiting, 0) AS waiting
-FROM holdfast.tenant t FULL JOIN n ON n.tenant = t.name ORDER BY 1
-"""
-
-LIMITS = """
-SELECT name, weight, max_claims, max_priority, extract(epoch FROM park_ttl)::float8 AS park_ttl
-FROM holdfast.tenant WHERE name = ANY ($1::text[])
-"""
-
-PUT_TENANT = """
-SELECT @fn.put_tenant(p_name => $1, p_weight => $2, p_max_claims => $3, p_max_priority => $4, p_park_ttl => make_interval(secs => $5),
-                      p_actor => $6::jsonb)
-"""
 
 _strict = msgspec.json.Decoder(PoolSpec).decode
 
@@ -280,30 +261,17 @@ class PostgresPools:
         await self._db.rows(START_BLOCKED, pool_id, reason[:500])
 
     async def tenants(self) -> list[Tenant]:
-        return [
-            Tenant(
-                name=row["name"],
-                spec=_tenant_spec(row),
-                live=row["live"],
-                waiting=row["waiting"],
-            )
-            for row in await self._db.rows(TENANTS)
-        ]
+        return await all_tenants(self._db)
 
     async def limits(self, names: Sequence[str]) -> dict[str, TenantSpec]:
-        return {row["name"]: _tenant_spec(row) for row in await self._db.rows(LIMITS, list(names))}
+        return await limits(self._db, names)
 
     async def put_tenant(self, name: str, spec: TenantSpec, actor: Actor | None = None) -> Tenant:
-        await self._db.rows(PUT_TENANT, name, *limits_of(spec).values(), actor_json(actor))
+        await put_tenant(self._db, name, spec, actor)
         return next(tenant for tenant in await self.tenants() if tenant.name == name)
 
     async def delete_tenant(self, name: str, actor: Actor | None = None) -> DeletedTenant:
         return await delete_tenant(self._db, name, actor)
-
-
-def _tenant_spec(row: asyncpg.Record) -> TenantSpec:
-    ttl = None if row["park_ttl"] is None else exact(row["park_ttl"])
-    return TenantSpec(weight=row["weight"], max_claims=row["max_claims"], max_priority=row["max_priority"], park_ttl=ttl)
 
 
 def _versions(items: list[str]) -> list[tuple[str, int]]:

@@ -5,8 +5,9 @@ import re
 from pathlib import Path
 
 from ..model.activation import FAILING_CLAIMS, FIRST_BACKOFF, LONGEST_BACKOFF, MAX_ACTIVATIONS
-from ..model.claim import CLAIM, EPOCH_MARGIN, FENCE_BITS, KEY_HOURS, LIVE, MAX_LOST_RETRIES
+from ..model.claim import BATCH, CLAIM, EPOCH_MARGIN, FENCE_BITS, KEPT_CLAIMS, KEY_HOURS, LIVE, MAX_LOST_RETRIES
 from ..model.machine import sql_list
+from ..model.tenant import MAX_OUTPUT_BYTES, MAX_WAITING
 from ..model.worker import FREE, LIVING, LOG_HOURS, STARTED, WORKER
 
 HERE = Path(__file__).parent
@@ -14,15 +15,19 @@ MACHINES = {"claim": CLAIM, "worker": WORKER}
 # Sets that are not the guard of a transition.
 SETS = {"claim.live": LIVE, "worker.free": FREE, "worker.started": STARTED, "worker.living": LIVING}
 NUMBERS = {
+    "BATCH": BATCH,
     "EPOCH_MARGIN": EPOCH_MARGIN,
     "FAILING_CLAIMS": FAILING_CLAIMS,
     "FENCE_BITS": FENCE_BITS,
     "FIRST_BACKOFF": FIRST_BACKOFF,
+    "KEPT_CLAIMS": KEPT_CLAIMS,
     "KEY_HOURS": KEY_HOURS,
     "LOG_HOURS": LOG_HOURS,
     "LONGEST_BACKOFF": LONGEST_BACKOFF,
     "MAX_ACTIVATIONS": MAX_ACTIVATIONS,
     "MAX_LOST_RETRIES": MAX_LOST_RETRIES,
+    "MAX_OUTPUT_BYTES": MAX_OUTPUT_BYTES,
+    "MAX_WAITING": MAX_WAITING,
 }
 
 # Predicates about a row, written in SQL as `@free(w)`. The statement itself has to name the worker's state, otherwise Postgres

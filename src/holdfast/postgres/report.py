@@ -17,6 +17,7 @@ FROM holdfast.claim c JOIN holdfast.pool p ON p.id = c.pool_id WHERE c.state <> 
 INSTALLATION = """
 SELECT epoch, recoveries, recovering_since IS NOT NULL AS recovering, brake_tripped_at IS NOT NULL AS braked FROM holdfast.installation
 """
+BRAKED_TENANTS = "SELECT tenant FROM holdfast.tenant_brake WHERE tripped_at IS NOT NULL ORDER BY tenant"
 # Each check has a promise, a name, advice, and a query that returns one sentence per violation.
 CHECKS: tuple[tuple[str, str, str, str], ...] = (
     (
@@ -103,6 +104,13 @@ CHECKS: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         "P7",
+        "no tenant's brake is tripped",
+        "check what was ended (`holdfast get events --tenant NAME`), then `holdfast brake release --tenant NAME --reason …`",
+        """SELECT format('the brake of tenant %s tripped at %s: %s', tenant, tripped_at, reason) FROM holdfast.tenant_brake
+           WHERE tripped_at IS NOT NULL ORDER BY tripped_at""",
+    ),
+    (
+        "P7",
         "no recovery is under way",
         "it ends by itself once pods and agents have been compared; see the events recovery.*",
         """SELECT format('recovering since %s: %s', recovering_since, recovery_reason) FROM holdfast.installation
@@ -157,6 +165,7 @@ async def metrics(db: Database) -> dict[str, Any]:
         "workers": [dict(r) for r in await db.rows(WORKERS)],
         "claims": [dict(r) for r in await db.rows(CLAIMS)],
         "installation": dict(row),
+        "braked_tenants": [r["tenant"] for r in await db.rows(BRAKED_TENANTS)],
     }
 
 

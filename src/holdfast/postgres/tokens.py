@@ -25,9 +25,18 @@ WITH token AS (
     VALUES ($1, $2, $3, $4, $5, holdfast.now(), holdfast.now() + make_interval(secs => $6))
     ON CONFLICT (hash) DO NOTHING RETURNING *
 ), """ + EVENT.replace("@kind", "token.created").replace("@actor", "$7")
+# Other replicas receive a notice, so that they refuse the token at once.
 REVOKE = "WITH token AS (DELETE FROM holdfast.token WHERE id = $1 RETURNING *), " + (
-    EVENT.replace("@kind", "token.revoked").replace("@actor", "$2")
+    EVENT.replace("@kind", "token.revoked")
+    .replace("@actor", "$2")
+    .replace("SELECT id FROM", "SELECT id, pg_notify('holdfast', 'k ' || id) FROM")
 )
+# The claims that have not ended and that were requested with the token. The history has the token of each request.
+MADE_WITH = """
+SELECT c.id FROM holdfast.claim c WHERE c.state IN ('waiting', 'assigned', 'active') AND EXISTS (
+    SELECT FROM holdfast.event e WHERE e.claim_id = c.id AND e.kind = 'claim.created' AND e.actor ->> 'id' = $1)
+ORDER BY c.id
+"""
 
 
 class PostgresTokens:
@@ -55,3 +64,6 @@ class PostgresTokens:
 
     async def revoke(self, id_: str, actor: Actor | None = None) -> bool:
         return await self._db.value(REVOKE, id_, actor_json(actor)) is not None
+
+    async def claims_of(self, id_: str) -> list[str]:
+        return [row["id"] for row in await self._db.rows(MADE_WITH, id_)]

@@ -113,7 +113,10 @@ SELECT * FROM @fn.report(p_worker => $1, p_uid => $2, p_doing => $3, p_claim => 
                          p_endpoint => $7, p_fresh => $8, p_incarnation => $9, p_acting => @acting)
 """
 DUE = "SELECT * FROM @fn.due_workers(p_no_pod => $1, p_retiring => $2, p_silent => $3)"
-ORPHAN = "SELECT CASE WHEN @acting THEN coalesce(@fn.braked('worker', $1), 'done') ELSE 'recovering' END"
+ORPHAN = """
+SELECT CASE WHEN @acting THEN coalesce(@fn.braked(p_kind => 'worker', p_id => $1, p_tenant => NULL, p_ceiling => false), 'done')
+       ELSE 'recovering' END
+"""
 
 # Stores nothing if the database is in another epoch than the replica knew when it received the reports.
 BEAT = """

@@ -202,6 +202,9 @@ class SimCluster:
     async def forget(self, name: str, uid: str) -> None:
         await self._ask("forget", lambda: self._world.forget(self.install, name, uid), write=True)
 
+    async def output_sizes(self) -> dict[str, int]:
+        return await self._ask("sizes", self._world.output_sizes)
+
     async def prune_output(self, keep: set[str]) -> int:
         return await self._ask("prune", lambda: self._world.prune_output(keep), write=True)
 

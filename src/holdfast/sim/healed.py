@@ -41,6 +41,10 @@ class Healed:
             await run.operator.give_up()
         if run.gate.postgres.ask(run.gate.clock(), "SELECT brake_tripped_at FROM holdfast.installation")[0][0] is not None:
             await run.operator.release_brake()
+        for row in run.gate.postgres.ask(
+            run.gate.clock(), "SELECT tenant FROM holdfast.tenant_brake WHERE tripped_at IS NOT NULL"
+        ):
+            await run.operator.release_brake(row["tenant"])
         for name in run.quarantined:
             pod = run.world.pods.get(name)
             speaks = pod is not None and pod.agent and not pod.token.endswith(FORGED)  # then its reports must get it adopted

@@ -106,8 +106,9 @@ class Operator:
             if left["pool"] == "bare" and left["claim_state"] != "active":
                 await self._call("POST", f"/v1/recovery/{left['worker']}", {"decision": "give-up", "reason": "simulated"})
 
-    async def release_brake(self) -> None:
-        await self._insist("POST", "/v1/brake/release", {"reason": "simulated: looked at it"})
+    async def release_brake(self, tenant: str | None = None) -> None:
+        whose = {} if tenant is None else {"tenant": tenant}
+        await self._insist("POST", "/v1/brake/release", {"reason": "simulated: looked at it"} | whose)
 
     async def _one(self, path: str, query: str, pick: float) -> str | None:
         answer = await self._call("GET", path, query=query)

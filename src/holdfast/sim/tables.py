@@ -56,7 +56,7 @@ class Tables(msgspec.Struct, frozen=True):
     over: list[str]  # tenants with more live claims than their cap
     crowded: list[str]  # pools with more workers than their max, by id
     warm: dict[str, int]  # the `warm` of live pools, by id
-    braked: str | None  # set if there were more endings than the brake allows
+    braked: str | None  # set if there were more endings than the brake of the fleet or of a tenant allows
     epoch: int
     recovering: bool
 
@@ -79,11 +79,18 @@ SELECT jsonb_build_object(
  'crowded', (SELECT jsonb_agg(p.id ORDER BY p.id) FROM holdfast.pool p WHERE state = 'live' AND (spec ->> 'max')::integer < (
         SELECT count(*) FROM holdfast.worker w WHERE w.pool_id = p.id AND w.state <> 'gone')),
  'warm', (SELECT jsonb_object_agg(id, (spec ->> 'warm')::integer) FROM holdfast.pool WHERE state = 'live'),
- 'braked', (SELECT max(format('%s endings of %ss', n, kind)) FROM (
-        SELECT kind, count(*) AS n FROM holdfast.ending, holdfast.installation i, t
-        WHERE at > t.now - interval '10 min' AND at > coalesce(i.brake_released_at, '-infinity') GROUP BY kind) g
-     WHERE n > (SELECT greatest(i.brake_limit, ceil(i.brake_share * (SELECT count(*) FROM holdfast.worker)))
-                FROM holdfast.installation i)),
+ 'braked', (SELECT max(CASE WHEN own > share THEN format('%s endings of %ss of tenant %s', own, kind, tenant)
+                             ELSE format('%s endings of %ss', total, kind) END) FROM (
+        SELECT g.*, share, allowed, sum(CASE WHEN tenant IS NULL THEN n ELSE least(n, share) END) OVER (PARTITION BY kind) total
+        FROM (
+            SELECT kind, e.tenant, count(*) AS n,
+                   count(*) FILTER (WHERE e.tenant IS NOT NULL AND at > coalesce(b.released_at, '-infinity')) AS own
+            FROM holdfast.ending e LEFT JOIN holdfast.tenant_brake b ON b.tenant = e.tenant, holdfast.installation i, t
+            WHERE at > t.now - interval '10 min' AND at > coalesce(i.brake_released_at, '-infinity') GROUP BY 1, 2) g, (
+            SELECT allowed, greatest(1, floor(brake_tenant_share * allowed)) AS share FROM (
+                SELECT brake_tenant_share, greatest(brake_limit, coalesce(brake_claims, 0),
+                       ceil(brake_share * (SELECT count(*) FROM holdfast.worker))) AS allowed FROM holdfast.installation) s) l) h
+     WHERE total > allowed OR own > share),
  'epoch', (SELECT epoch FROM holdfast.installation),
  'recovering', (SELECT recovering_since IS NOT NULL FROM holdfast.installation))::text
 """

@@ -111,6 +111,9 @@ class World(Kubelets):
         """Store everything that a claim's command has printed so far."""
         self._outputs[claim] = data, truncated, self.clock.now() - age
 
+    def output_sizes(self) -> dict[str, int]:
+        return {claim: len(data) for claim, (data, _, _) in self._outputs.items()}
+
     def prune_output(self, keep: set[str]) -> int:
         old = [c for c, (_, _, at) in self._outputs.items() if c not in keep and self.clock.now() - at >= YOUNG]
         for claim in old:

@@ -25,27 +25,29 @@ BEGIN
             p_id => v.id, p_name => v.name, p_spec => v.spec, p_revision => v.revision, p_source => 'api', p_actor => p_actor) AS put;
     END LOOP;
     FOR v IN SELECT * FROM jsonb_to_recordset(p_tenants) AS n(name text, weight integer, max_claims integer, max_priority integer,
-             park_ttl float) ORDER BY n.name LOOP
+             park_ttl float, max_waiting integer, max_output_bytes bigint) ORDER BY n.name LOOP
         RETURN QUERY SELECT 'Tenant', v.name, @fn.put_tenant(p_name => v.name, p_weight => v.weight, p_max_claims => v.max_claims,
-            p_max_priority => v.max_priority, p_park_ttl => make_interval(secs => v.park_ttl), p_actor => p_actor);
+            p_max_priority => v.max_priority, p_park_ttl => make_interval(secs => v.park_ttl), p_max_waiting => v.max_waiting,
+            p_max_output_bytes => v.max_output_bytes, p_actor => p_actor);
     END LOOP;
 END $$;
 
 -- Creates or changes a tenant's limits; the last write wins. Equal limits change nothing and write no event.
 CREATE FUNCTION @fn.put_tenant(p_name text, p_weight integer, p_max_claims integer, p_max_priority integer, p_park_ttl interval,
-                               p_actor jsonb)
+                               p_max_waiting integer, p_max_output_bytes bigint, p_actor jsonb)
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     v_what text := 'created';
     t timestamptz := holdfast.now();
 BEGIN
-    INSERT INTO holdfast.tenant (name, weight, max_claims, max_priority, park_ttl, updated_at)
-    VALUES (p_name, p_weight, p_max_claims, p_max_priority, p_park_ttl, t) ON CONFLICT (name) DO NOTHING;
+    INSERT INTO holdfast.tenant (name, weight, max_claims, max_priority, park_ttl, max_waiting, max_output_bytes, updated_at)
+    VALUES (p_name, p_weight, p_max_claims, p_max_priority, p_park_ttl, p_max_waiting, p_max_output_bytes, t)
+    ON CONFLICT (name) DO NOTHING;
     IF NOT FOUND THEN
         UPDATE holdfast.tenant SET weight = p_weight, max_claims = p_max_claims, max_priority = p_max_priority,
-            park_ttl = p_park_ttl, updated_at = t
-        WHERE name = p_name AND (weight, max_claims, max_priority, park_ttl)
-            IS DISTINCT FROM (p_weight, p_max_claims, p_max_priority, p_park_ttl);
+            park_ttl = p_park_ttl, max_waiting = p_max_waiting, max_output_bytes = p_max_output_bytes, updated_at = t
+        WHERE name = p_name AND (weight, max_claims, max_priority, park_ttl, max_waiting, max_output_bytes)
+            IS DISTINCT FROM (p_weight, p_max_claims, p_max_priority, p_park_ttl, p_max_waiting, p_max_output_bytes);
         IF NOT FOUND THEN
             RETURN 'same';
         END IF;

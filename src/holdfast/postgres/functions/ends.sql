@@ -1,37 +1,6 @@
 -- End claims and retire workers. Each is one guarded change with its event. The brake is checked before the
 -- changes that it counts.
 
--- Checks the brake (P7) and counts this ending. Returns NULL if the ending is allowed, otherwise 'braked'. It counts the endings
--- by Holdfast's own decision in the last ten minutes. A tripped brake stays until a person releases it.
-CREATE FUNCTION @fn.braked(p_kind text, p_id text) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-    i holdfast.installation;
-    v_count bigint;
-    v_alive bigint;
-    t timestamptz := holdfast.now();
-BEGIN
-    SELECT * INTO i FROM holdfast.installation FOR UPDATE;
-    IF i.brake_tripped_at IS NOT NULL THEN
-        RETURN 'braked';
-    END IF;
-    SELECT count(*) INTO v_count FROM holdfast.ending
-    WHERE kind = p_kind AND at > greatest(t - interval '10 min', coalesce(i.brake_released_at, '-infinity'));
-    IF p_kind = 'worker' THEN
-        SELECT count(*) INTO v_alive FROM holdfast.worker WHERE state <> 'gone';
-    ELSE
-        SELECT count(*) INTO v_alive FROM holdfast.claim WHERE state IN @claim.live;
-    END IF;
-    IF v_count >= greatest(i.brake_limit, floor(i.brake_share * (v_alive + v_count))) THEN
-        UPDATE holdfast.installation SET brake_tripped_at = t,
-            brake_reason = format('%s %ss were ended in ten minutes, of %s', v_count, p_kind, v_alive + v_count);
-        INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'brake.tripped',
-            format('%s %ss were ended in ten minutes, of %s', v_count, p_kind, v_alive + v_count));
-        RETURN 'braked';
-    END IF;
-    INSERT INTO holdfast.ending (at, kind, id) VALUES (t, p_kind, p_id);
-    RETURN NULL;
-END $$;
-
 -- Returns the interval of a duration such as '1h30m'.
 CREATE FUNCTION @fn.duration(p_text text) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(sum(make_interval(secs => part[1]::float * CASE part[2]
@@ -142,8 +111,8 @@ BEGIN
             RETURN QUERY SELECT 'stale', NULL::holdfast.claim;
             RETURN;
         END IF;
-        IF p_how IN ('lease', 'max_duration') THEN
-            v_not := @fn.braked('claim', p_claim);
+        IF p_how IN ('lease', 'max_duration') AND NOT @fn.chosen_end(c, p_how) THEN
+            v_not := @fn.braked(p_kind => 'claim', p_id => p_claim, p_tenant => c.tenant, p_ceiling => p_how = 'max_duration');
             IF v_not IS NOT NULL THEN
                 RETURN QUERY SELECT v_not, NULL::holdfast.claim;
                 RETURN;
@@ -158,7 +127,10 @@ BEGIN
         v_reason := 'activations of its pool fail, and no worker was free before its deadline';
     END IF;
     UPDATE holdfast.claim SET state = 'ended', outcome = p_outcome, how = p_how, reason = v_reason, exit_code = p_exit,
-        ended_at = t, ended_heard = holdfast.heard() WHERE id = p_claim RETURNING * INTO v_ended;
+        ended_at = t, ended_heard = holdfast.heard(),
+        -- The work is over, so what it was started with is erased. The request's hash stays, because it belongs to the key (P1).
+        request = request - ARRAY['command', 'env', 'payload']
+    WHERE id = p_claim RETURNING * INTO v_ended;
     DELETE FROM holdfast.claim_secret WHERE claim_id = p_claim;
     IF (c.request ->> 'stdin')::boolean THEN
         DELETE FROM holdfast.claim_input_piece WHERE claim_id = p_claim;
@@ -292,7 +264,7 @@ BEGIN
         RETURN 'stale';
     END IF;
     IF p_counted THEN
-        v_not := @fn.braked('worker', p_worker);
+        v_not := @fn.braked(p_kind => 'worker', p_id => p_worker, p_tenant => w.tenant, p_ceiling => false);
         IF v_not IS NOT NULL THEN
             RETURN v_not;
         END IF;

@@ -47,16 +47,53 @@ CREATE FUNCTION @fn.room(p_tenant text) RETURNS bigint LANGUAGE sql AS $$
     FROM (SELECT (SELECT max_claims FROM holdfast.tenant WHERE name = p_tenant)) AS t(max_claims)
 $$;
 
--- Stores new requests as waiting claims with their place in the fair order. It skips a request whose id or key is already stored.
-CREATE FUNCTION @fn.take_in(p_pool text, p_new jsonb) RETURNS void LANGUAGE sql AS $$
+-- Returns the requests that exceed their tenant's `max_waiting`. A request that is already stored, by its id or its key, is not
+-- among them. Batches of this pool cannot be stored at the same time, because the caller has the pool's lock. Each other pool may be
+-- storing one batch. If these could exceed the limit together, the tenant's lock is taken and its claims are counted again.
+CREATE FUNCTION @fn.exceeding(p_pool text, p_new jsonb) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_elsewhere bigint := (SELECT count(*) FROM holdfast.pool WHERE state = 'live' AND id <> p_pool) * @BATCH;
+    v_room bigint;
+    v_exceeding text[] := '{}';
+    r record;
+BEGIN
+    -- In the order of their names, so that two batches with the same tenants cannot deadlock.
+    FOR r IN SELECT n.tenant, count(*) AS n, coalesce(max(t.max_waiting), @MAX_WAITING) AS most
+             FROM jsonb_to_recordset(p_new) AS n(tenant text) LEFT JOIN holdfast.tenant t ON t.name = n.tenant GROUP BY 1 ORDER BY 1 LOOP
+        v_room := r.most - @fn.waiting_claims(r.tenant, r.most);
+        IF v_elsewhere > 0 AND v_room < r.n + v_elsewhere THEN
+            PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.queue.' || r.tenant, 0));
+            v_room := r.most - @fn.waiting_claims(r.tenant, r.most);
+        END IF;
+        IF v_room < r.n THEN
+            v_exceeding := v_exceeding || ARRAY(
+                SELECT n.id FROM jsonb_to_recordset(p_new) AS n(ord integer, id text, tenant text, key text)
+                WHERE n.tenant = r.tenant AND NOT EXISTS (SELECT FROM holdfast.claim c WHERE c.id = n.id)
+                  AND NOT EXISTS (SELECT FROM holdfast.claim c WHERE c.key_live AND c.tenant = n.tenant AND c.key = n.key)
+                ORDER BY n.ord OFFSET greatest(0, v_room));
+        END IF;
+    END LOOP;
+    RETURN v_exceeding;
+END $$;
+
+-- Returns how many claims of the tenant wait in all pools, at most `p_most`. It counts per pool, because that is what an index serves.
+CREATE FUNCTION @fn.waiting_claims(p_tenant text, p_most bigint) RETURNS bigint LANGUAGE sql AS $$
+    SELECT count(*) FROM (
+        SELECT FROM holdfast.pool p JOIN holdfast.claim c ON c.pool_id = p.id AND c.tenant = p_tenant AND c.state = 'waiting'
+        WHERE p.state <> 'gone' LIMIT p_most) AS w
+$$;
+
+-- Stores new requests, except those in `p_not`, as waiting claims with their place in the fair order. It skips a request whose id or
+-- key is already stored.
+CREATE FUNCTION @fn.take_in(p_pool text, p_new jsonb, p_not text[]) RETURNS void LANGUAGE sql AS $$
     WITH clock AS (SELECT holdfast.now() AS t, holdfast.heard() AS h),
     requested AS (
         SELECT r.*, least(r.priority, coalesce(t.max_priority, 0))::smallint AS granted,
                1000000 / coalesce(t.weight, 1) AS cost
         FROM jsonb_to_recordset(p_new) AS r(ord integer, id text, tenant text, key text, hash text, request jsonb,
              priority integer, lease float, max_duration float, deadline float, park_ttl float, retry text, secrets jsonb,
-             actor jsonb, labels jsonb)
-        LEFT JOIN holdfast.tenant t ON t.name = r.tenant
+             actor jsonb, labels jsonb, lease_chosen boolean, max_chosen boolean)
+        LEFT JOIN holdfast.tenant t ON t.name = r.tenant WHERE r.id <> ALL (p_not)
     ), tagged AS (
         -- A claim's tag is its place in the fair order (decision 0004). It comes after the tenant's served claims and after its claims that still wait. A claim that was cancelled or
         -- refused does not move it.
@@ -70,12 +107,12 @@ CREATE FUNCTION @fn.take_in(p_pool text, p_new jsonb) RETURNS void LANGUAGE sql 
     ), made AS (
         INSERT INTO holdfast.claim (id, pool_id, tenant, key, key_live, request_hash, request, state, priority, tag, retry,
                                     secret, lease, max_duration, park_ttl, created_at, patience, deadline_heard, requested_priority,
-                                    labels)
+                                    labels, lease_chosen, max_chosen)
         SELECT g.id, p_pool, g.tenant, g.key, g.key IS NOT NULL, g.hash, g.request, 'waiting', g.granted, g.tag, g.retry,
                g.secrets IS NOT NULL,
                make_interval(secs => g.lease), make_interval(secs => g.max_duration), make_interval(secs => g.park_ttl),
                clock.t, make_interval(secs => g.deadline), clock.h + make_interval(secs => g.deadline),
-               CASE WHEN g.priority > g.granted THEN g.priority END, g.labels
+               CASE WHEN g.priority > g.granted THEN g.priority END, g.labels, g.lease_chosen, g.max_chosen
         FROM tagged g, clock
         ON CONFLICT DO NOTHING
         RETURNING id, tenant, priority, tag
@@ -130,7 +167,7 @@ BEGIN
     WHERE tenants.tenant <> ALL (p_full) ORDER BY c.priority DESC, c.tag, c.id LIMIT p_limit;
 END $$;
 
--- Stores and matches one batch of one pool. `o_what` is new, same, other or closed for each request, and assigned for each pair.
+-- Stores and matches one batch of one pool. `o_what` is new, same, other, full or closed for each request, and assigned for each pair.
 -- For a request, `o_claim` is its own id and `o_worker` the id of the claim that stands for it.
 -- If `p_acting` is false, requests are stored and wait.
 -- The planner settings force index scans, because every step here reads only a few rows. Without them the planner plans each
@@ -144,6 +181,7 @@ SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off AS $$
 DECLARE
     v_pool holdfast.pool;
     h timestamptz := holdfast.heard();
+    v_exceeding text[];
     v_caps_locked boolean := false;
     v_full text[] := '{}';
     v_left integer;
@@ -164,20 +202,21 @@ BEGIN
         RETURN;
     END IF;
     IF jsonb_array_length(p_new) > 0 THEN
-        PERFORM @fn.take_in(p_pool, p_new);
+        v_exceeding := @fn.exceeding(p_pool, p_new);
+        PERFORM @fn.take_in(p_pool, p_new, v_exceeding);
         -- The same id means that this batch was sent again, because the result of its first commit was unknown. The same key
         -- means the same request or another one, which the hash shows. The release before stored another hash of a request with
         -- secrets; it is compared for one release.
         RETURN QUERY
-            SELECT CASE WHEN c.id = n.id THEN 'new' WHEN c.request_hash IN (n.hash, n.hash_before) THEN 'same' ELSE 'other' END,
-                   n.id, c.id, NULL::bigint, NULL::text, NULL::text
+            SELECT CASE WHEN c.id = n.id THEN 'new' WHEN c.request_hash IN (n.hash, n.hash_before) THEN 'same'
+                        WHEN c.id IS NULL THEN 'full' ELSE 'other' END, n.id, c.id, NULL::bigint, NULL::text, NULL::text
             FROM jsonb_to_recordset(p_new) AS n(id text, tenant text, key text, hash text, hash_before text)
-            CROSS JOIN LATERAL (
+            LEFT JOIN LATERAL (
                 SELECT id, request_hash FROM holdfast.claim WHERE id = n.id
                 UNION ALL
                 SELECT id, request_hash FROM holdfast.claim
                 WHERE key_live AND tenant = n.tenant AND key = n.key AND id <> n.id
-            ) AS c;
+            ) AS c ON true;
     END IF;
     IF NOT p_acting OR EXISTS (SELECT FROM holdfast.installation WHERE stopping) THEN
         RETURN;

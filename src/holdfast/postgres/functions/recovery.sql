@@ -188,6 +188,7 @@ BEGIN
         ELSIF other.state IN @claim.live THEN
             -- Its worker took a later assignment, so this claim had ended in one of the ways of P2. Which way it was is lost.
             UPDATE holdfast.claim SET state = 'ended', outcome = 'lost', how = 'forgotten', ended_at = t, ended_heard = h,
+                request = request - ARRAY['command', 'env', 'payload'],
                 reason = 'its end was in commits that the database lost' WHERE id = other.id;
             INSERT INTO holdfast.event (at, kind, pool_id, worker_id, claim_id, tenant, reason, data)
             VALUES (t, 'claim.ended', other.pool_id, p_worker, other.id, other.tenant,
