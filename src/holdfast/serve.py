@@ -61,7 +61,7 @@ async def serve(settings: Settings) -> None:
         # This comes before the store, because a replica that waits for Postgres is alive and must not be restarted.
         await probes.listen(settings.host, settings.probe_port)
     within = settings.kubernetes
-    cluster: Cluster = local_cluster(layout) if within is None else await kubernetes_cluster(within, settings.url)
+    cluster: Cluster = local_cluster(layout) if within is None else await kubernetes_cluster(within, settings.url, key)
     mark, pids = Mark(), set[int]()
     store = await connect(settings, cluster.install, mark=mark, pids=pids)
     duties_store = await connect(settings, cluster.install, size=4, mark=mark, pids=pids)

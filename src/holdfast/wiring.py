@@ -27,6 +27,7 @@ from .metrics import Metrics
 from .ports.cluster import Cluster
 from .ports.recovery import Mark
 from .ports.store import Store, StoreUnavailable
+from .proof import Signer
 from .postgres.database import Database
 from .postgres.migrate import migrate
 from .postgres.store import PostgresStore
@@ -156,7 +157,7 @@ def local_cluster(layout: Layout) -> LocalCluster:
     )
 
 
-async def kubernetes_cluster(options: InKubernetes, url: str) -> Cluster:
+async def kubernetes_cluster(options: InKubernetes, url: str, key: bytes) -> Cluster:
     """Returns the cluster of this namespace. Raises NoCluster if no API server is configured."""
     from .kubernetes.access import find_access  # imported here, because a fleet on one machine does not need it
     from .kubernetes.api import Api
@@ -165,7 +166,7 @@ async def kubernetes_cluster(options: InKubernetes, url: str) -> Cluster:
 
     access = await asyncio.to_thread(find_access, options.kubeconfig, options.context)
     servers = tuple((options.agent_url or url).split(","))
-    setup = Setup(options.install, options.agent_image, servers, options.priority_class)
+    setup = Setup(options.install, options.agent_image, servers, options.priority_class, Signer(key).public_key)
     return KubernetesCluster(Api(access), options.namespace, setup)
 
 

@@ -13,7 +13,7 @@ from . import agents, apply, claims, history, inputs, output, pools, recovery, s
 from .context import Context
 from .openapi import document, for_agents
 from .problems import Problem, encode
-from .routes import ANYONE, Call, Route, answered, serve
+from .routes import ANYONE, Call, Route, answered, prove, serve
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 REFUSED = {
@@ -82,6 +82,6 @@ def _no_such_route(context: Context) -> Callable[[Request, HTTPException], Await
         return Problem(error.status_code, code, detail, headers=dict(error.headers or {})).response()
 
     async def answer(request: Request, error: HTTPException) -> Response:
-        return await answered(context, "no route", refuse(request, error))
+        return prove(context, request, await answered(context, "no route", refuse(request, error)))
 
     return answer

@@ -16,6 +16,7 @@ from ..model.pool import FieldProblem, Pool
 from ..ports.cluster import AgentIdentity, ClusterUnavailable, Finding, Order, OutcomeUnknown, Output, Refused
 from ..ports.declared import Declarations
 from ..ports.recovery import Remembered
+from ..proof import Signer
 from ..tasks import end_all
 from . import launch
 from .ending import end
@@ -52,7 +53,8 @@ class LocalCluster:
         for folder in (root, output_root):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Resolve symbolic links, because processes are also found by their working folder, and the kernel shows the real path.
-        self._places = Places(root.resolve(), output_root.resolve(), servers_file.absolute())
+        server_key = Signer(key).public_key
+        self._places = Places(root.resolve(), output_root.resolve(), servers_file.absolute(), server_key)
         if not highwater.exists():  # only in a new installation; later a missing marker means that the folder is not mounted
             (self._places.root / MARKER).touch(mode=0o600)
         self._survey = Survey(self._places.root, install)
