@@ -108,7 +108,7 @@ class HttpClient:
                 await self._exchange(connection, server, "/v1/worker/register", "", b"")
         except TimeoutError:
             connection.drop()
-            raise Impostor(f"no proof within {CONNECT_SECONDS:g} s") from None
+            raise Unreachable(f"no proof within {CONNECT_SECONDS:g} s") from None  # a paused replica does not answer either
         if not connection.reusable():
             connection.drop()
             raise Unreachable("the server closed the connection after its proof")

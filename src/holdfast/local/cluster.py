@@ -19,6 +19,7 @@ from ..ports.recovery import Remembered
 from ..proof import Signer
 from ..tasks import end_all
 from . import launch
+from .diagnose import diagnose
 from .ending import end
 from .folder import Folder, StampFile
 from .keeping import HighWater, Tokens
@@ -238,7 +239,7 @@ class LocalCluster:
         return found
 
     async def diagnose(self, pools: Sequence[Pool]) -> list[Finding]:
-        return []
+        return await self._do(lambda: diagnose(self._places.servers_file.parent))
 
     async def ensure(self, pools: Sequence[Pool]) -> None:
         """Does nothing, because a process needs no other objects."""
