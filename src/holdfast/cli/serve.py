@@ -57,8 +57,8 @@ def _check_host(host: str, insecure: bool) -> None:
 
     if not insecure and not is_loopback(host):
         raise CommandFailed(
-            f"--host {host}: other machines could reach it, and without TLS they could read tokens and secrets; listen on 127.0.0.1"
-            " behind a proxy with TLS, or add --insecure",
+            f"--host {host}: other machines could reach it, and without TLS they could read tokens and secrets; listen on"
+            " 127.0.0.1 behind a proxy with TLS, or add --insecure",
             2,
         )
 
