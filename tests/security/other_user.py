@@ -10,8 +10,8 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as 
 
 
 def as_nobody(act: Callable[[], object]) -> str:
-    """Returns the result of `act` as text, or the name of its OSError. It runs in a child process that has given up its rights. The
-    child is forked, because that user may not be able to execute the tests' interpreter."""
+    """Returns the result of `act` as text, or the name of its OSError. It runs in a child process that has given up its rights.
+    The child is forked, because that user may not be able to execute the tests' interpreter."""
     nobody = pwd.getpwnam("nobody")
     reader, writer = os.pipe()
     child = os.fork()

@@ -18,7 +18,6 @@ from holdfast.postgres.server_files import let_through
 from holdfast.up import Plan
 
 
-
 @pytest.fixture
 def root() -> Iterator[Path]:
     """Returns a data directory as the release before made it: open, with a list of servers that everybody can read."""
@@ -81,7 +80,9 @@ def test_doctor_names_files_that_others_can_read_and_addresses_that_others_can_r
     assert (files.ok, "data, servers, token" in files.detail) == (False, True)
     assert addresses.ok
     Layout(root).ensure()
-    (root / "servers").write_text("http://127.0.0.1:1\nhttp://[::1]:2\nhttp://localhost:3\nhttp://0.0.0.0:4\nhttp://[fd00::5]:5\n")
+    (root / "servers").write_text(
+        "http://127.0.0.1:1\nhttp://[::1]:2\nhttp://localhost:3\nhttp://0.0.0.0:4\nhttp://[fd00::5]:5\n"
+    )
     files, addresses = diagnose(root)
     assert files.ok
     assert not addresses.ok

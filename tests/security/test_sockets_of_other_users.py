@@ -12,8 +12,8 @@ from tempfile import mkdtemp
 import pytest
 from other_user import as_nobody, needs_root
 
-from holdfast.client.transport import Transport
 from holdfast.client.errors import Unreachable
+from holdfast.client.transport import Transport
 from holdfast.local import addresses
 from holdfast.local.layout import Layout
 from holdfast.unix_socket import PATH_MAX, NotPrivate, check_private, to_path, to_url

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
-from . import agents, apply, claims, history, inputs, output, pools, recovery, system, tenants, tokens, workers
+from . import agent_reports, agents, apply, claims, history, inputs, output, pools, recovery, system, tenants, tokens, workers
 from .context import Context
 from .openapi import document, for_agents
 from .problems import Problem, encode
@@ -48,6 +48,7 @@ ROUTES: list[Route] = [
     *recovery.ROUTES,
     *tokens.ROUTES,
     *agents.ROUTES,
+    *agent_reports.ROUTES,
     Route("GET", "/openapi.json", "This document", described, roles=ANYONE),
     Route("GET", "/openapi-agents.json", "The document of the worker protocol", described_for_agents, roles=ANYONE),
 ]

@@ -257,7 +257,7 @@ def serve(
 
 def agent() -> None:
     """Run the agent of one worker. The backend starts it, with its settings in the environment."""
-    from holdfast.agent.main import main
+    from holdfast.agent.entry import main
 
     main()
 
