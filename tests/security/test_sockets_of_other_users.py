@@ -97,14 +97,16 @@ def test_a_socket_that_a_crash_left_behind_is_replaced_and_its_address_removed(l
         assert not two.exists(), "a replica that leaves removes its socket"
 
 
-def test_up_removes_what_earlier_replicas_left(layout: Layout) -> None:
-    old = addresses.socket_of(layout, 7079)
+def test_up_removes_what_earlier_replicas_left_and_keeps_a_replica_beside_it(layout: Layout) -> None:
+    own, beside, old = (addresses.socket_of(layout, port) for port in (7070, 7078, 7079))
     addresses.listen(old).close()
-    layout.servers.write_text("http://127.0.0.1:7079\n")
-    addresses.plan(layout, {7070: addresses.http_url("::1", 7070)})
+    layout.servers.write_text("http://127.0.0.1:7079\nhttp://127.0.0.1:7078\n")
+    with addresses.listen(beside):
+        addresses.plan(layout, {7070: addresses.http_url("::1", 7070)})
+        assert addresses.listens(beside)
     assert not old.exists()
-    assert layout.servers.read_text() == "http://[::1]:7070\n"
-    assert layout.sockets.read_text() == f"{to_url(addresses.socket_of(layout, 7070))}\n"
+    assert layout.servers.read_text() == "http://[::1]:7070\nhttp://127.0.0.1:7078\n"
+    assert layout.sockets.read_text().split() == [to_url(own), to_url(beside)]
 
 
 def test_an_address_of_a_socket_is_one_word_of_a_list() -> None:

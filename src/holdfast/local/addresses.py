@@ -77,17 +77,21 @@ def listens(path: Path) -> bool:
 
 
 def plan(layout: Layout, urls: dict[int, str]) -> None:
-    """Replaces both lists by the addresses of these ports, and removes the sockets of all others. Only `up` may call this,
-    because it starts all replicas of the directory."""
+    """Writes both lists for these ports, whose replicas do not listen yet, and removes everything that earlier replicas left.
+    Other replicas that listen stay: an operator may run one beside `up` during an upgrade."""
     with _locked(layout):
-        planned = [socket_of(layout, port) for port in urls]
-        _write(layout, planned, list(urls.values()))
-        folder = socket_of(layout, 0).parent
+        planned, folder = [socket_of(layout, port) for port in urls], socket_of(layout, 0).parent
+        beside = []
         if folder.exists():
             check_private(folder)
-            for path in folder.iterdir():
-                if path not in planned or not listens(path):
+            for path in sorted(folder.iterdir()):
+                if not listens(path):
                     path.unlink(missing_ok=True)
+                elif path not in planned:
+                    beside.append(path)
+        ports = [_port(path) for path in beside]
+        kept = [url for url in _read(layout.servers) if urlsplit(url).port in ports]
+        _write(layout, [*planned, *beside], [*urls.values(), *kept])
 
 
 def announce(layout: Layout, port: int, url: str) -> None:
