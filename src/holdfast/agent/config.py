@@ -34,8 +34,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     termination: Path | None = None  # the file that names the claim of that job
 
     def read_servers(self) -> tuple[str, ...]:
-        """Reads the current list of replicas. A file may name none, because all replicas may have left. Raises BadConfig if the
-        file is wrong or missing; keep the old list then."""
+        """Reads the current list of replicas. A file may name none, because all replicas may have left. Raises BadConfig if
+        the file is wrong or missing. Keep the old list in both cases."""
         if self.servers_file is None:
             return self.servers
         try:

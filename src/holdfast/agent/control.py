@@ -245,7 +245,7 @@ class Control:
     def _next_server(self) -> None:
         self._turn += 1
         try:
-            self._servers = self._config.read_servers()
+            self._servers = self._config.read_servers() or self._servers  # all replicas may have left, and come back
         except BadConfig as error:
             log("servers", why=error, kept=len(self._servers))
 
