@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 
@@ -42,20 +42,20 @@ class LocalAddress:
     def listen(self) -> socket.socket:
         return addresses.listen(addresses.socket_of(self.layout, self.port))
 
-    def announce(self) -> None:
-        addresses.announce(self.layout, self.port, self.url)
+    async def keep_announced(self) -> None:
+        """Adds this replica's addresses, also if they get lost later, and removes those of replicas that have crashed."""
+        while True:
+            self._change(addresses.announce)
+            await asyncio.sleep(ANNOUNCE_SECONDS)
 
     def withdraw(self) -> None:
-        addresses.withdraw(self.layout, self.port, self.url)
+        self._change(addresses.withdraw)
 
-    async def keep_announced(self) -> None:
-        """Adds this replica's addresses again if they are missing, and removes those of replicas that have crashed."""
-        while True:
-            await asyncio.sleep(ANNOUNCE_SECONDS)
-            try:
-                await asyncio.to_thread(self.announce)
-            except OSError as error:
-                structlog.get_logger().warning("cannot write the replicas' addresses", error=str(error))
+    def _change(self, change: Callable[[Layout, int, str], None]) -> None:
+        try:
+            change(self.layout, self.port, self.url)
+        except OSError as error:  # a full disk, for example; the replica still serves, and an old list still leads to it
+            structlog.get_logger().warning("cannot write the replicas' addresses", error=str(error))
 
 
 class Server(uvicorn.Server):
@@ -65,19 +65,22 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._wired = wired
         self._local = local
+        self._announcing: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)  # first, because the socket may be replaced only by the process that has the port
         if self._local is not None:
             listener = self._local.listen()
             self.servers.append(await asyncio.get_running_loop().create_unix_server(self._protocol, sock=listener))
-            self._local.announce()
+            self._announcing = asyncio.create_task(self._local.keep_announced())
 
     def _protocol(self) -> asyncio.Protocol:
-        return BoundedHttp(self.config, self.server_state, self.lifespan.state)
+        kind: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        return kind(self.config, self.server_state, self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if self._local is not None:
+        if self._local is not None and self._announcing is not None:
+            self._announcing.cancel()
             self._local.withdraw()  # first, so that agents whose polls are answered now go to another replica
         await super().shutdown(sockets)
 
@@ -133,13 +136,10 @@ async def serve(settings: Settings) -> None:
     wired.replica.start()
     server = Server(config, wired, local)
     watching = asyncio.create_task(_stop_with_supervisor(server))
-    announcing = asyncio.create_task(local.keep_announced()) if local is not None else None
     try:
         await server.serve()
     finally:
         watching.cancel()
-        if announcing is not None:
-            announcing.cancel()
         await wired.replica.stop()
         await cluster.close()
         await store.close()

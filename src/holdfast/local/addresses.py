@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import socket
+import time
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
@@ -19,6 +20,7 @@ from .layout import Layout, write_private
 # user logs out, and workers go on.
 FALLBACK = Path("/tmp")  # noqa: S108 - we use a private folder below it, and refuse one that another user made
 BACKLOG = 2048  # uvicorn's
+LOCK_SECONDS = 0.5  # the lists are written within a millisecond
 
 
 def http_url(host: str, port: int) -> str:
@@ -139,10 +141,19 @@ def _read(file: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _locked(layout: Layout) -> Iterator[None]:
-    """Holds the lock of both lists, otherwise a replica that starts could write back the address of one that leaves."""
+    """Holds the lock of both lists, otherwise a replica that starts could write back the address of one that leaves. Raises
+    TimeoutError after LOCK_SECONDS, because a replica that was stopped may hold it."""
     lock = os.open(layout.root / ".servers.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"another replica holds {layout.root / '.servers.lock'}") from None
+                time.sleep(0.02)
         yield
     finally:
         os.close(lock)
