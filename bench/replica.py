@@ -6,7 +6,8 @@ from pathlib import Path
 from unittest import mock
 
 from holdfast import serve
-from holdfast.wiring import Layout, Settings
+from holdfast.local.layout import Layout
+from holdfast.wiring import Settings
 
 from .pods import HollowPods
 

@@ -18,10 +18,11 @@ from typing import Any
 import asyncpg
 
 from holdfast.api.auth import hash_token
+from holdfast.local.layout import Layout
 from holdfast.postgres.embedded import DATABASE, EmbeddedPostgres, find_binaries
 from holdfast.postgres.store import PostgresStore
 from holdfast.up import Plan, prepare
-from holdfast.wiring import Layout, Settings, connect
+from holdfast.wiring import Settings, connect
 
 from . import ROOT
 

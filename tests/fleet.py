@@ -19,6 +19,7 @@ import msgspec
 
 from bouncer import PgBouncer
 from holdfast.api.auth import hash_token
+from holdfast.local import addresses
 from holdfast.local.process import Process, Table, kin, send
 from holdfast.postgres.database import SETTINGS
 from holdfast.up import Plan, prepare
@@ -66,7 +67,7 @@ class Fleet:
         self.pools = pools or {}
         self.env = env or {}
         self.layout = prepare(Plan(self.home / "data"))
-        self.layout.servers.write_text("".join(f"http://127.0.0.1:{port}\n" for port in self.ports))
+        addresses.plan(self.layout, {port: f"http://127.0.0.1:{port}" for port in self.ports})
         self.token = self.layout.token.read_text().strip()
         self.postgres = prepared_postgres(self.layout.postgres)
         self.bouncer: PgBouncer | None = None

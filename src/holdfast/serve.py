@@ -6,8 +6,10 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import FrameType
 
 import structlog
@@ -16,22 +18,71 @@ import uvloop
 
 from .api.probes import Probes
 from .api.server import BoundedHttp
+from .local import addresses
+from .local.layout import Layout
 from .ports.cluster import Cluster
 from .ports.recovery import Mark
 from .postgres.database import UNAVAILABLE
-from .wiring import Layout, Settings, Wired, admit, connect, kubernetes_cluster, local_cluster, wire
+from .wiring import Settings, Wired, admit, connect, kubernetes_cluster, local_cluster, wire
 
 # Objects between two collections. Requests leave no reference cycles, so a collection frees little but stops the event loop.
 COLLECT_AFTER = 50_000
+ANNOUNCE_SECONDS = 10.0  # the longest that the address of a crashed replica stays in the list
 GRACE = 5  # seconds for requests in progress; long polls and waits are answered at once
 
 
-class Server(uvicorn.Server):
-    """Uvicorn that answers all waiting requests before it exits."""
+@dataclass(frozen=True)
+class LocalAddress:
+    """Where a replica listens for agents and commands of its own machine."""
 
-    def __init__(self, config: uvicorn.Config, wired: Wired) -> None:
+    layout: Layout
+    port: int
+    url: str
+
+    def listen(self) -> socket.socket:
+        return addresses.listen(addresses.socket_of(self.layout, self.port))
+
+    async def keep_announced(self) -> None:
+        """Adds this replica's addresses, also if they get lost later, and removes those of replicas that have crashed."""
+        while True:
+            self._change(addresses.announce)
+            await asyncio.sleep(ANNOUNCE_SECONDS)
+
+    def withdraw(self) -> None:
+        self._change(addresses.withdraw)
+
+    def _change(self, change: Callable[[Layout, int, str], None]) -> None:
+        try:
+            change(self.layout, self.port, self.url)
+        except OSError as error:  # a full disk, for example; the replica still serves, and an old list still leads to it
+            structlog.get_logger().warning("cannot write the replicas' addresses", error=str(error))
+
+
+class Server(uvicorn.Server):
+    """Uvicorn that answers all waiting requests before it exits. On one machine it also listens on a unix socket."""
+
+    def __init__(self, config: uvicorn.Config, wired: Wired, local: LocalAddress | None) -> None:
         super().__init__(config)
         self._wired = wired
+        self._local = local
+        self._announcing: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)  # first, because the socket may be replaced only by the process that has the port
+        if self._local is not None:
+            listener = self._local.listen()
+            self.servers.append(await asyncio.get_running_loop().create_unix_server(self._protocol, sock=listener))
+            self._announcing = asyncio.create_task(self._local.keep_announced())
+
+    def _protocol(self) -> asyncio.Protocol:
+        kind: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        return kind(self.config, self.server_state, self.lifespan.state)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._local is not None and self._announcing is not None:
+            self._announcing.cancel()
+            self._local.withdraw()  # first, so that agents whose polls are answered now go to another replica
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -50,10 +101,9 @@ class Server(uvicorn.Server):
 async def serve(settings: Settings) -> None:
     configure_logging()
     layout = Layout(settings.data_dir)
-    if settings.kubernetes is None or settings.key_file is None:
-        layout.ensure()
-    if settings.kubernetes is None:
-        layout.announce([settings.url])
+    if (settings.kubernetes is None or settings.key_file is None) and (opened := layout.ensure()):
+        structlog.get_logger().warning("other users could read files of the data directory; closed now", files=opened)
+    local = LocalAddress(layout, settings.port, settings.url) if settings.kubernetes is None else None
     key = (settings.key_file or layout.key).read_bytes()
     wired: Wired | None = None
     probes = Probes(lambda: wired is not None and wired.context.ready())
@@ -61,7 +111,7 @@ async def serve(settings: Settings) -> None:
         # This comes before the store, because a replica that waits for Postgres is alive and must not be restarted.
         await probes.listen(settings.host, settings.probe_port)
     within = settings.kubernetes
-    cluster: Cluster = local_cluster(layout) if within is None else await kubernetes_cluster(within, settings.url)
+    cluster: Cluster = local_cluster(layout) if within is None else await kubernetes_cluster(within, settings.url, key)
     mark, pids = Mark(), set[int]()
     store = await connect(settings, cluster.install, mark=mark, pids=pids)
     duties_store = await connect(settings, cluster.install, size=4, mark=mark, pids=pids)
@@ -84,7 +134,7 @@ async def serve(settings: Settings) -> None:
     )
     exclude_from_collection()
     wired.replica.start()
-    server = Server(config, wired)
+    server = Server(config, wired, local)
     watching = asyncio.create_task(_stop_with_supervisor(server))
     try:
         await server.serve()

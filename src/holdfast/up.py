@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import signal
 import sys
@@ -12,11 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .local.listening import PortTaken, check_free, listens, replica_left_over
+from .local import addresses
+from .local.addresses import http_url
+from .local.layout import Layout, only_one
+from .local.listening import PortTaken, check_free, replica_left_over
 from .ports.store import StoreUnavailable
 from .postgres.embedded import EmbeddedPostgres, PostgresFailed, find_binaries
 from .postgres.store import PostgresStore
-from .wiring import Layout, Settings, admit, connect
+from .unix_socket import to_url
+from .wiring import Settings, admit, connect
 
 T = TypeVar("T")
 
@@ -35,6 +38,7 @@ class Plan:
     stop_workers: bool = False
     host: str = "127.0.0.1"
     pooled: bool = False  # whether the DSN connects through PgBouncer
+    insecure: bool = False  # whether replicas may listen on an address that other machines reach
 
     @property
     def ports(self) -> range:
@@ -45,14 +49,15 @@ class Plan:
         return [self.url(port) for port in self.ports]
 
     def url(self, port: int) -> str:
-        return f"http://{self.host}:{port}"
+        return http_url(self.host, port)
 
 
 def prepare(plan: Plan) -> Layout:
     """Creates the files that a replica needs before it starts, and returns their paths."""
     layout = Layout(plan.data_dir.absolute())
-    layout.ensure()
-    layout.announce(plan.urls, only=True)
+    if opened := layout.ensure():
+        print_line(f"Data      other users could read {', '.join(opened)} in {layout.root}; closed now")
+    addresses.plan(layout, {port: plan.url(port) for port in plan.ports})
     return layout
 
 
@@ -70,7 +75,7 @@ class Up:
 
     async def start(self) -> None:
         """Starts Postgres and the replicas. Returns early, without replicas, if a stop is requested before Postgres answers."""
-        self._lock = _only_one(self.layout.root)
+        self._lock = only_one(self.layout.root)
         for port in self.plan.ports:
             await self._until_free(port)
         if self._asked.is_set():
@@ -118,13 +123,12 @@ class Up:
             await asyncio.sleep(0.2)
 
     async def listening(self) -> list[str]:
-        """Waits until a replica of this `up` listens, and returns the URLs of all that do. The operator's token may be sent to
-        these only, because another program may have taken the port of a replica that does not listen."""
+        """Waits until a replica listens on its socket, and returns the addresses of all sockets that do. No other user can listen
+        there, so the operator's token may be sent to them."""
+        sockets = [addresses.socket_of(self.layout, port) for port in self.plan.ports]
         while True:
-            processes = dict(self._processes)
-            found = [port for port, process in processes.items() if process.returncode is None and listens(process.pid, port)]
-            if found:
-                return [self.plan.url(port) for port in found]
+            if found := [to_url(path) for path in sockets if addresses.listens(path)]:
+                return found
             await asyncio.sleep(0.1)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
@@ -181,6 +185,7 @@ class Up:
             "--port",
             str(port),
             *(["--pooled"] if self.plan.pooled else []),
+            *(["--insecure"] if self.plan.insecure else []),
         ]
         return await asyncio.create_subprocess_exec(
             sys.executable, "-m", "holdfast", *arguments, env=environment, start_new_session=True
@@ -250,26 +255,6 @@ class Up:
             print_line(f"Workers   not drained: {error}")
         finally:
             await store.close()
-
-
-class AlreadyUp(Exception):
-    """Another `holdfast up` runs on this data directory."""
-
-
-def _only_one(root: Path) -> int:
-    """Locks the data directory and returns the lock's file descriptor. A second `up` on the same directory would stop the
-    first one's Postgres when it exits."""
-    root.mkdir(mode=0o755, parents=True, exist_ok=True)
-    lock = os.open(root / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        owner = os.pread(lock, 20, 0).decode().strip()
-        os.close(lock)
-        raise AlreadyUp(f"another `holdfast up` (pid {owner or 'unknown'}) runs on {root}") from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    return lock
 
 
 def _print_delay(reason: StoreUnavailable) -> None:

@@ -1,9 +1,7 @@
 """Builds a replica from its store, cluster, claim path, duties and routes. This is the only module that knows all of them."""
 
 import asyncio
-import contextlib
 import os
-import secrets
 import socket
 import time
 from collections.abc import Callable
@@ -24,7 +22,9 @@ from .claimpath.path import ClaimPath
 from .claimpath.signals import Signals
 from .duties.duty import Ports
 from .ids import Ids
+from .local.addresses import http_url
 from .local.cluster import LocalCluster
+from .local.layout import Layout
 from .metrics import Metrics
 from .ports.cluster import Cluster
 from .ports.recovery import Mark
@@ -32,77 +32,11 @@ from .ports.store import Store, StoreUnavailable
 from .postgres.database import Database
 from .postgres.migrate import migrate
 from .postgres.store import PostgresStore
+from .proof import Signer
 from .running.apply import Apply
 from .running.replica import Replica, ReplicaInfo
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The paths of the files and folders below a data directory."""
-
-    root: Path
-
-    @property
-    def key(self) -> Path:
-        return self.root / "key"
-
-    @property
-    def install(self) -> Path:
-        return self.root / "install"
-
-    @property
-    def token(self) -> Path:
-        return self.root / "token"
-
-    @property
-    def servers(self) -> Path:
-        return self.root / "servers"
-
-    @property
-    def workers(self) -> Path:
-        return self.root / "workers"
-
-    @property
-    def output(self) -> Path:
-        return self.root / "output"
-
-    @property
-    def highwater(self) -> Path:
-        return self.root / "highwater.json"
-
-    @property
-    def postgres(self) -> Path:
-        return self.root / "postgres"
-
-    def ensure(self) -> None:
-        """Creates the private files that a replica needs before it starts. Existing files are not changed."""
-        self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _keep(self.key, secrets.token_bytes(32))
-        _keep(self.install, f"i-{secrets.token_hex(6)}\n".encode())
-        _keep(self.token, f"{Ids().token()}\n".encode())
-
-    def announce(self, urls: list[str], *, only: bool = False) -> None:
-        """Writes the replicas' URLs for agents. An agent reads the file again whenever a replica does not answer. With `only`,
-        the URLs that the file holds so far are dropped."""
-        known = [] if only or not self.servers.exists() else self.servers.read_text().split()
-        draft = self.servers.with_name(f".servers.{os.getpid()}")
-        draft.write_text("\n".join(dict.fromkeys([*urls, *known])) + "\n")
-        draft.replace(self.servers)
-
-
-def _keep(path: Path, content: bytes) -> None:
-    """Writes a private file if it does not exist yet. The file appears complete, so that a reader never sees half of it."""
-    if path.exists():
-        return
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    with contextlib.suppress(FileExistsError):
-        os.link(draft, path)
-    draft.unlink()
 
 
 @dataclass(frozen=True)
@@ -133,7 +67,7 @@ class Settings:
 
     @property
     def url(self) -> str:
-        return f"http://{self.advertise or self.host}:{self.port}"
+        return http_url(self.advertise or self.host, self.port)
 
 
 @dataclass(frozen=True)
@@ -152,13 +86,13 @@ def local_cluster(layout: Layout) -> LocalCluster:
         root=layout.workers,
         output_root=layout.output,
         highwater=layout.highwater,
-        servers_file=layout.servers,
+        servers_file=layout.sockets,
         install=layout.install.read_text().strip(),
         key=layout.key.read_bytes(),
     )
 
 
-async def kubernetes_cluster(options: InKubernetes, url: str) -> Cluster:
+async def kubernetes_cluster(options: InKubernetes, url: str, key: bytes) -> Cluster:
     """Returns the cluster of this namespace. Raises NoCluster if no API server is configured."""
     from .kubernetes.access import find_access  # imported here, because a fleet on one machine does not need it
     from .kubernetes.api import Api
@@ -167,7 +101,7 @@ async def kubernetes_cluster(options: InKubernetes, url: str) -> Cluster:
 
     access = await asyncio.to_thread(find_access, options.kubeconfig, options.context)
     servers = tuple((options.agent_url or url).split(","))
-    setup = Setup(options.install, options.agent_image, servers, options.priority_class)
+    setup = Setup(options.install, options.agent_image, servers, options.priority_class, Signer(key).public_key)
     return KubernetesCluster(Api(access), options.namespace, setup)
 
 

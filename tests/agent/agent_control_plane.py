@@ -90,8 +90,12 @@ class Plane:
 
         asyncio.run_coroutine_threadsafe(run(), self._loop).result(10)
 
+    def middlewares(self) -> list[Any]:
+        """Returns what a plane does with every request. Tests of proofs add theirs here."""
+        return []
+
     async def _start(self, port: int) -> None:
-        app = web.Application()
+        app = web.Application(middlewares=self.middlewares())
         app.router.add_post("/v1/worker/register", self._register)
         handlers = {"poll": self._poll, "progress": self._progress, "ack": self._ack}
         handlers |= {"input": self._input, "result": self._result, "refuse": self._final_report, "failed": self._final_report}
@@ -104,6 +108,8 @@ class Plane:
         self.port = self._runner.addresses[0][1]
 
     async def _register(self, request: web.Request) -> web.Response:
+        if "Authorization" not in request.headers:
+            return problem(401, "unauthenticated")
         body = await request.json()
         self.calls.append(("register", body))
         if request.headers.get("Authorization") != f"Bearer {self.bootstrap}":

@@ -106,7 +106,7 @@ def test_servers_are_needed_one_way_or_the_other(tmp_path: Path, value: str) -> 
 @pytest.mark.parametrize("url", ["one:1", "ftp://one:1", "http://", "http://one:0", "http://one:99999", "http://[", "//one"])
 def test_a_server_has_an_http_address(tmp_path: Path, url: str) -> None:
     message = refused(tmp_path, HOLDFAST_SERVERS=f"http://good:1,{url}")
-    assert message == f"HOLDFAST_SERVERS: {url.rstrip('/')!r} is not an http:// or https:// address"
+    assert message == f"HOLDFAST_SERVERS: {url.rstrip('/')!r} is not an http://, https:// or unix:// address"
 
 
 @pytest.mark.parametrize("listed", [",", "#http://one:1", " # , "])
@@ -124,8 +124,7 @@ def test_a_file_of_servers_is_read_at_the_start_and_again_whenever_asked(tmp_pat
     file.write_text("http://two:2")
     assert config.read_servers() == ("http://two:2",)
     file.write_text("")
-    with pytest.raises(BadConfig, match="names no server"):
-        config.read_servers()
+    assert config.read_servers() == (), "all replicas have left, and may come back"
 
 
 @pytest.mark.parametrize("token", ["", "  \n", "two\nlines", "tökén"])

@@ -76,7 +76,7 @@ def test_tab_does_not_send_a_token_of_the_environment_to_a_server_that_the_folde
     monkeypatch.chdir(tmp_path)
     data = tmp_path / ".holdfast"
     data.mkdir()
-    (data / "servers").write_text(f"{server.url}\n")
+    (data / "sockets").write_text(f"{server.sockets[0]}\n")
     (data / "token").write_text("a token of the folder\n")
     del env["HOLDFAST_URL"]
     assert proposed(env, "holdfast", "freeze", "ma") == [], "the server accepts only the environment's token"

@@ -19,11 +19,12 @@ from holdfast.client.context import Context, Contexts, contexts_file, resolve, w
 from served_api import Stage
 
 
-def data_dir(folder: Path, *urls: str, token: str = TOKEN) -> Path:
+def data_dir(folder: Path, *sockets: str, urls: tuple[str, ...] = (), token: str = TOKEN) -> Path:
     """Writes what `holdfast up` writes to its data directory."""
     folder.mkdir()
     (folder / "token").write_text(f"{token}\n")
-    (folder / "servers").write_text("".join(f"{url}\n" for url in urls))
+    (folder / "sockets").write_text("".join(f"{each}\n" for each in sockets))
+    (folder / "servers").write_text("".join(f"{each}\n" for each in urls))
     return folder
 
 
@@ -39,7 +40,7 @@ def test_a_command_finds_the_fleet_of_its_folder_on_any_port(alone: Cli, server:
     server.pools["linux"] = {"name": "linux"}
     nowhere = alone("get", "pools")
     assert (nowhere.code, "no server is known here" in nowhere.err) == (1, True)
-    data_dir(tmp_path / ".holdfast", *server.urls)
+    data_dir(tmp_path / ".holdfast", *server.sockets)
     assert "linux" in alone("get", "pools").out
     server.kill(0)
     assert "linux" in alone("get", "pools").out, "the other replica answers"
@@ -49,8 +50,8 @@ def test_a_command_takes_the_data_directory_that_an_option_or_the_environment_na
     alone: Cli, server: FakeHoldfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.pools["linux"] = {"name": "linux"}
-    data_dir(tmp_path / ".holdfast", "http://127.0.0.1:1")
-    data = data_dir(tmp_path / "other", *server.urls)
+    data_dir(tmp_path / ".holdfast", "unix:///nowhere")
+    data = data_dir(tmp_path / "other", *server.sockets)
     assert "linux" in alone("--data-dir", str(data), "get", "pools").out
     monkeypatch.setenv("HOLDFAST_DATA_DIR", str(data))
     assert "linux" in alone("get", "pools").out
@@ -61,15 +62,17 @@ def test_a_command_takes_the_data_directory_that_an_option_or_the_environment_na
 
 def test_the_token_of_a_local_fleet_is_sent_to_its_replicas_only(tmp_path: Path) -> None:
     env = {"XDG_CONFIG_HOME": str(tmp_path)}
-    data = data_dir(tmp_path / ".holdfast", "http://127.0.0.1:7081", "http://127.0.0.1:7082", token="local")
-    assert resolve(env=env, folder=tmp_path).url == "http://127.0.0.1:7081,http://127.0.0.1:7082"
-    assert resolve("http://127.0.0.1:7082", env=env, folder=tmp_path).token == "local"
+    sockets, urls = ("unix:///a/7081.sock", "unix:///a/7082.sock"), ("http://127.0.0.1:7081", "http://127.0.0.1:7082")
+    data = data_dir(tmp_path / ".holdfast", *sockets, urls=urls, token="local")
+    assert resolve(env=env, folder=tmp_path).url == ",".join(sockets)
+    for address in (urls[1], sockets[1]):
+        assert resolve(address, env=env, folder=tmp_path) == Context(url=address, token="local"), "the user names it"
     with pytest.raises(NotConfigured, match=r"no token for http://127\.0\.0\.1:7083"):
         resolve("http://127.0.0.1:7083", env=env, folder=tmp_path)
     elsewhere = {**env, "HOLDFAST_URL": "http://elsewhere", "HOLDFAST_TOKEN": "another"}
     assert resolve(env=elsewhere, folder=tmp_path).token == "another"
     named = resolve(data_dir=data, env=elsewhere, folder=tmp_path)
-    assert (named.url.split(",")[0], named.token) == ("http://127.0.0.1:7081", "local")
+    assert (named.url.split(",")[0], named.token) == (sockets[0], "local")
 
 
 def test_a_token_of_the_environment_is_not_sent_to_a_server_that_a_folder_names(
@@ -77,49 +80,34 @@ def test_a_token_of_the_environment_is_not_sent_to_a_server_that_a_folder_names(
 ) -> None:
     """Otherwise an unpacked archive or a cloned repository with a data directory could collect the user's token."""
     server.pools["linux"] = {"name": "linux"}
-    data = data_dir(tmp_path / ".holdfast", *server.urls)
+    data = data_dir(tmp_path / ".holdfast", *server.sockets)
     monkeypatch.setenv("HOLDFAST_TOKEN", "a token of production")
     assert "linux" in alone("get", "pools").out, "the server accepts only the folder's token"
     monkeypatch.setenv("HOLDFAST_DATA_DIR", str(data))
     assert "linux" in alone("get", "pools").out
     monkeypatch.delenv("HOLDFAST_DATA_DIR")
-    stored = Contexts(contexts={"test": Context(url=",".join(server.urls), token="a token of test")})
+    stored = Contexts(contexts={"test": Context(url=",".join(server.sockets), token="a token of test")})
     write_contexts(contexts_file(), stored)
     assert "linux" in alone("get", "pools").out, "nor is a stored token for the same address sent"
     assert alone("--token", "wrong", "get", "pools").code == 1, "a token that the user gives with the command is sent"
 
 
-@pytest.mark.parametrize("url", [
-    "http://evil.example:7070", "https://evil.example", "http://10.0.0.5:7070", "http://127.0.0.1@evil.example",
-    "http://127.0.0.1.evil.example:7070", "http://127.0.0.1:1,http://evil.example", "http://evil.example\\@127.0.0.1",
-    "http://localhost.evil.example", "http://[2001:db8::1]:7070", "http://2130706433", "ftp://127.0.0.1", "evil",
-])  # fmt: skip
-def test_a_folder_cannot_name_a_server_on_another_machine(tmp_path: Path, url: str) -> None:
+@pytest.mark.parametrize("address", ["http://evil.example:7070", "http://127.0.0.1:7070", "unix://host/path", "evil"])
+def test_a_data_directory_leads_to_sockets_only(tmp_path: Path, address: str) -> None:
     env = {"XDG_CONFIG_HOME": str(tmp_path), "HOLDFAST_TOKEN": "a token of production"}
-    data_dir(tmp_path / ".holdfast", "http://127.0.0.1:7070", url, token="local")
-    with pytest.raises(NotConfigured, match="only addresses of this machine are accepted from a folder") as refused:
-        resolve(env=env, folder=tmp_path)
-    assert "--data-dir" in str(refused.value)
-    with pytest.raises(NotConfigured, match="no token for"):
-        resolve("http://127.0.0.1:7070", env={"XDG_CONFIG_HOME": str(tmp_path)}, folder=tmp_path)
+    data = data_dir(tmp_path / ".holdfast", "unix:///a/7070.sock", address, token="local")
+    for given in ({}, {"data_dir": data}):
+        with pytest.raises(NotConfigured, match="is not the address of a socket"):
+            resolve(env=env, folder=tmp_path, **given)
     assert resolve("https://prod", env=env, folder=tmp_path) == Context(url="https://prod", token="a token of production")
 
 
-def test_a_data_directory_that_the_user_names_may_name_a_server_on_another_machine(tmp_path: Path) -> None:
-    env = {"XDG_CONFIG_HOME": str(tmp_path), "HOLDFAST_TOKEN": "a token of production"}
-    data = data_dir(tmp_path / ".holdfast", "http://10.0.0.5:7070", token="local")
-    expected = Context(url="http://10.0.0.5:7070", token="local")
-    assert resolve(data_dir=data, env=env, folder=tmp_path) == expected
-    assert resolve(env={**env, "HOLDFAST_DATA_DIR": str(data)}, folder=tmp_path) == expected
-
-
-@pytest.mark.parametrize("url", [
-    "http://127.0.0.1:7070", "http://127.9.9.9:7070", "http://localhost:7070", "http://[::1]:7070", "http://0.0.0.0:7070",
-])  # fmt: skip
-def test_a_folder_names_servers_on_this_machine(tmp_path: Path, url: str) -> None:
-    data_dir(tmp_path / ".holdfast", url, token="local")
-    found = resolve(env={"XDG_CONFIG_HOME": str(tmp_path), "HOLDFAST_TOKEN": "another"}, folder=tmp_path)
-    assert found == Context(url=url, token="local")
+def test_the_token_of_a_fleet_that_does_not_run_is_sent_nowhere(tmp_path: Path) -> None:
+    """Another user may listen on the port of a fleet that was stopped."""
+    data = data_dir(tmp_path / ".holdfast", urls=("http://127.0.0.1:7070",), token="local")
+    for given in ({}, {"data_dir": data}):
+        with pytest.raises(NotConfigured, match=r"its fleet does not run.*--url"):
+            resolve(env={"XDG_CONFIG_HOME": str(tmp_path)}, folder=tmp_path, **given)
 
 
 def environment(home: Path, url: str) -> dict[str, str]:

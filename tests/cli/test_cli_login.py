@@ -130,5 +130,6 @@ def test_without_anything_the_fleet_on_this_machine_is_meant(tmp_path: Path) -> 
         resolve(env=env, folder=tmp_path)
     (tmp_path / ".holdfast").mkdir()
     (tmp_path / ".holdfast" / "token").write_text("local-token\n")
+    (tmp_path / ".holdfast" / "sockets").write_text("unix:///a/7070.sock\n")
     found = resolve(env=env, folder=tmp_path)
-    assert (found.url, found.token) == ("http://127.0.0.1:7070", "local-token")
+    assert (found.url, found.token) == ("unix:///a/7070.sock", "local-token")

@@ -4,13 +4,18 @@ It runs in its own thread, so that synchronous callers and other processes can u
 """
 
 import asyncio
+import shutil
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 from fake_claims import FakeClaims, problem
+
+from holdfast.unix_socket import to_url
 
 TOKEN = "a-token-of-the-test"
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
@@ -37,6 +42,8 @@ class FakeHoldfast(FakeClaims):
         self._loop = asyncio.new_event_loop()
         self._runners: list[web.AppRunner] = []
         self.urls: list[str] = []
+        self.sockets: list[str] = []
+        self._folder = Path(tempfile.mkdtemp(prefix="hf-"))  # private, as the folder of the real sockets
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.do(self._start(replicas))
@@ -57,6 +64,7 @@ class FakeHoldfast(FakeClaims):
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        shutil.rmtree(self._folder)
 
     def fail_next(self, method: str, ending: str, *faults: Fault) -> None:
         self.faults.setdefault((method, ending), deque()).extend(faults)
@@ -109,6 +117,9 @@ class FakeHoldfast(FakeClaims):
             await site.start()
             self._runners.append(runner)
             self.urls.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
+            socket = self._folder / f"{number}.sock"
+            await web.UnixSite(runner, socket).start()
+            self.sockets.append(to_url(socket))
 
     def kill(self, replica: int) -> None:
         """Closes the replica's port and breaks its open connections."""

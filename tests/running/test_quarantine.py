@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from holdfast.duties.actions import Quarantine
+from holdfast.local.layout import Layout
 from holdfast.model.effect import Stale
 from holdfast.postgres.database import Database
 from holdfast.postgres.store import PostgresStore
-from holdfast.wiring import Layout, local_cluster, wire
+from holdfast.wiring import local_cluster, wire
 
 
 async def test_a_pod_that_only_a_stale_list_shows_is_not_reported(dsn: str, home: Path) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.local.cluster import LocalCluster
+from holdfast.local.layout import Layout
 from holdfast.model.pod import Pod
 from holdfast.ports.cluster import ClusterUnavailable
 from holdfast.postgres.database import Database
 from holdfast.postgres.store import PostgresStore
-from holdfast.wiring import Layout, Wired, local_cluster, wire
+from holdfast.wiring import Wired, local_cluster, wire
 from waiting import becomes
 
 pytestmark = pytest.mark.whole  # these tests run several replicas for many seconds

@@ -8,7 +8,7 @@ import sys
 # would then run until it is killed at the end of its grace. The exit code is not 0, because 0 would start a job's container.
 signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
 
-from .main import main  # noqa: E402
+from .entry import main  # noqa: E402
 
 code = main()
 sys.stderr.flush()

@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from ..unix_socket import to_path
+
 WILDCARDS = ("0.0.0.0", "::")
 LONELY_SECONDS = 600.0  # the protocol's 10 minutes
 
@@ -27,11 +29,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     bind: str
     port: int
     advertise: str
+    server_key: str | None = None  # the public key with which servers prove themselves; older pods have none
     stage: Path | None = None  # the folder in which another container finds its job
     termination: Path | None = None  # the file that names the claim of that job
 
     def read_servers(self) -> tuple[str, ...]:
-        """Reads the current list of replicas. Raises BadConfig, also while the file is being written; keep the old list then."""
+        """Reads the current list of replicas. A file may name none, because all replicas may have left. Raises BadConfig if
+        the file is wrong or missing. Keep the old list in both cases."""
         if self.servers_file is None:
             return self.servers
         try:
@@ -65,6 +69,9 @@ def from_environment(env: Mapping[str, str]) -> Config:
     listed = env.get("HOLDFAST_SERVERS", "").strip()
     if not file and not listed:
         raise BadConfig("neither HOLDFAST_SERVERS_FILE nor HOLDFAST_SERVERS is set")
+    servers = () if file else _urls(listed.split(","), "HOLDFAST_SERVERS")
+    if not file and not servers:
+        raise BadConfig("HOLDFAST_SERVERS names no server")
     bind = env.get("HOLDFAST_BIND", "").strip() or "127.0.0.1"
     advertise = env.get("HOLDFAST_ADVERTISE", "").strip() or bind
     if advertise in WILDCARDS:
@@ -74,13 +81,14 @@ def from_environment(env: Mapping[str, str]) -> Config:
         uid=needed("HOLDFAST_POD_UID"),
         token_file=Path(needed("HOLDFAST_TOKEN_FILE")).absolute(),
         servers_file=Path(file).absolute() if file else None,
-        servers=() if file else _urls(listed.split(","), "HOLDFAST_SERVERS"),
+        servers=servers,
         folder=folder,
         outputs=Path(env.get("HOLDFAST_OUTPUT_DIR", "").strip() or folder / "output").absolute(),
         lonely=_number(env, "HOLDFAST_LONELY_SECONDS", LONELY_SECONDS, most=float("inf")),
         bind=bind,
         port=int(_number(env, "HOLDFAST_PORT", 0, most=65_535)),
         advertise=advertise,
+        server_key=_key(env, "HOLDFAST_SERVER_KEY"),
         stage=_path(env, "HOLDFAST_STAGE"),
         termination=_path(env, "HOLDFAST_TERMINATION"),
     )
@@ -105,13 +113,25 @@ def _urls(texts: list[str], where: str) -> tuple[str, ...]:
         try:
             parts = urlsplit(url)
             good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            good = good or to_path(url) is not None
         except ValueError:
             good = False
         if not good:
-            raise BadConfig(f"{where}: {url!r} is not an http:// or https:// address")
-    if not urls:
-        raise BadConfig(f"{where} names no server")
+            raise BadConfig(f"{where}: {url!r} is not an http://, https:// or unix:// address")
     return urls
+
+
+def _key(env: Mapping[str, str], name: str) -> str | None:
+    text = env.get(name, "").strip()
+    if not text:
+        return None
+    from ..proof import PublicKey  # only for agents with a key, because this import takes 7 ms
+
+    try:
+        PublicKey(text)
+    except ValueError:
+        raise BadConfig(f"{name} is not a public key") from None
+    return text
 
 
 def _path(env: Mapping[str, str], name: str) -> Path | None:

@@ -14,7 +14,7 @@ import msgspec
 
 from .. import __version__
 from .config import BadConfig, Config
-from .http import HttpClient, HttpResponse, Unreachable
+from .http import HttpClient, HttpResponse, Impostor, Unreachable
 from .log import log
 from .messages import AgentReport, Directive, Input, Registration
 
@@ -47,9 +47,10 @@ class Control:
     def __init__(self, config: Config, on_silence: Callable[[float], None]) -> None:
         self._config = config
         self._on_silence = on_silence
-        self._client = HttpClient()
+        self._client = _client(config)
+        self._impostors: set[str] = set()  # addresses whose process could not prove itself, each logged once
         self._servers = config.read_servers()
-        self._turn = random.randrange(len(self._servers))  # noqa: S311 - spreads the agents over the replicas
+        self._turn = random.randrange(max(1, len(self._servers)))  # noqa: S311 - spreads the agents over the replicas
         self._signing = asyncio.Lock()
         self._registration: Registration | None = None
         self._renew_at = self._expires_at = 0.0
@@ -68,7 +69,7 @@ class Control:
         while not await self._signed_in():
             self._report_silence()
             failures += 1
-            if failures % len(self._servers) == 0:
+            if failures % max(1, len(self._servers)) == 0:
                 await asyncio.sleep(pause())
         assert self._registration
         return self._registration
@@ -165,7 +166,7 @@ class Control:
                     self._next_server()  # a replica of the release before, which does not know this call
                 if failures == 1:
                     log("refused", call=call, status=answer.status, code=answer.code)
-            elif failures % len(self._servers):
+            elif failures % max(1, len(self._servers)):
                 continue  # try the next replica at once
             await asyncio.sleep(max(pause(), min(answer.retry_after, LONGEST_PAUSE) if answer else 0))
 
@@ -206,9 +207,18 @@ class Control:
 
     async def _send(self, call: str, body: dict[str, object], token: str, timeout: float) -> HttpResponse | None:
         """Calls the current replica once. Returns None if there was no answer; the next call then goes to the next replica."""
+        if not self._servers:
+            self._next_server()
+            return None
         server = self._servers[self._turn % len(self._servers)]
         try:
             answer = await self._client.post(server, f"/v1/worker/{call}", token, msgspec.json.encode(body), timeout)
+        except Impostor as error:
+            self._next_server()
+            if server not in self._impostors:
+                log("impostor", server=server, call=call, why=error)
+            self._impostors.add(server)
+            return None
         except Unreachable as error:
             self._next_server()
             if not self._cut_off:
@@ -218,6 +228,7 @@ class Control:
         if self._cut_off:
             log("connected again", server=server)
         self._cut_off = False
+        self._impostors.discard(server)
         if answer.status >= 500:
             self._next_server()
         if answer.status not in NO_CONTACT and call != "log":  # a stored log does not prove that polls are answered
@@ -234,9 +245,17 @@ class Control:
     def _next_server(self) -> None:
         self._turn += 1
         try:
-            self._servers = self._config.read_servers()
+            self._servers = self._config.read_servers() or self._servers  # all replicas may have left, and come back
         except BadConfig as error:
             log("servers", why=error, kept=len(self._servers))
+
+
+def _client(config: Config) -> HttpClient:
+    if config.server_key is None:
+        return HttpClient()  # a pod that was made by the release before
+    from ..proof import PublicKey
+
+    return HttpClient(PublicKey(config.server_key))
 
 
 def _stale(answer: HttpResponse) -> bool:

@@ -1,20 +1,18 @@
 """The agent's states: idle → activating → running → (resetting → idle) or exit. A poll is open at all times."""
 
 import asyncio
-import os
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 from .activation import HookFailed, activate, run_hook
-from .config import BadConfig, Config, from_environment
+from .config import Config
 from .control import Control, pauses
 from .hold import GRACE, Hold, Leave
 from .job import environment, forget_payload, write_payload
 from .jobs import serve_job
 from .last_words import LastWords
-from .log import copy_to, log, set_worker
+from .log import copy_to, log
 from .memory import Memory
 from .messages import AgentReport, Assignment, Directive, Registration
 from .sink import Sink
@@ -292,19 +290,3 @@ class Agent:
         """Leaves if the agent is free and reached no server for too long, because the worker would leak. A busy agent goes on."""
         if self.hold is None and seconds >= self.config.lonely:
             raise Leave(1, f"no server has accepted a call for {seconds:.0f} s")
-
-
-def main() -> int:
-    """Returns the exit code: 0 done, 1 failed, 2 wrong settings; or the code of the served process if it died during a claim."""
-    try:
-        config = from_environment(os.environ)
-    except BadConfig as error:
-        print(f"holdfast agent: {error}", file=sys.stderr)
-        return 2
-    set_worker(config.worker)
-
-    async def life() -> int:
-        return await Agent(config).run()
-
-    # asyncio.run would wait for threads that are stuck in name resolution.
-    return asyncio.new_event_loop().run_until_complete(life())

@@ -9,11 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
-from . import agents, apply, claims, history, inputs, output, pools, recovery, system, tenants, tokens, workers
+from . import agent_reports, agents, apply, claims, history, inputs, output, pools, recovery, system, tenants, tokens, workers
 from .context import Context
 from .openapi import document, for_agents
 from .problems import Problem, encode
-from .routes import ANYONE, Call, Route, answered, serve
+from .routes import ANYONE, Call, Route, answered, prove, serve
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 REFUSED = {
@@ -48,6 +48,7 @@ ROUTES: list[Route] = [
     *recovery.ROUTES,
     *tokens.ROUTES,
     *agents.ROUTES,
+    *agent_reports.ROUTES,
     Route("GET", "/openapi.json", "This document", described, roles=ANYONE),
     Route("GET", "/openapi-agents.json", "The document of the worker protocol", described_for_agents, roles=ANYONE),
 ]
@@ -82,6 +83,6 @@ def _no_such_route(context: Context) -> Callable[[Request, HTTPException], Await
         return Problem(error.status_code, code, detail, headers=dict(error.headers or {})).response()
 
     async def answer(request: Request, error: HTTPException) -> Response:
-        return await answered(context, "no route", refuse(request, error))
+        return prove(context, request, await answered(context, "no route", refuse(request, error)))
 
     return answer

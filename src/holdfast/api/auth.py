@@ -14,6 +14,7 @@ import msgspec
 from ..model.event import Actor
 from ..ports.cluster import AgentIdentity
 from ..ports.store import StoreUnavailable, Tokens
+from ..proof import Signer
 from .problems import Problem
 
 Role = Literal["admin", "operator", "tenant"]
@@ -64,6 +65,7 @@ class Auth:
         self._known: dict[str, tuple[float, Caller | None]] = {}
         self._forgotten = 0  # how often `forget_tenants` was called
         self._streams: Counter[tuple[str, int]] = Counter()
+        self.signer = Signer(key)
 
     async def caller(self, header: str | None) -> Caller:
         hashed = hash_token(bearer(header))

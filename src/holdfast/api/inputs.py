@@ -7,8 +7,8 @@ import msgspec
 from starlette.responses import Response
 
 from ..ports.inputs import InputState
+from .agent_problems import stale_or_unavailable
 from .agent_shapes import Fence
-from .agents import stale_or_unavailable
 from .claims import own, stale
 from .context import Context
 from .problems import Problem

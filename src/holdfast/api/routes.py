@@ -15,6 +15,7 @@ from ..model.mistakes import MOST, reported
 from ..model.pool import FieldProblem
 from ..ports.cluster import AgentIdentity, ClusterUnavailable
 from ..ports.store import StoreUnavailable, Unstorable
+from ..proof import NONCE, PROOF
 from .auth import Caller, bearer
 from .problems import Problem, encode, field_problems, invalid, refused, unavailable
 
@@ -39,6 +40,7 @@ ANYONE = ("anyone",)  # any valid token, also an agent's, for routes that reveal
 PRINTED = r"^[^\x00-\x1f\x7f-\x9f]*$(?!\n)"
 ONE_LINE = {"must": "be one line without control characters"}
 Line = Annotated[str, msgspec.Meta(max_length=500, pattern=PRINTED, extra=ONE_LINE)]
+AGENT_PATHS = "/v1/worker/"
 JSON = {"Content-Type": "application/json"}
 
 
@@ -126,7 +128,7 @@ def serve(route: Route, context: "Context") -> Callable[[Request], Awaitable[Res
     counter = context.metrics.requests
 
     async def endpoint(request: Request) -> Response:
-        response = await answered(context, route.path, handle(request))
+        response = prove(context, request, await answered(context, route.path, handle(request)))
         counter.labels(f"{route.method} {route.path}", response.status_code).inc()
         return response
 
@@ -156,6 +158,17 @@ def serve(route: Route, context: "Context") -> Callable[[Request], Awaitable[Res
                 turn.give_back()
 
     return endpoint
+
+
+def prove(context: "Context", request: Request, response: Response) -> Response:
+    """Adds the server's proof to the answer of an agent's request. This includes errors, because an agent also acts on those. A
+    request without a token is answered 401 with a proof, so that an agent can check the server before it sends its token."""
+    nonce, path = request.headers.get(NONCE), request.url.path
+    if nonce is not None and path.startswith(AGENT_PATHS):
+        token = request.headers.get("authorization", "")
+        if (proof := context.auth.signer.sign(nonce, path, token, response.status_code, bytes(response.body))) is not None:
+            response.headers[PROOF] = proof
+    return response
 
 
 async def answered(context: "Context", route: str, work: Awaitable[Response]) -> Response:

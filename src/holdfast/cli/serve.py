@@ -11,8 +11,8 @@ from .connection import CommandFailed
 from .init import EXAMPLE
 
 if TYPE_CHECKING:
+    from holdfast.local.layout import Layout
     from holdfast.up import Plan
-    from holdfast.wiring import Layout
 
     from .manifest import Manifest
 
@@ -37,6 +37,7 @@ Dsn = Annotated[
 Port = Annotated[int, typer.Option(min=1, max=65535, help="The port; further replicas use the next ports.")]
 Pooled = Annotated[bool, typer.Option("--pooled", help="The DSN connects through PgBouncer in transaction mode.")]
 Host = Annotated[str, typer.Option(help="The address to listen on.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Listen beyond this machine although there is no TLS.")]
 
 
 def _check_dsn(dsn: str) -> None:
@@ -47,6 +48,19 @@ def _check_dsn(dsn: str) -> None:
         server_of(dsn)
     except WrongDsn as wrong:
         raise CommandFailed(f"{DSN_OPTION}: {wrong}", 2) from None
+
+
+def _check_host(host: str, insecure: bool) -> None:
+    """Refuses an address that other machines can reach, because tokens and the secrets of claims would cross the network in plain
+    text."""
+    from holdfast.local.addresses import is_loopback
+
+    if not insecure and not is_loopback(host):
+        raise CommandFailed(
+            f"--host {host}: other machines could reach it, and without TLS they could read tokens and secrets; listen on"
+            " 127.0.0.1 behind a proxy with TLS, or add --insecure",
+            2,
+        )
 
 
 def register(app: typer.Typer) -> None:
@@ -63,6 +77,7 @@ def up(
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Pools and tenants to apply.")] = None,
     dsn: Dsn = None,
     host: Host = "127.0.0.1",
+    insecure: Insecure = False,
     stop_workers: Annotated[bool, typer.Option(help="When stopping, end free workers and wait for busy ones.")] = False,
     pooled: Pooled = False,
 ) -> None:
@@ -74,15 +89,18 @@ def up(
     """
     import asyncio
 
+    from holdfast.local.layout import AlreadyUp
     from holdfast.local.listening import PortTaken
     from holdfast.ports.store import WrongInstallation
     from holdfast.postgres.dsn import WrongDsn
     from holdfast.postgres.embedded import PostgresFailed
-    from holdfast.up import AlreadyUp, Plan
+    from holdfast.unix_socket import NotPrivate
+    from holdfast.up import Plan
     from holdfast.up import up as run_up
 
     from . import manifest
 
+    _check_host(host, insecure)
     if pooled and dsn is None:
         raise CommandFailed("--pooled works only with your own Postgres: it needs --dsn or HOLDFAST_DSN")
     if port + replicas - 1 > 65535:
@@ -100,8 +118,8 @@ def up(
         await _apply_and_print_next_steps(plan, layout, listening, found)
 
     try:
-        asyncio.run(run_up(Plan(data_dir, port, replicas, dsn, stop_workers, host, pooled), then))
-    except (AlreadyUp, PortTaken, WrongInstallation, PostgresFailed) as wrong:
+        asyncio.run(run_up(Plan(data_dir, port, replicas, dsn, stop_workers, host, pooled, insecure), then))
+    except (AlreadyUp, NotPrivate, PortTaken, WrongInstallation, PostgresFailed) as wrong:
         raise CommandFailed(str(wrong)) from None
     except WrongDsn as wrong:
         raise CommandFailed(f"{DSN_OPTION}: {wrong}") from None
@@ -169,6 +187,7 @@ def serve(
     data_dir: DataDir = Path(".holdfast"),
     port: Port = 7070,
     host: Host = "127.0.0.1",
+    insecure: Insecure = False,
     dsn: Dsn = None,
     pooled: Pooled = False,
     probe_port: Annotated[
@@ -205,13 +224,16 @@ def serve(
     from holdfast.ports.store import WrongInstallation
     from holdfast.postgres.dsn import WrongDsn
     from holdfast.serve import run
+    from holdfast.unix_socket import NotPrivate
     from holdfast.wiring import InKubernetes, Settings
 
     if dsn is None:
         raise CommandFailed("serve needs a Postgres: set HOLDFAST_DSN or --dsn (or use `holdfast up`)")
     _check_dsn(dsn)
     pods = None
-    if namespace is not None:
+    if namespace is None:
+        _check_host(host, insecure)
+    else:  # a pod must listen for other pods; network policies decide which
         pods = InKubernetes(namespace, install, agent_image, agent_url, kubeconfig, kube_context, priority_class)
     settings = Settings(
         dsn=dsn,
@@ -230,7 +252,7 @@ def serve(
     except WrongInstallation as wrong:
         option = "the data directory" if pods is None else "the --install"
         raise CommandFailed(f"{wrong}; use {option} that this database was made with") from None
-    except NoCluster as wrong:
+    except (NoCluster, NotPrivate) as wrong:
         raise CommandFailed(str(wrong)) from None
     except WrongDsn as wrong:
         raise CommandFailed(f"{DSN_OPTION}: {wrong}") from None
@@ -238,7 +260,7 @@ def serve(
 
 def agent() -> None:
     """Run the agent of one worker. The backend starts it, with its settings in the environment."""
-    from holdfast.agent.main import main
+    from holdfast.agent.entry import main
 
     raise typer.Exit(main())
 
@@ -250,10 +272,10 @@ def migrate(dsn: Dsn = None, data_dir: DataDir = Path(".holdfast")) -> None:
     """
     import asyncio
 
+    from holdfast.local.layout import Layout
     from holdfast.ports.store import StoreUnavailable, WrongInstallation
     from holdfast.postgres.dsn import WrongDsn
     from holdfast.postgres.migrate import migrate as run
-    from holdfast.wiring import Layout
 
     if dsn is None:
         raise CommandFailed("migrate needs a Postgres: set HOLDFAST_DSN or --dsn")

@@ -1,25 +1,24 @@
 """Finds the server and the token: from arguments, the environment, the login file, or the fleet on this machine.
 
-A stored token belongs to its address. It is never sent to another address, even if HOLDFAST_URL names one. An address that a data
-directory names gets only that directory's token, because the user may not have written the files of the current folder.
+A stored token belongs to its address. It is never sent to another address, even if HOLDFAST_URL names one. A data directory leads
+only to unix sockets, and they get only that directory's token, because the user may not have written the files of the current
+folder.
 """
 
 import json
 import os
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
 
+from ..unix_socket import to_path
 from .errors import NotConfigured
 from .transport import addresses
 
 LOCAL_URL = "http://127.0.0.1:7070"
 DATA_DIR = Path(".holdfast")  # made by `holdfast up` below its working directory
-PLAIN_URL = re.compile(r"https?://(?:([\w.]+)|\[([0-9a-f:]+)\])(?::\d+)?", re.ASCII)  # nothing that parsers may read differently
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,18 +84,42 @@ def write_contexts(path: Path, contexts: Contexts) -> None:
         raise
 
 
-def fleet_in(data_dir: Path) -> Context | None:
-    """Returns the replicas that `holdfast up` wrote to its data directory, on whichever ports they are, with the token. Returns
-    None if there is no fleet, or if this user may not read its token."""
+class LocalFleet(msgspec.Struct, frozen=True):
+    """A fleet of this machine: its token, the sockets of its replicas, and their HTTP addresses."""
+
+    data_dir: Path
+    token: str
+    sockets: list[str]
+    urls: list[str]
+
+    @property
+    def context(self) -> Context:
+        """Returns the sockets with the token. The HTTP addresses are not used, because a replica that stopped does not protect
+        its port: another user's process could listen there and get the token."""
+        if strange := [each for each in self.sockets if to_path(each) is None]:
+            raise NotConfigured(f"{self.data_dir / 'sockets'}: {strange[0]!r} is not the address of a socket")
+        if not self.sockets:
+            raise NotConfigured(
+                f"{self.data_dir}: its fleet does not run; start it with `holdfast up --data-dir {self.data_dir}`, or name its"
+                " address with --url"
+            )
+        return Context(url=",".join(self.sockets), token=self.token)
+
+
+def fleet_in(data_dir: Path) -> LocalFleet | None:
+    """Returns the fleet of this data directory. Returns None if there is none, or if this user may not read its token."""
     try:
         token = (data_dir / "token").read_text().strip()
     except OSError:
         return None
+    return LocalFleet(data_dir, token, _lines(data_dir / "sockets"), _lines(data_dir / "servers"))
+
+
+def _lines(file: Path) -> list[str]:
     try:
-        urls = (data_dir / "servers").read_text().split()
+        return file.read_text().split()
     except OSError:
-        urls = []
-    return Context(url=",".join(urls) or LOCAL_URL, token=token)
+        return []
 
 
 def resolve(
@@ -123,19 +146,10 @@ def resolve(
     of_env = env.get("HOLDFAST_DATA_DIR")
     if of_env and url is None and named is None:
         current = _fleet(Path(of_env))
-    beside = (folder or Path.cwd()) / DATA_DIR
-    local = fleet_in(Path(of_env) if of_env else beside)
-    by_data_dir = url is None and named is None and bool(of_env or current is None)
-    if local is not None and not of_env and (elsewhere := [each for each in local.url.split(",") if not _on_this_machine(each)]):
-        if by_data_dir:
-            raise NotConfigured(
-                f"{beside / 'servers'}: names {elsewhere[0]!r}, and only addresses of this machine are accepted from a folder; if"
-                f" the fleet is yours, name it with --data-dir {beside}, HOLDFAST_DATA_DIR or --url"
-            )
-        local = None
-    if by_data_dir and local is not None:
-        return Context(url=local.url, token=token or local.token)
-    chosen = named or current or local
+    local = fleet_in(Path(of_env) if of_env else (folder or Path.cwd()) / DATA_DIR)
+    if local is not None and url is None and named is None and (of_env or current is None):
+        return Context(url=local.context.url, token=token or local.token)
+    chosen = named or current
     address = url or (chosen.url if chosen else LOCAL_URL)
     if token is None and not (named and address == named.url):
         token = env.get("HOLDFAST_TOKEN") or None
@@ -150,30 +164,17 @@ def resolve(
     return Context(url=address, token=token)
 
 
-def _on_this_machine(url: str) -> bool:
-    """Returns whether the address is a loopback address, or the wildcard of `holdfast up --host 0.0.0.0`, which leads to this
-    machine as well."""
-    parts = PLAIN_URL.fullmatch(url)
-    if parts is None:
-        return False
-    host = parts[1] or parts[2]
-    try:
-        return host == "localhost" or ip_address(host).is_loopback or ip_address(host).is_unspecified
-    except ValueError:
-        return False
-
-
 def _fleet(data_dir: Path) -> Context:
     found = fleet_in(data_dir)
     if found is None:
         raise NotConfigured(f"{data_dir}: has no fleet of yours; `holdfast up --data-dir {data_dir}` starts one")
-    return found
+    return found.context
 
 
-def _token_for(address: str, known: Sequence[Context], local: Context | None) -> str | None:
+def _token_for(address: str, known: Sequence[Context], local: LocalFleet | None) -> str | None:
     """Returns the token that belongs to exactly this address, or to some replicas of the local fleet."""
     wanted = addresses(address)
     for each in known:
         if addresses(each.url) == wanted:
             return each.token
-    return local.token if local is not None and set(wanted) <= set(addresses(local.url)) else None
+    return local.token if local is not None and set(wanted) <= {*local.sockets, *local.urls} else None

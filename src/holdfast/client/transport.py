@@ -10,11 +10,13 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
 
+from ..unix_socket import NotPrivate, check_private, to_path
 from .errors import HoldfastError, NotConfigured, Unavailable, Unreachable, refusal
 
 T = TypeVar("T")
@@ -42,8 +44,10 @@ def addresses(urls: str | Sequence[str]) -> list[str]:
         raise NotConfigured("no server address given")
     for url in found:
         parts = urlsplit(url)
+        if to_path(url) is not None:
+            continue
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise NotConfigured(f"{url!r} is not an address such as http://127.0.0.1:7070")
+            raise NotConfigured(f"{url!r} is not an address such as http://127.0.0.1:7070 or unix:///path")
     return found
 
 
@@ -69,12 +73,11 @@ class Transport:
         self.sleep = sleep
         self._token = token
         self._at = 0
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: dict[Path | None, aiohttp.ClientSession] = {}  # by socket; None for addresses of hosts
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        while self._sessions:
+            await self._sessions.popitem()[1].close()
 
     async def request(
         self,
@@ -91,7 +94,7 @@ class Transport:
         headers = {"Content-Type": "application/json"} if body is not None else {}
 
         async def once(url: str) -> RawResponse:
-            response = await self._send(method, url + path, params, headers, timeout, body)
+            response = await self._send(method, url, path, params, headers, timeout, body)
             try:
                 return RawResponse(response.status, response.headers, await response.read())
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -113,7 +116,7 @@ class Transport:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=quiet)
 
         async def once(url: str) -> aiohttp.ClientResponse:
-            return await self._send("GET", url + path, params, headers or {}, timeout, None)
+            return await self._send("GET", url, path, params, headers or {}, timeout, None)
 
         return await self.try_replicas(once, safe=True)
 
@@ -177,23 +180,27 @@ class Transport:
         self,
         method: str,
         url: str,
+        path: str,
         params: Params | None,
         headers: Mapping[str, str],
         timeout: aiohttp.ClientTimeout,
         body: bytes | None,
     ) -> aiohttp.ClientResponse:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(keepalive_timeout=KEEP_ALIVE, limit=0))
+        socket = to_path(url)
         try:
-            response = await self._session.request(
+            if socket is not None:
+                check_private(socket.parent)  # otherwise another user could listen there, and get the token
+            response = await self._session(socket).request(
                 method,
-                url,
+                (url if socket is None else "http://holdfast") + path,
                 params=_query(params),
                 data=body,
                 headers={"Authorization": f"Bearer {self._token}", "Accept": "application/json", **headers},
                 timeout=timeout,
                 allow_redirects=False,  # otherwise a redirect could send the token to another host
             )
+        except (NotPrivate, FileNotFoundError) as error:
+            raise Unreachable(str(error), sent=False) from error
         except (
             aiohttp.ClientConnectorError,
             aiohttp.ConnectionTimeoutError,
@@ -212,6 +219,16 @@ class Transport:
         finally:
             response.release()
         raise refusal(response.status, text, _seconds(response.headers.get("Retry-After")))
+
+    def _session(self, socket: Path | None) -> aiohttp.ClientSession:
+        if socket not in self._sessions:
+            connector: aiohttp.BaseConnector
+            if socket is None:
+                connector = aiohttp.TCPConnector(keepalive_timeout=KEEP_ALIVE, limit=0)
+            else:
+                connector = aiohttp.UnixConnector(str(socket), keepalive_timeout=KEEP_ALIVE, limit=0)
+            self._sessions[socket] = aiohttp.ClientSession(connector=connector)
+        return self._sessions[socket]
 
     def _note_time(self, date: str | None) -> None:
         """Updates `skew` from the Date header. The header has whole seconds, and the end of that second is used, so that leases

@@ -34,6 +34,7 @@ class Setup:
     agent_image: str
     servers: tuple[str, ...]  # URLs at which agents reach the replicas
     priority_class: str | None = None
+    server_key: str | None = None  # public; agents check with it that a server belongs to this installation
     headroom_class: str = "holdfast-headroom"
 
 
@@ -282,6 +283,7 @@ def _agent_env(spec: PoolSpec, setup: Setup) -> list[Json]:
         value("HOLDFAST_TOKEN_FILE", f"{names.TOKEN_PATH}/token"),
         value("HOLDFAST_SERVERS", ",".join(setup.servers)),
         value("HOLDFAST_WORKER_DIR", f"{names.SHARED_PATH}/agent"),
+        *([value("HOLDFAST_SERVER_KEY", setup.server_key)] if setup.server_key else []),
     ]
     if spec.mode == "session":
         return [

@@ -16,8 +16,10 @@ from ..model.pool import FieldProblem, Pool
 from ..ports.cluster import AgentIdentity, ClusterUnavailable, Finding, Order, OutcomeUnknown, Output, Refused
 from ..ports.declared import Declarations
 from ..ports.recovery import Remembered
+from ..proof import Signer
 from ..tasks import end_all
 from . import launch
+from .diagnose import diagnose
 from .ending import end
 from .folder import Folder, StampFile
 from .isolation import no_namespaces, served_processes
@@ -56,7 +58,8 @@ class LocalCluster:
         for folder in (root, output_root):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Resolve symbolic links, because processes are also found by their working folder, and the kernel shows the real path.
-        self._places = Places(root.resolve(), output_root.resolve(), servers_file.absolute())
+        server_key = Signer(key).public_key
+        self._places = Places(root.resolve(), output_root.resolve(), servers_file.absolute(), server_key)
         if not highwater.exists():  # only in a new installation; later a missing marker means that the folder is not mounted
             (self._places.root / MARKER).touch(mode=0o600)
         self._survey = Survey(self._places.root, install)
@@ -246,7 +249,8 @@ class LocalCluster:
 
     async def diagnose(self, pools: Sequence[Pool]) -> list[Finding]:
         read = Finding("P1", "what a command can read on this machine", True, NOT_SEPARATED, TRUSTED_ONLY)
-        return [read, await self._do(lambda: served_processes(pools))]
+        files = await self._do(lambda: diagnose(self._places.servers_file.parent))
+        return [read, await self._do(lambda: served_processes(pools)), *files]
 
     async def ensure(self, pools: Sequence[Pool]) -> None:
         """Does nothing, because a process needs no other objects."""

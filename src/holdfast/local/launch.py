@@ -30,6 +30,7 @@ class Places(msgspec.Struct, frozen=True):
     root: Path
     output_root: Path
     servers_file: Path
+    server_key: str  # public; agents check with it that a server belongs to this installation
 
 
 def command(spec: PoolSpec, agent_argv: list[str]) -> list[str] | Refused:
@@ -157,4 +158,5 @@ def _environment(order: Order, uid: str, places: Places) -> dict[str, str]:
     if order.pool.spec.worker.agent:  # a program without an agent gets no token
         env["HOLDFAST_TOKEN_FILE"] = str(folder / "token")
         env["HOLDFAST_SERVERS_FILE"] = str(places.servers_file)
+        env["HOLDFAST_SERVER_KEY"] = places.server_key
     return env

@@ -1,4 +1,4 @@
-"""Check ports of this machine: whether a port is free, and whether it is a process of ours that listens on it."""
+"""Check ports of this machine: whether a port is free, and whether a replica of ours still uses it."""
 
 import os
 import socket
@@ -30,16 +30,6 @@ def check_free(host: str, port: int) -> None:
             except OSError as error:
                 why = os.strerror(error.errno) if error.errno else str(error)
                 raise PortTaken(f"port {port} on {host} cannot be used ({why}); free it, or choose another with --port") from None
-
-
-def listens(pid: int, port: int) -> bool:
-    """Returns whether this process listens on the port. No other process can listen on it at the same time, so what is sent to
-    the port reaches this process."""
-    try:
-        connections = psutil.Process(pid).net_connections(kind="tcp")
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return False
-    return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in connections)
 
 
 def replica_left_over(root: Path, port: int) -> bool:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .binaries import Account, PostgresFailed, PostgresMissing, can, find_binaries, run, shared, usable
-from .server_files import discard, give, write_file
+from .server_files import discard, give, let_through, write_file
 
 ON_LINUX = sys.platform == "linux"
 ROLE = DATABASE = "holdfast"
@@ -151,6 +151,7 @@ class EmbeddedPostgres:
 
     def _launch(self) -> None:
         account = self._account()
+        let_through(self.data_dir.absolute().parent, account)
         with contextlib.suppress(FileExistsError):
             self.socket_dir.mkdir(mode=0o700)
             give(self.socket_dir, account)
@@ -196,6 +197,7 @@ class EmbeddedPostgres:
         except OSError as error:
             raise PostgresFailed(f"{self.data_dir} has no cluster and is not empty: restore it or move it") from error
         account = self._account()
+        let_through(self.data_dir.absolute().parent, account)
         home = new = self.data_dir.absolute().with_name(self.data_dir.name + ".new")
         discard(new)
         try:
@@ -266,7 +268,8 @@ class EmbeddedPostgres:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
-        with self.data_dir.with_name(self.data_dir.name + ".lock").open("w") as lock:
+        path = self.data_dir.with_name(self.data_dir.name + ".lock")
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 

@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from .binaries import Account
+from .binaries import Account, can
 
 
 def write_file(path: Path, text: str, account: Account | None) -> None:
@@ -25,6 +25,15 @@ def give(path: Path, account: Account | None) -> None:
         return
     for item in (path, *path.rglob("*")):
         os.chown(item, account.uid, account.gid, follow_symlinks=False)
+
+
+def let_through(folder: Path, account: Account | None) -> None:
+    """Lets the server's account pass through a fleet's data directory to its own folder, by the right of the account's group. The
+    group cannot list the directory. Other folders are never changed, because they may belong to somebody else."""
+    if account is None or not (folder / "install").exists() or can(account, "/bin/sh", "-c", 'cd "$1"', "sh", folder):
+        return
+    os.chown(folder, -1, account.gid)
+    folder.chmod(0o710)
 
 
 def discard(path: Path) -> None:
