@@ -10,6 +10,7 @@ from ..crash_points import crash_point
 from ..model.duration import seconds
 from ..model.effect import Done
 from ..model.pool import Pool
+from ..model.shown import shown, shown_lines
 from ..ports.cluster import AgentIdentity
 from ..ports.logs import LOG_LIMIT
 from ..ports.store import AgentReport, Directive
@@ -56,7 +57,7 @@ class StaleClaim(Problem):
 def one_line(reason: str) -> str:
     """Returns an agent's reason as one line. A long reason is cut, not refused, because an agent repeats a refused result
     until it is accepted."""
-    return "".join(c if c.isprintable() else " " for c in reason[:REASON_LIMIT])
+    return shown(reason[:REASON_LIMIT])[:REASON_LIMIT]
 
 
 async def register(context: Context, call: Call) -> Response:
@@ -283,8 +284,8 @@ async def failed(context: Context, call: Call) -> Response:
 
 
 async def keep_log(context: Context, call: Call) -> Response:
-    """Stores a worker's last output. Characters that a terminal would obey are replaced, because operators print the log."""
-    text = "".join(c if c.isprintable() or c in "\n\t" else " " for c in call.body.text)
+    """Stores a worker's last output. Characters that a terminal would obey are escaped, because operators print the log."""
+    text = shown_lines(call.body.text)
     if not await context.store.logs.keep(call.agent.worker, call.agent.uid, text):
         raise UnknownWorker
     return empty()

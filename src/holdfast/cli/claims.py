@@ -10,6 +10,8 @@ from urllib.parse import quote
 
 import typer
 
+from holdfast.model.shown import shown, shown_lines
+
 from .completion import claim_or_worker, name_of_noun, names_of, one_of
 from .connection import (
     CommandFailed,
@@ -253,7 +255,7 @@ def _print_worker_log(context: typer.Context, worker: str) -> None:
     if found["at"] is None:
         print_message(f"worker {worker} has sent no output yet")
         return
-    typer.echo(found["text"].removesuffix("\n"))
+    typer.echo(shown_lines(found["text"].removesuffix("\n")))
 
 
 def explain(
@@ -279,4 +281,4 @@ def explain(
     import json
 
     for sentence in json.loads(answer)["sentences"]:
-        typer.echo(sentence)
+        typer.echo(shown(sentence))
