@@ -5,8 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+import yaml
 
 from api.served_api import Stage, staged
+from holdfast.cli.as_yaml import document
 from holdfast.cli.connection import print_message
 from holdfast.cli.event_list import print_event
 from holdfast.cli.show import print_json, print_table
@@ -67,6 +69,14 @@ def test_tables_messages_and_events_print_text_without_its_effect(capsys: pytest
     *_, shown_json = printed.out.split("{\n")
     assert json.loads("{" + shown_json)["a"] == EVIL, "JSON keeps its meaning"
     assert printed.out.count("evil") >= 5
+
+
+def test_yaml_that_apply_takes_back_is_printed_without_its_effect() -> None:
+    spec = {"worker": {"run": ["sh", "-c", EVIL]}, "labels": ["\u202ea", "größer"]}
+    printed = document("WorkerPool", "linux", spec)
+    assert not unsafe_in(printed)
+    assert yaml.safe_load(printed)["spec"] == spec
+    assert "größer" in document("WorkerPool", "linux", {"labels": ["größer"]})
 
 
 def test_a_log_line_on_a_terminal_has_only_its_own_colours() -> None:
