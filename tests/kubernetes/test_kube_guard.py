@@ -1,7 +1,7 @@
 """What belongs to the installation stays its own on a real API server. Workers of another namespace are not taken for lost."""
 
 import pytest
-from kube_stage import KubeStage, pool, template
+from kube_stage import KubeStage, pool
 
 from holdfast.kubernetes import KubernetesCluster
 from holdfast.kubernetes.access import find_access
@@ -21,7 +21,8 @@ KEYS = [{"name": "keys", "secret": {"secretName": "one-keys"}}]
 async def test_a_pool_that_mounts_our_keys_is_refused_and_gets_no_pod(control_plane: Access, namespace: str) -> None:
     setup = Setup("one", "holdfast:test", ("http://x",), own_secrets=("one-keys",))
     cluster = KubernetesCluster(Api(find_access(control_plane.kubeconfig)), namespace, setup)
-    spec = PoolSpec(worker=WorkerSpec(agent=False), pod=template(["sleep", "9"], volumes=KEYS))
+    container = {"name": "work", "image": "x", "command": ["sleep", "9"]}
+    spec = PoolSpec(worker=WorkerSpec(agent=False), pod={"spec": {"containers": [container], "volumes": KEYS}})
     try:
         (problem,) = await cluster.check(pool(spec))
         assert problem.field == "pod.spec.volumes[0].secret.secretName"
