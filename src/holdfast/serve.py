@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 import structlog
 import uvicorn
@@ -20,10 +21,11 @@ from .api.probes import Probes
 from .api.server import BoundedHttp
 from .local import addresses
 from .local.layout import Layout
+from .model.shown import shown_lines
 from .ports.cluster import Cluster
 from .ports.recovery import Mark
 from .postgres.database import UNAVAILABLE
-from .wiring import Settings, Wired, admit, connect, kubernetes_cluster, local_cluster, wire
+from .wiring import Settings, Wired, admit, check_namespace, connect, kubernetes_cluster, local_cluster, wire
 
 # Objects between two collections. Requests leave no reference cycles, so a collection frees little but stops the event loop.
 COLLECT_AFTER = 50_000
@@ -114,10 +116,15 @@ async def serve(settings: Settings) -> None:
     cluster: Cluster = local_cluster(layout) if within is None else await kubernetes_cluster(within, settings.url, key)
     mark, pids = Mark(), set[int]()
     store = await connect(settings, cluster.install, mark=mark, pids=pids)
+    if within is not None:
+        await check_namespace(store, cluster, within.namespace)
     duties_store = await connect(settings, cluster.install, size=4, mark=mark, pids=pids)
     wired = wire(store, cluster, key=key, url=settings.url, duties_store=duties_store)
     if settings.token_file is not None:
         await admit(store, settings.token_file.read_text().strip())
+    scraper = settings.metrics_token_file
+    if scraper is not None and scraper.exists():  # without it, an admin creates a token for Prometheus
+        await admit(store, scraper.read_text().strip(), "metrics", "Prometheus of this installation")
     config = uvicorn.Config(
         wired.app,
         host=settings.host,
@@ -176,13 +183,22 @@ def configure_logging() -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]
-    renderer = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
+    # JSON escapes what a terminal would obey.
+    renderer = _on_terminal if sys.stderr.isatty() else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[*processors, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
     logging.basicConfig(handlers=[LibraryLogs()], level=logging.WARNING, force=True)
+
+
+_console = structlog.dev.ConsoleRenderer()
+
+
+def _on_terminal(logger: Any, method: str, event: structlog.typing.EventDict) -> str:
+    """Returns the line in colors. Its values are cleaned first, because they may contain what users sent."""
+    return _console(logger, method, {key: shown_lines(each) if isinstance(each, str) else each for key, each in event.items()})
 
 
 class LibraryLogs(logging.Handler):

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 
 from . import __version__
 from .api.app import application
-from .api.auth import Auth, Clock, hash_token
+from .api.auth import Auth, Clock, Role, hash_token
 from .api.context import Context
 from .api.encryption import Cipher
 from .api.revocation import Revocation
@@ -26,9 +26,9 @@ from .local.addresses import http_url
 from .local.cluster import LocalCluster
 from .local.layout import Layout
 from .metrics import Metrics
-from .ports.cluster import Cluster
+from .ports.cluster import Cluster, ClusterUnavailable
 from .ports.recovery import Mark
-from .ports.store import Store, StoreUnavailable
+from .ports.store import Store, StoreUnavailable, WrongInstallation
 from .postgres.database import Database
 from .postgres.migrate import migrate
 from .postgres.store import PostgresStore
@@ -50,6 +50,8 @@ class InKubernetes:
     kubeconfig: Path | None = None
     context: str | None = None
     priority_class: str | None = None
+    replicas_namespace: str | None = None  # where the replicas run, if they are pods
+    own_secrets: tuple[str, ...] = ()  # Secrets of the installation, which no pool may use
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Settings:
     advertise: str | None = None  # the address at which others reach this replica, if it differs from `host`
     key_file: Path | None = None  # shared by all replicas; without it, the key below the data directory is used
     token_file: Path | None = None  # holds an admin token that every replica accepts
+    metrics_token_file: Path | None = None  # holds Prometheus' token; the file may be missing
     kubernetes: InKubernetes | None = None
 
     @property
@@ -101,7 +104,16 @@ async def kubernetes_cluster(options: InKubernetes, url: str, key: bytes) -> Clu
 
     access = await asyncio.to_thread(find_access, options.kubeconfig, options.context)
     servers = tuple((options.agent_url or url).split(","))
-    setup = Setup(options.install, options.agent_image, servers, options.priority_class, Signer(key).public_key)
+    apart = options.replicas_namespace if options.replicas_namespace != options.namespace else None
+    setup = Setup(
+        options.install,
+        options.agent_image,
+        servers,
+        options.priority_class,
+        Signer(key).public_key,
+        replicas_namespace=apart,
+        own_secrets=options.own_secrets,
+    )
     return KubernetesCluster(Api(access), options.namespace, setup)
 
 
@@ -146,9 +158,29 @@ def wire(
     return Wired(application(context), context, replica, store, cluster)
 
 
-async def admit(store: Store, token: str) -> None:
-    """Stores the operator's token as an admin token, unless it is stored already."""
-    await store.tokens.make(Ids().new("t"), hash_token(token), "operator of this machine", "admin", None, None)
+async def admit(store: Store, token: str, role: Role = "admin", name: str = "operator of this machine") -> None:
+    """Stores a token of the installation itself, unless it is stored already."""
+    await store.tokens.make(Ids().new("t"), hash_token(token), name, role, None, None)
+
+
+async def check_namespace(store: Store, cluster: Cluster, namespace: str) -> None:
+    """Raises WrongInstallation if the workers of this database are in another namespace. Otherwise a changed setting would make
+    every worker look deleted, and end their claims. It waits until store and cluster answer."""
+    while True:
+        try:
+            if await cluster.remembered() is not None or await cluster.pods():
+                return
+            lost = sum(row.worker.pod_uid is not None for row in await store.workers.rows(None))
+            break
+        except (StoreUnavailable, ClusterUnavailable) as reason:
+            log.warning("waiting to compare the namespace with the database", reason=str(reason))
+            await asyncio.sleep(1)
+    if lost:
+        mark = f"holdfast-{cluster.install}-mark"
+        raise WrongInstallation(
+            f"the database has {lost} workers, and the namespace {namespace!r} has neither one of them nor the ConfigMap {mark};"
+            f" if that namespace was deleted with all of them, create it with install={cluster.install}, mark=0 and epoch=0"
+        )
 
 
 def log_delay(reason: StoreUnavailable) -> None:

@@ -48,7 +48,7 @@ def test_a_line_with_a_very_short_secret_is_left_out() -> None:
 
 
 def test_control_characters_and_colours_are_removed() -> None:
-    assert tail(100, b"\x1b[1;31mred\x1b[0m\x00\xff\tok\r\n").text([]) == "red �\tok\n"
+    assert tail(100, b"\x1b[1;31mred\x1b[0m\x00\xff\tok\r\n").text([]) == "red\\x00�\tok\n"
 
 
 def test_a_secret_with_colours_inside_is_removed() -> None:

@@ -24,7 +24,7 @@ def busy(server: FakeHoldfast, cli: Cli) -> FakeHoldfast:
         "state": "live",
         "frozen": None,
         "spec": {"mode": "job", "max": 8},
-        "status": {"warm": 3, "held": 5, "waiting": 2, "oldest_wait": 61.0},
+        "status": {"warm": 3, "held": 5, "parked": 0, "spawning": 0, "retiring": 0, "waiting": 2, "oldest_wait": 61.0},
     }
     cli("run", "--pool", "linux", "--detach", "--", "true")
     server.happen("claim.active", claim="c-1", worker="w-1", reason="acknowledged")

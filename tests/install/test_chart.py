@@ -17,6 +17,7 @@ POOLS = "workerpools.holdfast.dev"
 THROW_AWAY = "postgres.throwAway.enabled=true"
 # The same installation in two forms: release, namespace and values of the chart, and the values of `holdfast manifests`.
 DB = "postgres.dsnSecret=db"
+IN_NAMESPACE = r"namespaceSelector.matchLabels.kubernetes\.io/metadata\.name"
 SAME = {
     "plain": (("holdfast", "holdfast", DB), Values(namespace="holdfast", dsn_secret="db")),
     "to try": (
@@ -35,11 +36,33 @@ SAME = {
         ("holdfast", "b", DB, "crds.install=false", "priorityClasses.install=false", "imagePullSecrets={x,y}"),
         Values(namespace="b", dsn_secret="db", crd=False, priority_classes=False, pull_secrets=("x", "y")),
     ),
+    "in one namespace": (
+        ("holdfast", "ns", DB, "workers.namespace=ns"),
+        Values(namespace="ns", dsn_secret="db", workers_namespace="ns"),
+    ),
+    "in namespaces that exist": (
+        ("holdfast", "ns", DB, "workers.namespace=fleet", "workers.createNamespace=false"),
+        Values(namespace="ns", dsn_secret="db", workers_namespace="fleet", make_namespace=False),
+    ),
+    "for privileged builds": (
+        ("holdfast", "ns", DB, "workers.podSecurity=privileged", "networkPolicy.enabled=false"),
+        Values(namespace="ns", dsn_secret="db", pod_security="privileged", network_policy=False),
+    ),
+    "reached from elsewhere": (
+        (
+            "holdfast",
+            "ns",
+            DB,
+            f"networkPolicy.peers[0].{IN_NAMESPACE}=monitoring",
+            f"networkPolicy.peers[1].{IN_NAMESPACE}=apps",
+        ),
+        Values(namespace="ns", dsn_secret="db", clients=("monitoring", "apps")),
+    ),
     "watched": (
         ("holdfast", "m", DB, "metrics.enabled=true", "priorityClasses.preemption=PreemptLowerPriority"),
         Values(namespace="m", dsn_secret="db", metrics=True, preemption="PreemptLowerPriority"),
     ),
-    "watched by an operator": (
+    "watched with a token of an admin's": (
         ("holdfast", "m", DB, "metrics.enabled=true", "metrics.tokenSecret=prom"),
         Values(namespace="m", dsn_secret="db", metrics=True, metrics_secret="prom"),
     ),
@@ -67,10 +90,10 @@ def test_chart_and_manifests_are_the_same_installation(name: str) -> None:
 
 
 def test_the_secrets_differ_only_in_what_was_made_up() -> None:
-    values = Values(namespace="trial", try_postgres="postgres:17", secrets=Secrets.fresh())
-    charts, printed = by_name(render("holdfast", "trial", THROW_AWAY)), by_name(objects(values))
+    values = Values(namespace="trial", try_postgres="postgres:17", metrics=True, secrets=Secrets.fresh())
+    charts, printed = by_name(render("holdfast", "trial", THROW_AWAY, "metrics.enabled=true")), by_name(objects(values))
     assert charts.keys() == printed.keys()
-    for name in ("holdfast-keys", "holdfast-postgres"):
+    for name in ("holdfast-keys", "holdfast-postgres", "holdfast-metrics"):
         one, other = charts["Secret", name], printed["Secret", name]
         assert one["data"].keys() == other["data"].keys()
         one["metadata"].get("annotations", {}).pop("helm.sh/resource-policy", None)
@@ -80,6 +103,7 @@ def test_the_secrets_differ_only_in_what_was_made_up() -> None:
     assert len(b64decode(made["key"])) == 32
     assert b64decode(made["token"]).startswith(b"hf_")
     assert len(b64decode(made["token"])) >= 46
+    assert charts["Secret", "holdfast-metrics"]["data"]["token"] != made["token"], "never the admin's"
     database = {name: b64decode(value).decode() for name, value in charts["Secret", "holdfast-postgres"]["data"].items()}
     assert database["dsn"] == f"postgresql://holdfast:{database['password']}@holdfast-postgres.trial.svc:5432/holdfast"
     again = by_name(render("holdfast", "trial", THROW_AWAY))
@@ -126,6 +150,9 @@ def test_the_chart_is_of_this_version() -> None:
         ("priorityClasses.preemption=Always", "preemption"),
         ("resources.request.cpu=1", "request"),
         ("postgres.dsnSecret=A_B", "dsnSecret"),
+        ("workers.namespace=A_B", "namespace"),
+        ("workers.podSecurity=none", "podSecurity"),
+        ("networkPolicy.peers[0].podselector.x=y", "podselector"),
     ],
 )
 def test_wrong_values_are_refused_by_name(value: str, expected: str) -> None:

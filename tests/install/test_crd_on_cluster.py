@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.install.manifests import custom_resource
+from holdfast.kubernetes.template import Setup
+from holdfast.kubernetes.template_checks import problems as template_problems
 from holdfast.model.pool import Name, PoolSpec, problems
 from holdfast_testcluster.access import Access, Answer
 from waiting import eventually
@@ -181,6 +183,50 @@ def test_what_a_pool_is_cannot_change(pools: Pools, field: str, change: Json) ->
     assert refused.status == 422
     assert "cannot change" in fields(refused)[field]
     assert pools.patch(name, {"spec": {"max": 20}}).status == 200
+
+
+def template(**spec: Any) -> Json:
+    return {"spec": {"containers": [{"name": "work", "image": "x"}], **spec}}
+
+
+TOKEN_SOURCE = {"serviceAccountToken": {"path": "t", "audience": "holdfast"}}
+OURS = {"metadata": {"labels": {"app.kubernetes.io/name": "holdfast"}}, **template()}
+REACHING: list[tuple[str, Json]] = [
+    ("spec.pod.spec.hostPID", {"pod": template(hostPID=True)}),
+    ("spec.pod.spec.hostNetwork", {"mode": "session", "pod": template(hostNetwork=True)}),
+    ("spec.pod.spec.hostIPC", {"mode": "session", "pod": template(hostIPC=True)}),
+    ("spec.pod.spec.shareProcessNamespace", {"mode": "session", "pod": template(shareProcessNamespace=True)}),
+    ("spec.pod.spec.hostNetwork", {"network": {"seal": True}, "pod": template(hostNetwork=True)}),
+    ("spec.pod.metadata.labels", {"pod": OURS}),
+    (
+        "spec.pod.spec.volumes[0].projected.sources[0].serviceAccountToken.audience",
+        {"pod": template(volumes=[{"name": "v", "projected": {"sources": [TOKEN_SOURCE]}}])},
+    ),
+    *((f"spec.labels[{n}]", {"labels": ["fine", "a\x1b[31m", "a\u202eb", "a\u2028b"]}) for n in (1, 2, 3)),
+]
+
+
+@pytest.mark.parametrize(("field", "spec"), REACHING, ids=[f"{field} {n}" for n, (field, _) in enumerate(REACHING)])
+def test_a_template_that_reaches_an_agent_or_our_service_is_refused_with_the_backends_words(
+    pools: Pools, field: str, spec: Json
+) -> None:
+    refused = pools.judged(spec)
+    assert refused.status == 422, refused.body
+    model = msgspec.convert(spec, PoolSpec)
+    theirs = [*problems(model), *(template_problems(model, Setup("one", "i", ())) if "pod" in spec else [])]
+    reasons = {f"spec.{each.field}".removesuffix(".app.kubernetes.io/name"): each.reason for each in theirs}
+    assert reasons[field] in fields(refused)[field]
+
+
+def test_a_template_that_reaches_nothing_of_ours_is_accepted_as_it_is(pools: Pools) -> None:
+    volumes = [
+        {"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": "vault"}}, {"odd": {"a": 1}}]}},
+        {"name": "w", "secret": {"secretName": "mine"}},
+    ]
+    pod = template(hostPID=False, hostNetwork=True, volumes=volumes) | {
+        "metadata": {"labels": {"app": "x"}, "annotations": {"a": "b"}}
+    }
+    assert pools.made({"pod": pod})["spec"]["pod"] == pod
 
 
 # What people and autoscalers read

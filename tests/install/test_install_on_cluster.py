@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from waiting import eventually
 
 Json = dict[str, Any]
 RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
+BASELINE = {"pod-security.kubernetes.io/enforce": "baseline"}
 # The names of the CRDs that the Prometheus operator installs.
 MONITORING = {"servicemonitors": "ServiceMonitor", "prometheusrules": "PrometheusRule"}
 
@@ -32,6 +33,13 @@ def keys(access: Access, namespace: str, name: str = "holdfast-keys") -> Json:
 def pods_of(access: Access, namespace: str, label: str) -> int:
     answer = access.ask("GET", f"/api/v1/namespaces/{namespace}/pods?labelSelector=app.kubernetes.io/name%3D{label}")
     return len(answer["items"])
+
+
+@pytest.fixture
+def workers(control_plane: Access, namespace: str) -> Iterator[str]:
+    """Returns the namespace that an installation creates for its workers, and deletes it after the test."""
+    yield f"{namespace}-workers"
+    control_plane.request("DELETE", f"/api/v1/namespaces/{namespace}-workers")
 
 
 @pytest.fixture
@@ -60,17 +68,21 @@ def operator(control_plane: Access) -> None:
 
 
 @pytest.mark.usefixtures("operator")
-def test_every_object_is_accepted_and_its_pods_may_run_where_pods_are_restricted(control_plane: Access, namespace: str) -> None:
+def test_every_object_is_accepted_and_its_pods_may_run_where_pods_are_restricted(
+    control_plane: Access, namespace: str, workers: str
+) -> None:
     control_plane.kubectl("label", "namespace", namespace, RESTRICTED)
     values = Values(namespace=namespace, try_postgres="postgres:17", metrics=True, secrets=Secrets.fresh())
+    assert values.workers == workers
     shown = apply(control_plane, objects(values))
     assert shown.count("serverside-applied") == len(objects(values))
+    assert control_plane.ask("GET", f"/api/v1/namespaces/{workers}")["metadata"]["labels"].items() >= BASELINE.items()
     assert "Warning" not in shown
     eventually(lambda: pods_of(control_plane, namespace, "holdfast") == 2, 20, "the replicas' pods are made")
     eventually(lambda: pods_of(control_plane, namespace, "holdfast-postgres") == 1, 20, "Postgres' pod is made")
 
 
-@pytest.mark.usefixtures("operator")
+@pytest.mark.usefixtures("operator", "workers")
 def test_what_the_chart_renders_can_be_applied(control_plane: Access, namespace: str) -> None:
     want_helm()
     control_plane.kubectl("label", "namespace", namespace, RESTRICTED)
@@ -79,6 +91,7 @@ def test_what_the_chart_renders_can_be_applied(control_plane: Access, namespace:
     eventually(lambda: pods_of(control_plane, namespace, "holdfast") == 2, 20, "the replicas' pods are made")
 
 
+@pytest.mark.usefixtures("workers")
 def test_applied_again_the_keys_are_refused_and_stay(control_plane: Access, namespace: str) -> None:
     def printed() -> list[Json]:
         return objects(Values(namespace=namespace, try_postgres="x", secrets=Secrets.fresh()))
@@ -111,13 +124,16 @@ def test_helm_installs_upgrades_and_uninstalls_and_the_keys_and_pools_stay(
     run("install", str(_older_chart(tmp_path)), "--create-namespace", *to_try)
     assert not knows_silence()
     before = both_keys()
-    access.kubectl("apply", "-n", "fleet", "-f", "-", input=json.dumps(pool_object()))
+    access.kubectl("apply", "-n", "fleet-workers", "-f", "-", input=json.dumps(pool_object()))
+    moved = helm("upgrade", "holdfast", str(CHART), *to_try, "--set", "workers.namespace=fleet", "--namespace", "fleet", env=env)
+    assert moved.returncode != 0
+    assert 'the workers of this installation run in "fleet-workers"' in moved.stderr, "they would look deleted"
     run("upgrade", str(CHART), *to_try, "--set", "replicas=3")
     assert both_keys() == before
     assert knows_silence(), "the CRD is upgraded with the chart"
     run("uninstall")
     assert keys(access, "fleet") == before[0]
-    assert access.kubectl("get", "-n", "fleet", "wp", "-o", "name").split() == ["workerpool.holdfast.dev/linux"]
+    assert access.kubectl("get", "-n", "fleet-workers", "wp", "-o", "name").split() == ["workerpool.holdfast.dev/linux"]
     run("install", str(CHART), *to_try)
     assert keys(access, "fleet") == before[0], "an installation that comes back has its keys"
 
@@ -146,13 +162,27 @@ def fitted(deployment: Json) -> Json:
 
 
 def test_the_replicas_come_up_with_their_own_rights_and_serve_a_declared_pool(
-    control_plane: Access, namespace: str, make_nodes: Callable[..., Any], dsn: str, monkeypatch: pytest.MonkeyPatch
+    control_plane: Access,
+    namespace: str,
+    make_namespace: Callable[..., str],
+    make_nodes: Callable[..., Any],
+    dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    values = Values(namespace=namespace, install="i-test", dsn_secret="db", secrets=Secrets.fresh())
+    workers_namespace = make_namespace(control_plane)
+    values = Values(
+        namespace=namespace,
+        workers_namespace=workers_namespace,
+        make_namespace=False,
+        install="i-test",
+        dsn_secret="db",
+        secrets=Secrets.fresh(),
+    )
     programs = {values.image: [sys.executable, "-m", "holdfast"]}
     # so that containers run this `python`, as in the image
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    make_nodes(control_plane, namespace, nodes=2, images=programs, options=("--service-env",))
+    for each in (namespace, workers_namespace):
+        make_nodes(control_plane, each, nodes=1, images=programs, options=("--service-env",))
     secret = {"metadata": {"name": "db"}, "stringData": {"dsn": dsn}}
     control_plane.ask("POST", f"/api/v1/namespaces/{namespace}/secrets", secret)
     apply(control_plane, [fitted(each) if each["kind"] == "Deployment" else each for each in objects(values)])
@@ -162,7 +192,7 @@ def test_the_replicas_come_up_with_their_own_rights_and_serve_a_declared_pool(
     container = {"name": "work", "image": "any:test"}
     pool = pool_object() | {"spec": {"warm": 1, "pod": {"spec": {"containers": [container]}}}}
     pool["metadata"] = {"name": "linux", "labels": {"holdfast.dev/install": "i-test"}}
-    pools = f"/apis/holdfast.dev/v1alpha1/namespaces/{namespace}/workerpools"
+    pools = f"/apis/holdfast.dev/v1alpha1/namespaces/{workers_namespace}/workerpools"
     control_plane.ask("POST", pools, pool)
     eventually(lambda: control_plane.ask("GET", f"{pools}/linux").get("status", {}).get("free") == 1, 60, "a worker is free")
 
@@ -179,7 +209,7 @@ def test_the_replicas_come_up_with_their_own_rights_and_serve_a_declared_pool(
     assert (shown.returncode, shown.stdout) == (7, "hello\n"), shown.stderr
     control_plane.ask("DELETE", f"{pools}/linux")
     eventually(lambda: control_plane.request("GET", f"{pools}/linux").status == 404, 30, "the pool's object is let go")
-    workers = f"/api/v1/namespaces/{namespace}/pods?labelSelector=holdfast.dev/install%3Di-test"
+    workers = f"/api/v1/namespaces/{workers_namespace}/pods?labelSelector=holdfast.dev/install%3Di-test"
 
     def ended() -> bool:  # an ended pod stays for a while, so that its output can be read
         found = control_plane.ask("GET", workers)["items"]
@@ -187,5 +217,5 @@ def test_the_replicas_come_up_with_their_own_rights_and_serve_a_declared_pool(
 
     eventually(ended, 60, "no worker of it runs")
     for each in control_plane.ask("GET", workers)["items"]:  # no replica will be left to record their ends
-        path = f"/api/v1/namespaces/{namespace}/pods/{each['metadata']['name']}"
+        path = f"/api/v1/namespaces/{workers_namespace}/pods/{each['metadata']['name']}"
         control_plane.request("PATCH", path, {"metadata": {"finalizers": None}}, kind=MERGE)

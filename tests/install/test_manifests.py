@@ -24,7 +24,7 @@ from install.helm import REPO
 Json = dict[str, Any]
 PLAIN = Values(namespace="ns", install="blue", dsn_secret="db")
 ALL = Values(namespace="ns", install="blue", try_postgres="postgres:17", metrics=True, secrets=Secrets.fresh())
-CLUSTER_WIDE = {"CustomResourceDefinition", "PriorityClass", "ClusterRole", "ClusterRoleBinding"}
+CLUSTER_WIDE = {"CustomResourceDefinition", "PriorityClass", "ClusterRole", "ClusterRoleBinding", "Namespace"}
 
 
 def one(kind: str, found: list[Json], name: str = "blue") -> Json:
@@ -80,7 +80,8 @@ def test_a_replica_has_time_to_drain() -> None:
 
 def test_workers_may_reach_the_address_that_agents_get() -> None:
     """The network policy of workers allows exactly these pods and this port."""
-    policy = policies.control(Setup("blue", "image", ()))["spec"]["egress"][0]
+    policy = policies.control(Setup("blue", "image", (), replicas_namespace="ns"))["spec"]["egress"][0]
+    assert policy["to"][0]["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "ns"}}
     selected = policy["to"][0]["podSelector"]["matchLabels"]
     template = one("Deployment", objects(PLAIN))["spec"]["template"]
     assert selected.items() <= template["metadata"]["labels"].items()
@@ -115,16 +116,67 @@ def test_the_class_of_workers_is_the_one_that_exists() -> None:
 # It is an installation
 
 
-def test_everything_is_in_the_namespace_and_the_namespace_is_not_made() -> None:
+def test_everything_is_in_the_replicas_namespace_except_their_rights_over_workers() -> None:
+    """So replicas may change nothing in their own namespace, where their Secrets are."""
     for each in objects(ALL):
-        assert each["kind"] != "Namespace"
         where = each["metadata"].get("namespace")
-        assert where == (None if each["kind"] in CLUSTER_WIDE else "ns"), each["kind"]
+        expected = "ns-workers" if each["kind"] in ("Role", "RoleBinding") else "ns"
+        assert where == (None if each["kind"] in CLUSTER_WIDE else expected), each["kind"]
+    assert [each["metadata"]["name"] for each in objects(ALL) if each["kind"] == "Namespace"] == ["ns-workers"]
+    env = {each["name"]: each.get("value") for each in container()["env"]}
+    assert (env["HOLDFAST_NAMESPACE"], env["HOLDFAST_REPLICAS_NAMESPACE"]) == ("ns-workers", "ns")
+
+
+def test_one_namespace_for_both_stays_possible() -> None:
+    found = objects(msgspec.structs.replace(ALL, workers_namespace="ns"))
+    assert {each["metadata"].get("namespace") for each in found if each["kind"] not in CLUSTER_WIDE} == {"ns"}
+    assert not [each for each in found if each["kind"] == "Namespace"]
+
+
+def test_replicas_are_told_which_secrets_are_theirs() -> None:
+    env = {each["name"]: each.get("value") for each in container(ALL)["env"]}
+    made = {each["metadata"]["name"] for each in objects(ALL) if each["kind"] == "Secret"}
+    assert set(env["HOLDFAST_OWN_SECRETS"].split(",")) == made == {"blue-keys", "blue-postgres", "blue-metrics"}
+    assert "db" in {each["name"]: each.get("value") for each in container()["env"]}["HOLDFAST_OWN_SECRETS"].split(",")
+
+
+def test_prometheus_gets_a_token_of_its_own() -> None:
+    found = objects(ALL)
+    (endpoint,) = one("ServiceMonitor", found)["spec"]["endpoints"]
+    assert endpoint["authorization"]["credentials"] == {"name": "blue-metrics", "key": "token"}
+    admin, metrics = (one("Secret", found, name)["data"]["token"] for name in ("blue-keys", "blue-metrics"))
+    assert admin != metrics
+    mounts = {each["name"]: each["mountPath"] for each in container(ALL)["volumeMounts"]}
+    env = {each["name"]: each.get("value") for each in container(ALL)["env"]}
+    assert env["HOLDFAST_METRICS_TOKEN_FILE"] == f"{mounts['metrics']}/token"
+
+
+def test_only_workers_and_named_peers_reach_the_replicas() -> None:
+    values = msgspec.structs.replace(PLAIN, clients=("monitoring",))
+    policy = one("NetworkPolicy", objects(values))["spec"]
+    assert policy["podSelector"] == {"matchLabels": values.labels}
+    assert policy["policyTypes"] == ["Ingress"]
+    api, probes = policy["ingress"]
+    workers, around, named = api["from"]
+    assert workers["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "ns-workers"}
+    assert (
+        workers["podSelector"]["matchLabels"].items()
+        <= policies.base(Setup("blue", "i", ()))["spec"]["podSelector"]["matchLabels"].items()
+    )
+    assert (around, named["namespaceSelector"]["matchLabels"]) == (
+        {"podSelector": {}},
+        {"kubernetes.io/metadata.name": "monitoring"},
+    )
+    assert (api["ports"], probes) == (
+        [{"protocol": "TCP", "port": replicas.PORT}],
+        {"ports": [{"protocol": "TCP", "port": replicas.PROBES}]},
+    )
 
 
 def test_two_installations_share_no_name() -> None:
     def names(**other: str) -> set[tuple[str, str, str]]:
-        found = objects(Values(dsn_secret="db", crd=False, priority_classes=False, secrets=Secrets.fresh(), **other))
+        shared = {"crd": False, "priority_classes": False, "make_namespace": False}
+        found = objects(Values(dsn_secret="db", secrets=Secrets.fresh(), **shared, **other))
         return {(each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]) for each in found}
 
     assert not names(namespace="a-b", install="c") & names(namespace="a", install="b-c")

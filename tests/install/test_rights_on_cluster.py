@@ -63,16 +63,24 @@ def right_of(method: str, path: str) -> tuple[str, str, str]:
     return parts["group"] or "", resource, verb
 
 
+@pytest.fixture(params=["together", "apart"])
+def workers(request: pytest.FixtureRequest, control_plane: Access, namespace: str, make_namespace: Callable[..., str]) -> str:
+    """Returns the workers' namespace: the replicas' own, or another."""
+    return namespace if request.param == "together" else make_namespace(control_plane)
+
+
 @pytest.fixture
-def replica(control_plane: Access, namespace: str) -> Callable[[], KubernetesCluster]:
-    """Returns the cluster adapter as a replica has it: with the installation's ServiceAccount, in its namespace."""
-    apply(control_plane, [each for each in objects(Values(namespace=namespace, dsn_secret="db")) if each["kind"] != "Deployment"])
+def replica(control_plane: Access, namespace: str, workers: str) -> Callable[[], KubernetesCluster]:
+    """Returns the cluster adapter as a replica has it: with the installation's ServiceAccount, for the workers' namespace."""
+    values = Values(namespace=namespace, workers_namespace=workers, make_namespace=False, dsn_secret="db")
+    apply(control_plane, [each for each in objects(values) if each["kind"] != "Deployment"])
     path = "/apis/holdfast.dev/v1alpha1/workerpools"
     eventually(lambda: control_plane.request("GET", path).status == 200, 20, "the CRD is served")
     config = control_plane.service_account_kubeconfig(namespace, "holdfast")
     Recorded.used, Recorded.forbidden = set(), []
     api = find_access(config)
-    return lambda: KubernetesCluster(Recorded(api), namespace, Setup("holdfast", "holdfast:test", ("http://x",)), keep_output=0.0)
+    setup = Setup("holdfast", "holdfast:test", ("http://x",), replicas_namespace=namespace if workers != namespace else None)
+    return lambda: KubernetesCluster(Recorded(api), workers, setup, keep_output=0.0)
 
 
 SPEC = PoolSpec(
@@ -85,11 +93,11 @@ POOL = Pool(id="p-1", name="linux", spec=SPEC, revision=revision_of(SPEC), state
 
 
 async def test_the_backend_uses_every_right_that_it_has_and_needs_no_other(
-    control_plane: Access, namespace: str, replica: Callable[[], KubernetesCluster], monkeypatch: pytest.MonkeyPatch
+    control_plane: Access, workers: str, replica: Callable[[], KubernetesCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(beside, "OLD", -1.0)  # so that anchors of deleted pools are swept at once
-    control_plane.ask("POST", f"/apis/holdfast.dev/v1alpha1/namespaces/{namespace}/workerpools", pool_object())
-    token = control_plane.service_account_token(namespace, "default", audiences=("holdfast",))
+    control_plane.ask("POST", f"/apis/holdfast.dev/v1alpha1/namespaces/{workers}/workerpools", pool_object())
+    token = control_plane.service_account_token(workers, "default", audiences=("holdfast",))
 
     cluster, other = replica(), replica()
     try:
@@ -144,14 +152,14 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 
 def test_the_account_has_the_rights_of_the_table_and_no_others(
-    control_plane: Access, namespace: str, replica: Callable[[], KubernetesCluster]
+    control_plane: Access, namespace: str, workers: str, replica: Callable[[], KubernetesCluster]
 ) -> None:
-    token = control_plane.service_account_token(namespace, "holdfast")
-    body = {"spec": {"namespace": namespace}}
+    token, bare = (control_plane.service_account_token(namespace, name) for name in ("holdfast", "default"))
     path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
-    shown = control_plane.request("POST", path, body, token=token).body["status"]["resourceRules"]
-    bare = control_plane.service_account_token(namespace, "default")
-    of_every_account = control_plane.request("POST", path, body, token=bare).body["status"]["resourceRules"]
+
+    def rules(of: str, where: str) -> list[Json]:
+        answer = control_plane.request("POST", path, {"spec": {"namespace": where}}, token=of)
+        return list(answer.body["status"]["resourceRules"])
 
     def flat(found: list[Json]) -> set[tuple[str, str, str, str]]:
         return {
@@ -164,9 +172,12 @@ def test_the_account_has_the_rights_of_the_table_and_no_others(
         }
 
     table = [*rights.rules(rights.NAMESPACED, "holdfast"), *rights.rules(rights.CLUSTER, "holdfast")]
-    assert flat(shown) - flat(of_every_account) == flat(table)
-    secrets = f"/api/v1/namespaces/{namespace}/secrets"
-    assert control_plane.request("GET", secrets, token=token).status == 403
+    assert flat(rules(token, workers)) - flat(rules(bare, workers)) == flat(table)
+    if workers != namespace:
+        cluster = flat(rights.rules(rights.CLUSTER, "holdfast"))
+        assert flat(rules(token, namespace)) - flat(rules(bare, namespace)) == cluster, "none where the replicas run"
+    for where in (namespace, workers):
+        assert control_plane.request("GET", f"/api/v1/namespaces/{where}/secrets", token=token).status == 403
     assert control_plane.request("GET", "/api/v1/namespaces/default/pods", token=token).status == 403
 
 

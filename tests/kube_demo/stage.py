@@ -50,7 +50,7 @@ class ClusterStage(Stage):
 
     def install(self) -> list[str]:
         """Applies what `holdfast manifests` prints, and returns one line per object."""
-        values = Values(namespace=NAMESPACE, install=INSTALL, dsn_secret="unused")
+        values = Values(namespace=NAMESPACE, workers_namespace=NAMESPACE, install=INSTALL, dsn_secret="unused")
         found = [each for each in objects(values) if each["kind"] in INSTALLED]
         printed = self.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(found))
         return printed.splitlines()

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from holdfast.kubernetes import names
-from holdfast.kubernetes.template import NOOP, Setup, manifest, problems
+from holdfast.kubernetes.template import NOOP, Setup, manifest
+from holdfast.kubernetes.template_checks import problems
 from holdfast.model.pool import Pool, PoolSpec, WorkerSpec, revision_of
 from holdfast.ports.cluster import Order
 
@@ -20,7 +21,7 @@ def spec_of(pod: dict[str, Any], mode: str = "job", agent: bool = True) -> PoolS
 
 def made(pod: dict[str, Any], mode: str = "job", agent: bool = True) -> dict[str, Any]:
     spec = spec_of(pod, mode, agent)
-    assert problems(spec) == []
+    assert problems(spec, SETUP) == []
     pool = Pool(id="p-1", name="linux", spec=spec, revision=revision_of(spec), state="live", source="api", created_at=0.0)
     made: dict[str, Any] = manifest(Order(worker="w-1", pool=pool, epoch=3), SETUP, "anchor")["spec"]
     return made
@@ -113,12 +114,12 @@ RULE = {"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}}
 )
 @pytest.mark.parametrize("mode", MODES)
 def test_a_template_that_would_run_a_worker_twice_is_refused(pod: dict[str, Any], field: str, mode: str) -> None:
-    assert [problem.field for problem in problems(spec_of(pod, mode))] == [field]
+    assert [problem.field for problem in problems(spec_of(pod, mode), SETUP)] == [field]
 
 
 def test_containers_beside_the_worker_may_be_restarted() -> None:
     beside = user("db", "d:1", restartPolicy="Always")
-    assert problems(spec_of({"containers": [user("work", "w:1"), beside]})) == []
+    assert problems(spec_of({"containers": [user("work", "w:1"), beside]}), SETUP) == []
 
 
 @pytest.mark.parametrize(("listen", "fields"), [("socket", ["worker.listen"]), ("isolated", ["worker.listen"]), ("port", [])])
@@ -132,7 +133,7 @@ def test_a_served_container_listens_on_its_port_only(listen: Any, fields: list[s
 def test_a_session_may_not_see_its_agents_process(mode: str, fields: list[str]) -> None:
     """The agent of a job has ended before the job starts."""
     pod = {"containers": [user("work", "w:1")], "shareProcessNamespace": True}
-    assert [problem.field for problem in problems(spec_of(pod, mode))] == fields
+    assert [problem.field for problem in problems(spec_of(pod, mode), SETUP)] == fields
 
 
 @pytest.mark.parametrize("part", ["containers", "initContainers"])
@@ -141,4 +142,4 @@ def test_a_container_that_would_read_what_is_the_agents_own_is_refused(part: str
     first = [user("work", "w:1")]
     pod = {"containers": first, **({part: [*first, nosy]} if part == "containers" else {part: [nosy]})}
     n = 1 if part == "containers" else 0
-    assert [problem.field for problem in problems(spec_of(pod))] == [f"pod.spec.{part}[{n}].volumeMounts[1].name"]
+    assert [problem.field for problem in problems(spec_of(pod), SETUP)] == [f"pod.spec.{part}[{n}].volumeMounts[1].name"]

@@ -8,13 +8,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "api"))
 
-from served_api import KEY, Answer, Stage, staged
-
 from holdfast.agent.http import HttpClient
 from holdfast.kubernetes.template import Setup, manifest
 from holdfast.model.pool import Pool, PoolSpec
 from holdfast.ports.cluster import Order
 from holdfast.proof import NONCE, PROOF, PublicKey, Signer
+from served_api import KEY, Answer, Stage, staged
 
 KEY_TEXT = Signer(KEY).public_key
 FRESH = "a-fresh-nonce-of-the-test"

@@ -7,6 +7,27 @@
 {{- $name -}}
 {{- end }}
 
+{{/* The workers' namespace. An upgrade must not change it, because Holdfast would take all its workers for lost. */}}
+{{- define "holdfast.workersNamespace" -}}
+{{- $name := .Values.workers.namespace | default (printf "%s-workers" .Release.Namespace) -}}
+{{- if gt (len $name) 63 -}}
+{{- fail (printf "workers.namespace %q: a name has at most 63 characters; choose another" $name) -}}
+{{- end -}}
+{{- $running := lookup "apps/v1" "Deployment" .Release.Namespace (include "holdfast.install" .) -}}
+{{- range (dig "spec" "template" "spec" "containers" list $running) -}}
+{{- range .env -}}
+{{- if and (eq .name "HOLDFAST_NAMESPACE") (ne .value $name) -}}
+{{- fail (printf "workers.namespace: the workers of this installation run in %q. Keep them there: --set workers.namespace=%s. To move to %q, delete all pools, wait until their workers are gone, uninstall, and install again." .value .value $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $name -}}
+{{- end }}
+
+{{- define "holdfast.metricsSecret" -}}
+{{ .Values.metrics.tokenSecret | default (printf "%s-metrics" (include "holdfast.install" .)) }}
+{{- end }}
+
 {{/* The labels of the replicas. The workers' network policies select by them. */}}
 {{- define "holdfast.labels" -}}
 app.kubernetes.io/name: holdfast

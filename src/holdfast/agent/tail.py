@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable
 
+from ..model.shown import shown_lines
+
 MARGIN = 64 * 1024  # bytes that are kept in front of the end, so that a secret is never cut in two before it is removed
 SHORTEST_HIDDEN = 4  # characters; a shorter value occurs by chance, and what was replaced would then show the value
 HIDDEN = "***"
@@ -28,7 +30,7 @@ class Tail:
         """Returns the end in whole lines, with each of the secrets replaced."""
         secrets = list(secrets)
         text = ESCAPES.sub("", hidden(self._data.decode(errors="replace"), secrets))
-        text = "".join(c if c.isprintable() or c in "\n\t" else " " if c != "\r" else "" for c in text)
+        text = shown_lines(text.replace("\r", ""))
         text = hidden(text, secrets)  # again, because a value may have had colours inside
         if len(text) <= self._limit and not self._cut:
             return text

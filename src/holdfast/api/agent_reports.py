@@ -3,6 +3,7 @@
 from starlette.responses import Response
 
 from ..crash_points import crash_point
+from ..model.shown import shown, shown_lines
 from ..ports.logs import LOG_LIMIT
 from .agent_problems import StaleClaim, UnknownWorker, stale_or_unavailable
 from .agent_shapes import Accepted, Acknowledge, Failure, Fenced, LogReport, Refusal, ResultReport
@@ -17,7 +18,7 @@ LAST_LINES = 5  # of a hook's output that a reason contains
 def one_line(reason: str) -> str:
     """Returns an agent's reason as one line. A long reason is cut, not refused, because an agent repeats a refused result
     until it is accepted."""
-    return "".join(c if c.isprintable() else " " for c in reason[:REASON_LIMIT])
+    return shown(reason[:REASON_LIMIT])[:REASON_LIMIT]
 
 
 async def progress(context: Context, call: Call) -> Response:
@@ -97,8 +98,8 @@ async def failed(context: Context, call: Call) -> Response:
 
 
 async def keep_log(context: Context, call: Call) -> Response:
-    """Stores a worker's last output. Characters that a terminal would obey are replaced, because operators print the log."""
-    text = "".join(c if c.isprintable() or c in "\n\t" else " " for c in call.body.text)
+    """Stores a worker's last output. Characters that a terminal would obey are escaped, because operators print the log."""
+    text = shown_lines(call.body.text)
     if not await context.store.logs.keep(call.agent.worker, call.agent.uid, text):
         raise UnknownWorker
     return empty()

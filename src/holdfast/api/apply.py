@@ -120,7 +120,7 @@ async def scale(context: Context, call: Call) -> Response:
         if await context.store.pools.apply([change], {}, call.caller.actor) is None:
             return None
         context.forget_pool(name)
-        return answer(pool_view(await context.pool(name), None, call.caller))
+        return answer(pool_view(await context.pool(name), None))
 
     return await _until_stored(once)
 

@@ -46,6 +46,20 @@ POOL = {
     "spec": POOL_SPEC,
     "status": {"warm": 2, "held": 3, "free": 2},
 }
+TENANT_POOL = {
+    "name": "linux",
+    "state": "live",
+    "frozen": False,
+    "spec": {
+        "mode": "job",
+        "warm": 2,
+        "max": 10,
+        "claim": {"lease": "60s", "maxDuration": "1h"},
+        "park": {"ttl": "1m", "maxTTL": "1h"},
+        "labels": [],
+    },
+    "status": {"spawning": 0, "warm": 2, "free": 2, "waiting": 0, "oldest_wait": 0.0},
+}
 WORKER = {
     "id": WORKER_ID,
     "pool": "notebook",
@@ -97,6 +111,8 @@ EXAMPLES: dict[str, Any] = {
     "PoolSpec": POOL_SPEC,
     "PoolView": POOL,
     "PoolList": _list(POOL),
+    "TenantPoolView": TENANT_POOL,
+    "TenantPoolList": _list(TENANT_POOL),
     "ApplyRequest": {
         "objects": [
             {"kind": "WorkerPool", "name": "linux", "spec": POOL_SPEC},

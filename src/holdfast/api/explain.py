@@ -6,6 +6,7 @@ from typing import Any
 from ..model.claim import Claim
 from ..model.duration import text
 from ..model.pool import Pool
+from ..model.shown import shown
 from ..ports.logs import WorkerLog
 from ..ports.store import Event, PoolLoad
 from .auth import Caller
@@ -30,7 +31,7 @@ async def explain(context: Context, caller: Caller, kind: str, id_: str) -> tupl
         now = await context.store.now()
         # After the state, because it limits what follows.
         sentences.insert(1, _braked(brake, now, caller) if brake["tripped"] or own is None else _tenant_braked(own, now, caller))
-    return sentences, facts | {"braked": brake["tripped"] or own is not None}
+    return [shown(each) for each in sentences], facts | {"braked": brake["tripped"] or own is not None}
 
 
 def _braked(brake: dict[str, Any], now: float, caller: Caller) -> str:
@@ -202,7 +203,8 @@ def _live_first(load: PoolLoad) -> tuple[bool, float]:
 
 
 def pool_sentences(load: PoolLoad, *, trusted: bool) -> list[str]:
-    """Returns what there is to say about a pool. Only a trusted caller sees lines of a hook, which may be another tenant's."""
+    """Returns what there is to say about a pool. Only a trusted caller sees the texts of operators, of the cluster and of hooks,
+    which may be about other tenants or about the template."""
     pool, sentences = load.pool, []
     present = load.spawning + load.warm + load.held + load.parked + load.retiring
     gives = pool.state == "live" and not load.stopping
@@ -223,15 +225,17 @@ def pool_sentences(load: PoolLoad, *, trusted: bool) -> list[str]:
         )
         sentences.append(f"{capped_tenants} cap.")
     if gives and load.servable and load.free_ready and load.oldest_wait > 2:
-        sentences.append("Workers are free although claims wait: matching is at fault, see `holdfast get duties`.")
+        where = "see `holdfast get duties`" if trusted else "tell an operator"
+        sentences.append(f"Workers are free although claims wait: matching is at fault, {where}.")
     if gives and load.waiting and present >= pool.spec.max:
         sentences.append(f"The pool is at its max of {pool.spec.max} workers, counting those that are still ending.")
     if pool.frozen is not None:
-        thaw = f"`holdfast thaw {pool.name}` ends that"
-        sentences.append(f"The pool is frozen ({pool.frozen}): nothing is spawned and nothing is ended; {thaw}.")
+        why = f" ({pool.frozen})" if trusted else ""
+        thaw = f"`holdfast thaw {pool.name}` ends that" if trusted else "an operator has to thaw it"
+        sentences.append(f"The pool is frozen{why}: nothing is spawned and nothing is ended; {thaw}.")
     if pool.trouble is not None:
         failed = "The last start" if pool.failures == 1 else f"The last {pool.failures} starts"
-        sentences.append(f"{failed} failed: {pool.trouble}.")
+        sentences.append(f"{failed} failed: {pool.trouble}." if trusted else f"{failed} failed; operators see why.")
     if pool.backoff_until is not None and pool.backoff_until > load.now:
         sentences.append(f"The next start is tried {_ahead(pool.backoff_until, load.now)}.")
     if pool.activation_trouble is not None:

@@ -247,6 +247,7 @@ OF_TYPE: dict[str, dict[str, str]] = {
         "ok": "Whether it is fulfilled.",
         "detail": "What was found.",
         "advice": "What to do.",
+        "warning": "Whether it is fulfilled, but could be safer. The advice says how.",
     },
     "Doctor": {"checks": "All checks.", "ok": "Whether all checks are fulfilled."},
     "Me": {

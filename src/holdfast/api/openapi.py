@@ -63,7 +63,7 @@ def for_agents(route: Route) -> bool:
 def document(routes: list[Route], version: str) -> dict[str, Any]:
     kinds = [ProblemBody]
     for route in routes:
-        kinds += [kind for kind in (route.body, *route.answers.values()) if kind is not None]
+        kinds += [kind for found in (route.body, *route.answers.values()) for kind in _kinds(found)]
     unique = list({id(kind): kind for kind in kinds}.values())
     schemas, components = msgspec.json.schema_components(unique, ref_template=TEMPLATE)
     for name, component in components.items():
@@ -107,7 +107,7 @@ def _operation(route: Route, schema_of: dict[int, Any]) -> dict[str, Any]:
         if route.raw is not None:
             content = {route.raw: {"example": RAW.get(route.path)}}
         elif status != 204:
-            content = {"application/json": _content(kind, schema_of.get(id(kind), {}), RAW.get(route.path))}
+            content = {"application/json": _answer(kind, schema_of, RAW.get(route.path))}
         responses[str(status)] = {"description": DONE[status], **({"content": content} if content else {})}
         if route.path == "/v1/events":
             responses[str(status)]["content"]["text/event-stream"] = {"example": STREAM}
@@ -168,6 +168,17 @@ def _problem(status: int) -> dict[str, Any]:
     }
     content = {"schema": {"$ref": TEMPLATE.format(name="ProblemBody")}, "example": example}
     return {"description": f"{TITLES[status]}.", "content": {"application/problem+json": content}}
+
+
+def _kinds(found: Any) -> tuple[Any, ...]:
+    """Returns the types of a body or an answer. An answer has several if it depends on the caller's role."""
+    return found if isinstance(found, tuple) else () if found is None else (found,)
+
+
+def _answer(kind: Any, schema_of: dict[int, Any], example: Any) -> dict[str, Any]:
+    if not isinstance(kind, tuple):
+        return _content(kind, schema_of.get(id(kind), {}), example)
+    return _content(kind[0], {"anyOf": [schema_of[id(each)] for each in kind]})
 
 
 def _content(kind: Any, schema: dict[str, Any], example: Any = None) -> dict[str, Any]:

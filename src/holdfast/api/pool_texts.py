@@ -74,4 +74,20 @@ OF_POOLS: dict[str, dict[str, str]] = {
         "trouble": "Why workers cannot start, or null.",
         "backoff_until": "When the next start is tried, after failed ones.",
     },
+    "ParkLimits": {"ttl": "How long a worker stays parked.", "maxTTL": "The longest TTL that a tenant or a claim may ask for."},
+    "TenantPoolView": {
+        "name": "The pool's name.",
+        "state": "`live`, or `draining` after its deletion until its last claim has ended, then `gone`.",
+        "frozen": "Whether the pool is frozen. Only operators see why.",
+        "spec": "The part of the specification that concerns claims. Only operators see the rest.",
+        "status": "How busy it is.",
+    },
+    "TenantPoolSpec": {name: SPEC[name] for name in ("mode", "warm", "max", "claim", "park", "labels")},
+    "TenantPoolStatus": {
+        "spawning": "Workers that start.",
+        "warm": "Free workers that count as ready.",
+        "free": "Workers that can be given out now.",
+        "waiting": "Claims that wait, of all tenants.",
+        "oldest_wait": "For how many seconds the oldest waiting claim has waited.",
+    },
 }  # fmt: skip

@@ -6,9 +6,8 @@ from typing import Literal
 import msgspec
 from starlette.responses import Response
 
-from ..model.pool import FieldProblem, Name, Pool, PoolSpec, problems
+from ..model.pool import ClaimSpec, FieldProblem, Name, Pool, PoolSpec, problems
 from ..ports.store import PoolLoad
-from .auth import Caller
 from .claim_shapes import when
 from .context import Context
 from .problems import Problem, field_problems, name_problems
@@ -49,11 +48,74 @@ class PoolList(msgspec.Struct, frozen=True):
     next: str | None = None
 
 
+class ParkLimits(msgspec.Struct, frozen=True, rename="camel"):
+    ttl: str
+    max_ttl: str = msgspec.field(name="maxTTL")
+
+
+class TenantPoolSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tenant needs to know before it makes a claim. The template, the network and the hooks belong to operators."""
+
+    mode: Literal["job", "session"]
+    warm: int
+    max: int
+    claim: ClaimSpec
+    park: ParkLimits
+    labels: list[str]
+
+
+class TenantPoolStatus(msgspec.Struct, frozen=True, kw_only=True):
+    spawning: int = 0
+    warm: int = 0
+    free: int = 0
+    waiting: int = 0
+    oldest_wait: float = 0.0
+
+
+class TenantPoolView(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    state: Literal["live", "draining", "gone"]
+    frozen: bool  # without the reason, which an operator wrote for operators
+    spec: TenantPoolSpec
+    status: TenantPoolStatus
+
+
+class TenantPoolList(msgspec.Struct, frozen=True):
+    items: list[TenantPoolView]
+    next: str | None = None
+
+
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-def pool_view(pool: Pool, load: PoolLoad | None, caller: Caller) -> PoolView:
+def tenant_view(pool: Pool, load: PoolLoad | None) -> TenantPoolView:
+    spec, status = pool.spec, TenantPoolStatus()
+    if load is not None:
+        status = TenantPoolStatus(
+            spawning=load.spawning,
+            warm=load.warm,
+            free=load.free_ready,
+            waiting=load.waiting,
+            oldest_wait=round(load.oldest_wait, 3),
+        )
+    return TenantPoolView(
+        name=pool.name,
+        state=pool.state,
+        frozen=pool.frozen is not None,
+        spec=TenantPoolSpec(
+            mode=spec.mode,
+            warm=spec.warm,
+            max=spec.max,
+            claim=spec.claim,
+            park=ParkLimits(spec.park.ttl, spec.park.max_ttl),
+            labels=spec.labels,
+        ),
+        status=status,
+    )
+
+
+def pool_view(pool: Pool, load: PoolLoad | None) -> PoolView:
     status = PoolStatus()
     if load is not None:
         status = PoolStatus(
@@ -66,7 +128,7 @@ def pool_view(pool: Pool, load: PoolLoad | None, caller: Caller) -> PoolView:
             servable=load.servable,
             free=load.free_ready,
             oldest_wait=round(load.oldest_wait, 3),
-            trouble=pool.troubles if caller.trusted else pool.troubles_for_tenants,
+            trouble=pool.troubles,
             backoff_until=when(pool.backoff_until),
         )
     created = when(pool.created_at)
@@ -86,8 +148,11 @@ def pool_view(pool: Pool, load: PoolLoad | None, caller: Caller) -> PoolView:
 
 
 async def pools(context: Context, call: Call) -> Response:
-    views = [pool_view(load.pool, load, call.caller) for load in await context.store.pools.loads()]
-    return answer(PoolList(*page(views, call.query, lambda view: f"{view.name} {view.id}")))
+    loads = await context.store.pools.loads()
+    shown, cursor = page(loads, call.query, lambda load: f"{load.pool.name} {load.pool.id}")
+    if not call.caller.trusted:
+        return answer(TenantPoolList([tenant_view(load.pool, load) for load in shown], cursor))
+    return answer(PoolList([pool_view(load.pool, load) for load in shown], cursor))
 
 
 async def pool(context: Context, call: Call) -> Response:
@@ -95,7 +160,8 @@ async def pool(context: Context, call: Call) -> Response:
     if found is None:
         raise await context.unknown_pool(call.path("name"))
     loads = {load.pool.id: load for load in await context.store.pools.loads()}
-    return answer(pool_view(found, loads.get(found.id), call.caller))
+    view = pool_view if call.caller.trusted else tenant_view
+    return answer(view(found, loads.get(found.id)))
 
 
 async def put_pool(context: Context, call: Call) -> Response:
@@ -112,7 +178,7 @@ async def put_pool(context: Context, call: Call) -> Response:
     context.forget_pool(name)
     if what == "taken":
         raise _not_ours(name)
-    return answer(pool_view(stored, None, call.caller), 201 if what == "created" else 200, {"Holdfast-Result": what})
+    return answer(pool_view(stored, None), 201 if what == "created" else 200, {"Holdfast-Result": what})
 
 
 def _not_ours(name: str) -> Problem:
@@ -144,7 +210,7 @@ async def delete_pool(context: Context, call: Call) -> Response:
     context.forget_pool(name)
     if drained is None:
         raise await context.unknown_pool(name)
-    return answer(pool_view(drained, None, call.caller))
+    return answer(pool_view(drained, None))
 
 
 async def freeze(context: Context, call: Call) -> Response:
@@ -161,12 +227,12 @@ async def _freeze(context: Context, call: Call, reason: str | None) -> Response:
     context.forget_pool(name)
     if found is None:
         raise await context.unknown_pool(name)
-    return answer(pool_view(found, None, call.caller))
+    return answer(pool_view(found, None))
 
 
 ROUTES = [
-    Route("GET", "/v1/pools", "All pools with their counts", pools, query=PageQuery, answers={200: PoolList}),
-    Route("GET", "/v1/pools/{name}", "One pool", pool, answers={200: PoolView}, errors=(404,)),
+    Route("GET", "/v1/pools", "All pools with their counts", pools, query=PageQuery, answers={200: (PoolList, TenantPoolList)}),
+    Route("GET", "/v1/pools/{name}", "One pool", pool, answers={200: (PoolView, TenantPoolView)}, errors=(404,)),
     Route("PUT", "/v1/pools/{name}", "Create or change a pool", put_pool, roles=OPERATORS, names=Name, body=PoolSpec,
          answers={200: PoolView, 201: PoolView}, errors=(409,)),
     Route("DELETE", "/v1/pools/{name}", "Drain and delete a pool: free workers end, busy ones finish", delete_pool, roles=OPERATORS,

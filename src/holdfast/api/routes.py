@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from ..model.mistakes import MOST, reported
 from ..model.pool import FieldProblem
+from ..model.shown import ONE_LINE_MUST, UNSAFE
 from ..ports.cluster import AgentIdentity, ClusterUnavailable
 from ..ports.store import StoreUnavailable, Unstorable
 from ..proof import NONCE, PROOF
@@ -32,13 +33,13 @@ QUERY_LIMIT = 1000  # characters of a query's value; cursors are the longest val
 ALL = ("admin", "operator", "tenant")
 OPERATORS = ("admin", "operator")
 ADMINS = ("admin",)
+SCRAPERS = (*OPERATORS, "metrics")  # Prometheus has a role of its own, so that its token can read nothing else
 AGENT = ("agent",)  # a signed agent token
 BOOTSTRAP = ("bootstrap",)  # the cluster's token, which the handler verifies
 ANYONE = ("anyone",)  # any valid token, also an agent's, for routes that reveal nothing about tenants
-# Text that is shown in lists, logs and terminals must be one line without control characters. A newline could forge a second
-# line, and an escape sequence could change the screen.
-PRINTED = r"^[^\x00-\x1f\x7f-\x9f]*$(?!\n)"
-ONE_LINE = {"must": "be one line without control characters"}
+# Text that is shown in lists, logs and terminals must be one line without control characters (model/shown.py).
+PRINTED = rf"^[^{UNSAFE}]*$(?!\n)"
+ONE_LINE = {"must": ONE_LINE_MUST.removeprefix("must ")}
 Line = Annotated[str, msgspec.Meta(max_length=500, pattern=PRINTED, extra=ONE_LINE)]
 AGENT_PATHS = "/v1/worker/"
 JSON = {"Content-Type": "application/json"}
@@ -98,7 +99,7 @@ class Route:
     query: type[msgspec.Struct] = NoQuery
     body: Any = None
     body_limit: int = BODY_LIMIT  # bytes
-    answers: dict[int, Any] = field(default_factory=lambda: {200: None})
+    answers: dict[int, Any] = field(default_factory=lambda: {200: None})  # a tuple: what operators get, what tenants get
     errors: tuple[int, ...] = ()  # in addition to those that openapi.py derives from the route
     raw: str | None = None  # the media type of an answer that is not JSON
 

@@ -16,7 +16,7 @@ from ..ports.cluster import ClusterUnavailable
 from .context import READY_SECONDS, Context
 from .metrics import refresh
 from .problems import Problem
-from .routes import ADMINS, ALL, ANYONE, OPERATORS, Because, Call, PageQuery, Route, answer, page
+from .routes import ADMINS, ALL, ANYONE, OPERATORS, SCRAPERS, Because, Call, PageQuery, Route, answer, page
 
 
 class DutyView(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +87,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool
     detail: str
     advice: str
+    warning: bool = False
 
 
 class Doctor(msgspec.Struct, frozen=True):
@@ -212,5 +213,5 @@ ROUTES = [
     Route("GET", "/v1/me", "The role and tenant of the caller's token", me, roles=ALL, answers={200: Me}),
     Route("GET", "/healthz", "Whether the replica is alive", healthz, roles=ANYONE),
     Route("GET", "/readyz", "Whether the replica can serve requests", readyz, roles=ANYONE),
-    Route("GET", "/metrics", "Metrics for Prometheus", metrics, roles=OPERATORS, raw="text/plain"),
+    Route("GET", "/metrics", "Metrics for Prometheus", metrics, roles=SCRAPERS, raw="text/plain"),
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """The routes for tokens. Admins create them, and each token is shown once."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from starlette.responses import Response
@@ -10,7 +10,7 @@ from ..model.duration import Duration, seconds
 from ..model.nearest import suggest_id
 from ..model.pool import FieldProblem
 from ..model.tenant import TenantName
-from .auth import hash_token
+from .auth import Role, hash_token
 from .context import Context
 from .problems import Problem, field_problems, not_found
 from .routes import ADMINS, ONE_LINE, PRINTED, Call, PageQuery, Route, answer, empty, page
@@ -24,7 +24,7 @@ NOT_SEPARATED = (
 
 class NewToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern=PRINTED, extra=ONE_LINE)]
-    role: Literal["admin", "operator", "tenant"]
+    role: Role
     tenant: TenantName | None = None
     expires_in: Duration | None = None
 
@@ -32,7 +32,7 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class TokenView(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
-    role: Literal["admin", "operator", "tenant"]
+    role: Role
     tenant: str | None = None
     created_at: datetime | None = None
     expires_at: datetime | None = None

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.model.shown import shown, shown_lines
+
 from .connection import CommandFailed, Output, print_error, with_client
 from .show import print_json
 
@@ -54,7 +56,7 @@ def apply(
         typer.echo(f"{each['kind']} {each['name']} {each['result']}" + (" (dry run)" if dry_run else ""))
         if dry_run and each["result"] == "configured":
             for line in changes(each["before"], each["after"]):
-                typer.echo(f"  {line}")
+                typer.echo(shown(f"  {line}"))
 
 
 def diff(context: typer.Context, file: Files) -> None:
@@ -72,7 +74,7 @@ def diff(context: typer.Context, file: Files) -> None:
         raise typer.Exit(TROUBLE) from None
     different = [(wanted, each) for wanted, each in zip(found, answer["items"], strict=True) if each["result"] != "unchanged"]
     for wanted, each in different:
-        typer.echo(_difference(wanted, each["before"], each["after"]), nl=False)
+        typer.echo(shown_lines(_difference(wanted, each["before"], each["after"])), nl=False)
     if different:
         raise typer.Exit(1)
 

@@ -8,6 +8,7 @@ import msgspec
 import yaml
 
 from holdfast.model.pool import PoolSpec
+from holdfast.model.shown import shown_lines
 from holdfast.model.tenant import TenantSpec
 
 from .manifest import API_VERSION
@@ -39,7 +40,11 @@ _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9
 def document(kind: str, name: str, spec: Mapping[str, Any]) -> str:
     """Returns one YAML document."""
     content = {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": dict(spec)}
-    return str(yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120))
+    found = str(yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120))
+    if shown_lines(found) == found:
+        return found
+    # Without Unicode, every character that would change the screen is written as an escape, which YAML reads back.
+    return str(yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=False, width=120))
 
 
 def documents(noun: str, rows: Iterable[Mapping[str, Any]], *, listed: bool) -> str:

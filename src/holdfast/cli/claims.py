@@ -9,6 +9,8 @@ from urllib.parse import quote
 
 import typer
 
+from holdfast.model.shown import shown, shown_lines
+
 from .completion import claim_or_worker, name_of_noun, names_of, one_of
 from .connection import (
     CommandFailed,
@@ -263,7 +265,7 @@ def _print_worker_log(context: typer.Context, worker: str) -> None:
     if found["at"] is None:
         print_message(f"worker {worker} has sent no output yet")
         return
-    typer.echo(found["text"].removesuffix("\n"))
+    typer.echo(shown_lines(found["text"].removesuffix("\n")))
 
 
 def explain(
@@ -289,4 +291,5 @@ def explain(
     import json
 
     for sentence in json.loads(answer)["sentences"]:
-        typer.echo(sentence if sentence.startswith(" ") else localized(sentence))  # indented lines are a worker's own output
+        # An indented line is a worker's own output.
+        typer.echo(shown(sentence if sentence.startswith(" ") else localized(sentence)))

@@ -96,12 +96,13 @@ def _proposals(context: typer.Context, noun: str, incomplete: str) -> list[str]:
     """Asks the server. Whatever fails, nothing is proposed and nothing is printed, because it would spoil the user's line."""
     try:
         from holdfast.client import Client
+        from holdfast.model.shown import is_safe
 
         found = _options(context).resolve()
         rows = asyncio.run(asyncio.wait_for(_read(Client(found.url, found.token, patience=0.0), noun), SECONDS))
     except Exception:
         return []
-    names = [str(row[IDENTIFIED_BY[noun]]) for row in rows]
+    names = [name for row in rows if is_safe(name := str(row[IDENTIFIED_BY[noun]]))]
     return [name for name in names if name.startswith(incomplete)][:MOST]
 
 

@@ -145,9 +145,11 @@ def hide(*secrets: str) -> None:
 
 def print_message(message: str) -> None:
     """Prints a line for the user to stderr, because stdout is for output that programs read."""
+    from holdfast.model.shown import shown_lines  # imported here, because completion must start fast
+
     for secret in sorted(_hidden, key=len, reverse=True):
         message = message.replace(secret, "***")
-    print(message, file=sys.stderr, flush=True)
+    print(shown_lines(message), file=sys.stderr, flush=True)
 
 
 def print_priority(reason: str | None) -> None:

@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from holdfast.model.shown import shown
+
 from .connection import CommandFailed, print_message
 from .listing import PAGE, SHOWN
 from .show import actor, print_json, print_table
@@ -83,4 +85,4 @@ def print_event(event: Mapping[str, Any], output: str) -> None:
         return
     about = " ".join(str(event[name]) for name in ("pool", "worker", "claim") if event.get(name))
     kind, reason, by = event.get("kind", ""), event.get("reason") or "", actor(event)
-    print(f"{local(event.get('at'))}  {kind:<18} {about}  {reason}{f'  (by {by})' if by else ''}", flush=True)
+    print(shown(f"{local(event.get('at'))}  {kind:<18} {about}  {reason}{f'  (by {by})' if by else ''}"), flush=True)

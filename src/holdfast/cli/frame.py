@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .show import Row, lasting, pool_trouble, status, table
+from .show import Row, cell, lasting, pool_trouble, status, table
 from .times import ago, local
 
 if TYPE_CHECKING:
@@ -146,12 +146,12 @@ def header(seen: dict[str, Any]) -> Text:
         )
     if brake is not None and brake["tripped"]:
         found.append(
-            f"\nBRAKE TRIPPED {ago(brake['tripped_at'])}: {brake['reason']}; until `holdfast brake release`, no surplus workers"
-            " and no claims whose time ran out are ended",
+            f"\nBRAKE TRIPPED {ago(brake['tripped_at'])}: {cell(brake['reason'])}; until `holdfast brake release`, no surplus"
+            " workers and no claims whose time ran out are ended",
             TROUBLE,
         )
     if seen.get("trouble"):
-        found.append(f"\nnot current: {seen['trouble']}", TROUBLE)
+        found.append(f"\nnot current: {cell(seen['trouble'])}", TROUBLE)
     return found
 
 

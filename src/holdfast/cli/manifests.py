@@ -17,7 +17,18 @@ def register(app: typer.Typer) -> None:
 
 
 def manifests(
-    namespace: Annotated[str, typer.Option(help="The namespace of Holdfast and its workers. It must exist.")] = "holdfast",
+    namespace: Annotated[str, typer.Option(help="The namespace of Holdfast's replicas. It must exist.")] = "holdfast",
+    workers_namespace: Annotated[
+        str | None, typer.Option(help="The namespace of the workers and pools; NAMESPACE-workers by default.")
+    ] = None,
+    make_namespace: Annotated[bool, typer.Option(help="Print the workers' namespace, if it is not the replicas' own.")] = True,
+    pod_security: Annotated[
+        Literal["privileged", "baseline", "restricted"], typer.Option(help="What the workers' namespace lets pods do.")
+    ] = "baseline",
+    network_policy: Annotated[bool, typer.Option(help="Print a policy that limits who can reach the replicas.")] = True,
+    client_namespace: Annotated[
+        list[str] | None, typer.Option(help="A further namespace whose pods may reach the API; can be repeated.")
+    ] = None,
     install: Annotated[str, typer.Option(help="The installation's name: several can share a namespace.")] = "holdfast",
     image: Annotated[str | None, typer.Option(help="Holdfast's image, at a place from which your cluster can pull it.")] = None,
     pull_secret: Annotated[list[str] | None, typer.Option(help="A pull secret for the replicas' image; can be repeated.")] = None,
@@ -34,7 +45,8 @@ def manifests(
     ] = True,
     metrics: Annotated[bool, typer.Option("--metrics", help="Print scraping and alerts for the Prometheus operator.")] = False,
     metrics_secret: Annotated[
-        str | None, typer.Option(help="A Secret that holds the token for scraping under the key `token`; the admin's by default.")
+        str | None,
+        typer.Option(help="A Secret that holds a token of the role metrics under the key `token`; a new one by default."),
     ] = None,
     try_postgres: Annotated[
         bool, typer.Option("--try-postgres", help="Add a Postgres that loses all data with its pod. Only to try things out.")
@@ -54,6 +66,11 @@ def manifests(
 
     values = Values(
         namespace=namespace,
+        workers_namespace=workers_namespace,
+        make_namespace=make_namespace,
+        pod_security=pod_security,
+        network_policy=network_policy,
+        clients=tuple(client_namespace or ()),
         install=install,
         pull_secrets=tuple(pull_secret or ()),
         dsn_secret=dsn_secret,
@@ -84,7 +101,7 @@ def _text(values: "Values", found: list[dict[str, Any]]) -> str:
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
-    head = f"# Holdfast's installation {values.install!r} in the namespace {values.namespace!r}.\n"
+    head = f"# Holdfast's installation {values.install!r} in the namespace {values.namespace!r}, workers in {values.workers!r}.\n"
     if values.secrets is not None:
         head += "# Its Secrets are new and immutable: use --no-secrets from the second time on.\n"
     if values.try_postgres is not None:

@@ -6,6 +6,8 @@ from urllib.parse import quote
 
 import typer
 
+from holdfast.model.shown import shown
+
 from .completion import names_of
 from .connection import CommandFailed, TableOutput, not_empty, print_message, with_client
 from .show import print_json, print_table
@@ -66,7 +68,7 @@ def _show(context: typer.Context, output: str) -> None:
         return
     found: dict[str, Any] = json.loads(answer)
     if found["recovering"]:
-        typer.echo(f"recovering for {age(found['since'])}: {found['reason']}; it ends by itself once pods were compared")
+        typer.echo(f"recovering for {age(found['since'])}: {shown(found['reason'])}; it ends by itself once pods were compared")
     else:
         typer.echo("no recovery is under way")
     if found["items"]:

@@ -214,6 +214,15 @@ def serve(
     priority_class: Annotated[
         str | None, _option("The PriorityClass of workers whose pool names none.", "HOLDFAST_PRIORITY_CLASS")
     ] = None,
+    replicas_namespace: Annotated[
+        str | None, _option("The namespace of the replicas, if it is not the workers' own.", "HOLDFAST_REPLICAS_NAMESPACE")
+    ] = None,
+    own_secrets: Annotated[
+        str, _option("Secrets that no pool may use, separated by commas, because they are ours.", "HOLDFAST_OWN_SECRETS")
+    ] = "",
+    metrics_token_file: Annotated[
+        Path | None, _option("A file with a token that may read the metrics only.", "HOLDFAST_METRICS_TOKEN_FILE")
+    ] = None,
 ) -> None:
     """Run one replica on an existing Postgres. `up` starts replicas with this command.
 
@@ -234,7 +243,17 @@ def serve(
     if namespace is None:
         _check_host(host, insecure)
     else:  # a pod must listen for other pods; network policies decide which
-        pods = InKubernetes(namespace, install, agent_image, agent_url, kubeconfig, kube_context, priority_class)
+        pods = InKubernetes(
+            namespace,
+            install,
+            agent_image,
+            agent_url,
+            kubeconfig,
+            kube_context,
+            priority_class,
+            replicas_namespace,
+            tuple(name.strip() for name in own_secrets.split(",") if name.strip()),
+        )
     settings = Settings(
         dsn=dsn,
         data_dir=data_dir.absolute(),
@@ -245,12 +264,13 @@ def serve(
         advertise=advertise,
         key_file=key_file,
         token_file=token_file,
+        metrics_token_file=metrics_token_file,
         kubernetes=pods,
     )
     try:
         run(settings)
     except WrongInstallation as wrong:
-        option = "the data directory" if pods is None else "the --install"
+        option = "the data directory" if pods is None else "the --install and --namespace"
         raise CommandFailed(f"{wrong}; use {option} that this database was made with") from None
     except (NoCluster, NotPrivate) as wrong:
         raise CommandFailed(str(wrong)) from None

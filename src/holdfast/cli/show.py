@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.model.duration import text
+from holdfast.model.shown import escaped, shown
 
 from .connection import print_message
 from .fitting import GAP, Fit, fit
@@ -49,7 +50,8 @@ def status(pool: Row, *names: str) -> object:
 
 
 def _count(name: str) -> Callable[[Row], object]:
-    return lambda row: status(row, name) or 0
+    """Returns the count of this name, or nothing if the server does not show it to this token."""
+    return lambda row: status(row, name)
 
 
 def spec(name: str) -> Callable[[Row], object]:
@@ -196,9 +198,9 @@ COLUMNS: dict[str, Sequence[Column]] = {
     "checks": (
         ("CHECK", field("name")),
         ("PROMISE", field("promise")),
-        ("OK", lambda row: "ok" if row.get("ok") else "FAILED"),
+        ("OK", lambda row: "FAILED" if not row.get("ok") else "warning" if row.get("warning") else "ok"),
         ("DETAIL", field("detail")),
-        ("ADVICE", lambda row: None if row.get("ok") else row.get("advice")),
+        ("ADVICE", lambda row: None if row.get("ok") and not row.get("warning") else row.get("advice")),
     ),
 }
 
@@ -206,7 +208,7 @@ COLUMNS: dict[str, Sequence[Column]] = {
 def cell(value: object) -> str:
     if value is None:
         return ""
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else shown(str(value))
 
 
 def table(
@@ -250,9 +252,9 @@ def print_table(kind: str, rows: Sequence[Row], *, wide: bool = False) -> None:
         print(f"no {kind}", file=sys.stderr)
         return
     grid, found = table(kind, rows, None if wide else terminal_width())
-    with console() as out, out.capture() as shown:
+    with console() as out, out.capture() as drawn:
         out.print(grid)
-    print("\n".join(line.rstrip() for line in shown.get().splitlines()))
+    print("\n".join(line.rstrip() for line in drawn.get().split("\n")).rstrip("\n"))
     if found.left_out:
         print_message(f"left out: {', '.join(found.left_out)}; -o wide shows all columns")
 
@@ -260,4 +262,4 @@ def print_table(kind: str, rows: Sequence[Row], *, wide: bool = False) -> None:
 def print_json(body: bytes | object, *, indent: int | None = 2) -> None:
     """Prints JSON, indented for people unless `indent` is None."""
     value = json.loads(body) if isinstance(body, bytes) else body
-    print(json.dumps(value, indent=indent, ensure_ascii=False), flush=True)
+    print(escaped(json.dumps(value, indent=indent, ensure_ascii=False)), flush=True)

@@ -19,7 +19,9 @@ def register(app: typer.Typer) -> None:
 def create(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="What it is for.", callback=not_empty)],
-    role: Annotated[Literal["admin", "operator", "tenant"], typer.Option(help="What it may do.")],
+    role: Annotated[
+        Literal["admin", "operator", "tenant", "metrics"], typer.Option(help="What it may do. metrics: only read /metrics.")
+    ],
     tenant: Annotated[str | None, typer.Option(help="The tenant; required for the role tenant.")] = None,
     expires_in: Annotated[str | None, typer.Option(help="When it expires, such as 720h; never by default.")] = None,
     output: Output = "table",

@@ -128,6 +128,6 @@ def conditions(load: PoolLoad) -> tuple[Condition, ...]:
     fails = pool.trouble is not None or pool.activations_fail
     why = "SpawnsFail" if pool.trouble else "ActivationsFail" if fails else "AsExpected"
     # Without the hook's lines, because everybody who may read the object would see data of tenants.
-    degraded = Condition("Degraded", fails, why, pool.troubles_for_tenants or "" if fails else "")
+    degraded = Condition("Degraded", fails, why, pool.troubles_without_output or "" if fails else "")
     frozen = Condition("Frozen", pool.frozen is not None, "Frozen" if pool.frozen else "NotFrozen", pool.frozen or "")
     return ready, degraded, frozen

@@ -10,8 +10,9 @@ SELECTOR = "SELECTOR"  # placeholder in alerts.yaml for the label selector of th
 
 
 def service_monitor(values: Values) -> Json:
-    """Returns the ServiceMonitor. It needs a token, because /metrics requires one like every other route."""
-    credentials = {"name": values.metrics_secret or values.keys_secret, "key": "token"}
+    """Returns the ServiceMonitor. It needs a token, because /metrics requires one like every other route. It is never the
+    admin's, because Prometheus' configuration is readable by many."""
+    credentials = {"name": values.scrape_secret, "key": "token"}
     endpoint = {
         "port": "http",
         "path": "/metrics",

@@ -1,5 +1,6 @@
-"""Build the replicas' Deployment, its disruption budget, and the Service through which agents and people reach them."""
+"""Build the replicas' Deployment, its disruption budget, its network policy, and the Service through which they are reached."""
 
+from ..kubernetes import names
 from .security import CONTAINER_SECURITY, pod_security
 from .values import Json, Values
 
@@ -9,7 +10,7 @@ USER = 65532
 GRACE = 30
 # Seconds before SIGTERM. Without this pause, nodes that do not know of the deletion yet would send requests to an ended replica.
 LINGER = 3
-DATA, KEYS = "/var/lib/holdfast", "/etc/holdfast"
+DATA, KEYS, SCRAPER = "/var/lib/holdfast", "/etc/holdfast", "/etc/holdfast-metrics"
 RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
 
 
@@ -34,6 +35,28 @@ def budget(values: Values) -> Json:
     }
 
 
+def network_policy(values: Values) -> Json:
+    """Returns who may reach the replicas: workers, pods of the replicas' namespace, and pods of the clients' namespaces. The
+    probe port is open, because kubelets connect from any node, and it serves two status codes only. Egress stays unrestricted,
+    because the addresses of Postgres and of the API server are not known here."""
+
+    def namespace(name: str) -> Json:
+        return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
+
+    workers = namespace(values.workers) | {"podSelector": {"matchLabels": {names.INSTALL: values.install}}}
+    peers = [workers, {"podSelector": {}}, *(namespace(name) for name in values.clients)]
+    ingress = [
+        {"from": peers, "ports": [{"protocol": "TCP", "port": PORT}]},
+        {"ports": [{"protocol": "TCP", "port": PROBES}]},
+    ]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": values.meta,
+        "spec": {"podSelector": {"matchLabels": values.labels}, "policyTypes": ["Ingress"], "ingress": ingress},
+    }
+
+
 def deployment(values: Values) -> Json:
     return {
         "apiVersion": "apps/v1",
@@ -50,7 +73,7 @@ def deployment(values: Values) -> Json:
 
 def _pod(values: Values) -> Json:
     secret = {"secretName": values.keys_secret, "defaultMode": 0o440}
-    pod = {
+    pod: Json = {
         "serviceAccountName": values.install,
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,  # its variables start with the Service's name, so they would look like our settings
@@ -64,6 +87,10 @@ def _pod(values: Values) -> Json:
             {"name": "keys", "secret": secret},
         ],
     }
+    if _mounts_scraper(values):
+        # Optional, because an installation of an older release does not have this Secret yet.
+        token = {"secretName": values.scrape_secret, "defaultMode": 0o440, "optional": True}
+        pod["volumes"] += [{"name": "metrics", "secret": token}]
     if values.pull_secrets:
         pod["imagePullSecrets"] = [{"name": name} for name in values.pull_secrets]
     return pod
@@ -95,8 +122,14 @@ def _container(values: Values) -> Json:
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the container's own
             {"name": "data", "mountPath": DATA},
             {"name": "keys", "mountPath": KEYS, "readOnly": True},
+            *([{"name": "metrics", "mountPath": SCRAPER, "readOnly": True}] if _mounts_scraper(values) else []),
         ],
     }
+
+
+def _mounts_scraper(values: Values) -> bool:
+    """Returns whether replicas accept a token that the installation made. Another Secret has a token that an admin created."""
+    return values.metrics and values.metrics_secret is None
 
 
 def _probe(path: str, period: int, failures: int) -> Json:
@@ -106,12 +139,15 @@ def _probe(path: str, period: int, failures: int) -> Json:
 def _env(values: Values) -> list[Json]:
     dsn = {"name": values.dsn_secret or values.postgres, "key": "dsn"}
     plain = {
-        "HOLDFAST_NAMESPACE": values.namespace,
+        "HOLDFAST_NAMESPACE": values.workers,
+        "HOLDFAST_REPLICAS_NAMESPACE": values.namespace,
+        "HOLDFAST_OWN_SECRETS": ",".join(values.own_secrets),
         "HOLDFAST_INSTALL": values.install,
         "HOLDFAST_AGENT_IMAGE": values.image,
         "HOLDFAST_AGENT_URL": f"http://{values.install}.{values.namespace}.svc:{PORT}",
         "HOLDFAST_KEY_FILE": f"{KEYS}/key",
         "HOLDFAST_ADMIN_TOKEN_FILE": f"{KEYS}/token",
+        "HOLDFAST_METRICS_TOKEN_FILE": f"{SCRAPER}/token",
         "HOLDFAST_PRIORITY_CLASS": "holdfast-worker",
     }
     return [

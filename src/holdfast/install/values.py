@@ -23,17 +23,24 @@ class Secrets(msgspec.Struct, frozen=True):
     key: bytes  # signs agents' tokens, derives credentials
     token: str  # the admin's
     password: str  # of the throw-away Postgres
+    metrics: str  # Prometheus' token, which may read the metrics only
 
     @classmethod
     def fresh(cls) -> "Secrets":
-        return cls(secrets.token_bytes(32), f"hf_{secrets.token_urlsafe(32)}", secrets.token_hex(16))
+        token, metrics = (f"hf_{secrets.token_urlsafe(32)}" for _ in range(2))
+        return cls(secrets.token_bytes(32), token, secrets.token_hex(16), metrics)
 
     def __repr__(self) -> str:
         return "Secrets(…)"
 
 
 class Values(msgspec.Struct, frozen=True, kw_only=True):
-    namespace: str
+    namespace: str  # of the replicas
+    workers_namespace: str | None = None  # of the workers; None: <namespace>-workers
+    make_namespace: bool = True  # whether the workers' namespace is created with the installation
+    pod_security: Literal["privileged", "baseline", "restricted"] = "baseline"  # the level that a created namespace enforces
+    clients: tuple[str, ...] = ()  # further namespaces whose pods may reach the API
+    network_policy: bool = True
     install: str = "holdfast"
     image: str = f"holdfast:{__version__}"
     pull_secrets: tuple[str, ...] = ()
@@ -45,12 +52,30 @@ class Values(msgspec.Struct, frozen=True, kw_only=True):
     priority_classes: bool = True
     preemption: Literal["Never", "PreemptLowerPriority"] = "Never"
     metrics: bool = False
-    metrics_secret: str | None = None  # holds a token under `token`; None: the admin's token is used
+    metrics_secret: str | None = None  # holds a token under `token`; None: the installation has one for this purpose
     secrets: Secrets | None = None  # None: the Secrets exist already or are created elsewhere
 
     @property
     def keys_secret(self) -> str:
         return f"{self.install}-keys"
+
+    @property
+    def scrape_secret(self) -> str:
+        return self.metrics_secret or f"{self.install}-metrics"
+
+    @property
+    def own_secrets(self) -> tuple[str, ...]:
+        """Returns the Secrets that no pool may use, for the case that workers run in the replicas' namespace."""
+        return self.keys_secret, self.dsn_secret or self.postgres, self.scrape_secret
+
+    @property
+    def workers(self) -> str:
+        return self.workers_namespace or f"{self.namespace}-workers"
+
+    @property
+    def apart(self) -> bool:
+        """Returns whether workers have a namespace of their own."""
+        return self.workers != self.namespace
 
     @property
     def postgres(self) -> str:
@@ -79,6 +104,11 @@ def check(values: Values) -> None:
         raise WrongValues(f"--install {values.install!r}: Kubernetes itself creates an object of this name; choose another")
     if not LABEL.fullmatch(values.namespace):
         raise WrongValues(f"--namespace {values.namespace!r}: must be a-z, 0-9 and '-', at most 63 characters")
+    if not LABEL.fullmatch(values.workers):
+        raise WrongValues(f"--workers-namespace {values.workers!r}: must be a-z, 0-9 and '-', at most 63 characters")
+    for client in values.clients:
+        if not LABEL.fullmatch(client):
+            raise WrongValues(f"--client-namespace {client!r}: must be a-z, 0-9 and '-', at most 63 characters")
     if not 1 <= values.replicas <= 16:
         raise WrongValues(f"--replicas {values.replicas}: must be 1 to 16")
     for option, image in {"--image": values.image, "--postgres-image": values.try_postgres}.items():

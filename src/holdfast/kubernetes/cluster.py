@@ -12,7 +12,7 @@ from ..ports.cluster import AgentIdentity, ClusterUnavailable, Finding, Order, O
 from ..ports.declared import Declarations
 from ..ports.recovery import Remembered
 from ..tasks import end_all
-from . import names, refusals, template
+from . import names, refusals, template, template_checks
 from .api import Api, ApiRefused
 from .declared import WorkerPools
 from .diagnose import diagnose
@@ -106,7 +106,7 @@ class KubernetesCluster:
     # Creating
 
     async def create(self, order: Order) -> Pod | Refused:
-        if found := template.problems(order.pool.spec):
+        if found := template_checks.problems(order.pool.spec, self._setup):
             return Refused("invalid", f"{found[0].field}: {found[0].reason}")
         anchor = await self._objects.anchor(order.pool)
         if isinstance(anchor, Refused):
@@ -257,7 +257,7 @@ class KubernetesCluster:
         return identity
 
     async def check(self, pool: Pool) -> list[FieldProblem]:
-        if found := template.problems(pool.spec):
+        if found := template_checks.problems(pool.spec, self._setup):
             return found
         order = Order(worker=f"w-{pool.name}-check", pool=pool, epoch=0)
         manifest = template.manifest(order, self._setup, "00000000-0000-0000-0000-000000000000")

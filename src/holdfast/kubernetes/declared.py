@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ..model.shown import shown_lines
 from ..ports.cluster import ClusterUnavailable
 from ..ports.declared import Condition, Declared, DeclaredStatus
 from . import names
@@ -105,7 +106,7 @@ class WorkerPools:
                     "type": condition.type,
                     "status": value,
                     "reason": condition.reason,
-                    "message": condition.message,
+                    "message": shown_lines(condition.message),
                     "lastTransitionTime": since,
                     "observedGeneration": status.generation,
                 }
@@ -140,7 +141,7 @@ class WorkerPools:
                 "uid": declared.uid,
             },
             "reason": reason,
-            "message": message[:1024],
+            "message": shown_lines(message)[:1024],
             "type": "Warning" if warning else "Normal",
             "source": {"component": "holdfast"},
             "firstTimestamp": now,

@@ -1,4 +1,4 @@
-"""Check a cluster for `doctor`: whether we have all rights that we need, and whether Karpenter limits claims, and when."""
+"""Check a cluster for `doctor`: our rights, whether Karpenter limits claims, and whether workers are apart from the replicas."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -14,6 +14,7 @@ from .shapes import Metadata
 
 NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"
 RIGHTS = "replicas have the rights that they need in the cluster"
+APART = "workers run in a namespace without replicas"
 BOUNDS = "Karpenter's terminationGracePeriod is set and not shorter than the longest claim"
 
 
@@ -38,6 +39,14 @@ class NodePools(msgspec.Struct, frozen=True):
     items: list[NodePool] = []
 
 
+class PodName(msgspec.Struct, frozen=True):
+    metadata: Metadata
+
+
+class PodNames(msgspec.Struct, frozen=True):
+    items: list[PodName] = []
+
+
 class ReviewStatus(msgspec.Struct, frozen=True):
     allowed: bool = False
 
@@ -48,7 +57,11 @@ class AccessReview(msgspec.Struct, frozen=True):
 
 async def diagnose(api: Api, namespace: str, install: str, pools: Sequence[Pool]) -> list[Finding]:
     """Returns one finding per check. A check that fails to run is reported as a finding and does not hide the others."""
-    looks = _found("P5", RIGHTS, _rights(api, namespace, install)), _found("P4", BOUNDS, _bounds(api, pools))
+    looks = (
+        _found("P5", RIGHTS, _rights(api, namespace, install)),
+        _found("P4", BOUNDS, _bounds(api, pools)),
+        _found("P1", APART, _apart(api, namespace, install)),
+    )
     return list(await asyncio.gather(*looks))
 
 
@@ -111,6 +124,21 @@ async def _bounds(api: Api, pools: Sequence[Pool]) -> Finding:
             )
     advice = "set spec.template.spec.terminationGracePeriod to at least the longest claim.maxDuration of the pools that run there"
     return Finding("P4", BOUNDS, not wrong, "; ".join(wrong), advice if wrong else "")
+
+
+async def _apart(api: Api, namespace: str, install: str) -> Finding:
+    """Warn if replicas run among the workers, where a person who can create pods can read the Secrets of the installation."""
+    selector = {"labelSelector": f"app.kubernetes.io/name=holdfast,app.kubernetes.io/instance={install}", "limit": "1"}
+    try:
+        found = msgspec.json.decode(await api.get(f"/api/v1/namespaces/{namespace}/pods", selector), type=PodNames).items
+    except ApiRefused as refused:
+        raise ClusterUnavailable(f"the API server refused a list: {refused.status.reason}") from refused
+    if not found:
+        return Finding("P1", APART, True, "", "")
+    where = f"{found[0].metadata.name} is a replica in the workers' namespace {namespace}"
+    detail = f"{where}: a person who can create pods there can read our keys"
+    advice = "give workers a namespace of their own: docs/kubernetes.md, One namespace or two"
+    return Finding("P1", APART, True, detail, advice, warning=True)
 
 
 def _seconds(duration: str) -> float:

@@ -5,6 +5,7 @@ label on the pod closes the control channel. It is written only after the acknow
 """
 
 from collections.abc import Sequence
+from ipaddress import IPv4Network, IPv6Address, IPv6Network
 from typing import Any
 
 from ..model.pool import Pool
@@ -13,15 +14,22 @@ from .shapes import Metadata
 from .template import Setup
 
 Json = dict[str, Any]
-# Workers may not reach these unless their pool allows it: other pods, other hosts, and the cloud's metadata address.
-PRIVATE = ["10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"]
-PRIVATE_6 = ["fc00::/7", "fe80::/10"]
+# Addresses at which clouds serve credentials or their host agent to every machine. The last is the NAT64 form of the first.
+METADATA, AZURE_HOST = "169.254.169.254/32", "168.63.129.16/32"
+METADATA_6, METADATA_NAT64 = "fd00:ec2::254/128", "64:ff9b::a9fe:a9fe/128"
+# Workers may not reach these unless their pool allows it: other pods, other hosts, and the addresses above. The NAT64 forms of
+# all private IPv4 ranges are excepted too, because the gateway would translate them.
+PRIVATE = ["10.0.0.0/8", "100.64.0.0/10", AZURE_HOST, "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"]
+NAT64 = int(IPv6Address("64:ff9b::"))
+TRANSLATED = [str(IPv6Network((NAT64 + int(each.network_address), 96 + each.prefixlen))) for each in map(IPv4Network, PRIVATE)]
+PRIVATE_6 = [*TRANSLATED, "fc00::/7", "fe80::/10"]
 DNS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
-# A nameserver can be another pod, a node or the cloud's resolver, but never the metadata address.
+# A nameserver can be another pod, a node or the cloud's resolver. Azure's resolver is its host address, which is allowed on the
+# DNS port only. It is never the metadata address.
 RESOLVERS = [
     {"namespaceSelector": {}},
-    {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.169.254/32"]}},
-    {"ipBlock": {"cidr": "::/0", "except": ["fd00:ec2::254/128"]}},
+    {"ipBlock": {"cidr": "0.0.0.0/0", "except": [METADATA]}},
+    {"ipBlock": {"cidr": "::/0", "except": [METADATA_NAT64, METADATA_6]}},
 ]
 API_PORT = 7070
 GENERATION = f"{names.DOMAIN}/generation"  # the generation of the pool's spec for which a policy was made
@@ -40,8 +48,9 @@ def base(setup: Setup) -> Json:
 def control(setup: Setup) -> Json:
     """Returns the policy that lets workers reach our replicas until they are sealed."""
     selector = _workers(setup) | {"matchExpressions": [{"key": names.SEALED, "operator": "DoesNotExist"}]}
-    replicas = {
-        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "holdfast", "app.kubernetes.io/instance": setup.install}}
+    replicas: Json = {
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "holdfast", "app.kubernetes.io/instance": setup.install}},
+        **_namespace(setup),
     }
     egress = [{"to": [replicas], "ports": [{"protocol": "TCP", "port": API_PORT}]}]
     return _policy(
@@ -50,14 +59,17 @@ def control(setup: Setup) -> Json:
 
 
 def of_pool(pool: Pool, setup: Setup) -> list[Json]:
-    """Returns the pool's own policies: ingress to a session's agent, from the namespace or from the peers that the pool names,
-    and the egress that the pool adds."""
+    """Returns the pool's own policies: ingress to a session's agent, from the workers' and the replicas' namespaces or from the
+    peers that the pool names, and the egress that the pool adds."""
     found: list[Json] = []
     network, labels = pool.spec.network, {names.POOL: pool.name, names.POOL_ID: pool.id}
     selector = {"matchLabels": {names.INSTALL: setup.install, names.POOL_ID: pool.id}}
     stem = f"holdfast-{names.digest(setup.install, pool.id)}"
     if pool.spec.mode == "session":
-        peers = network.ingress or [{"podSelector": {}}]
+        around: list[Json] = [{"podSelector": {}}]
+        # With a namespace for workers alone, holders run beside the replicas.
+        around += [{"podSelector": {}, **_namespace(setup)}] if setup.replicas_namespace else []
+        peers = network.ingress or around
         rule = {"from": peers, "ports": [{"protocol": "TCP", "port": names.AGENT_PORT}]}
         spec = {"podSelector": selector, "policyTypes": ["Ingress"], "ingress": [rule]}
         found.append(_policy(f"{stem}-ingress", setup, labels, spec))
@@ -82,6 +94,13 @@ def outlived(meta: Metadata, pools: Sequence[Pool]) -> bool:
     text = meta.annotations.get(GENERATION, "0")
     generation = int(text) if text.isdecimal() else 0
     return any(pool.id == meta.labels.get(names.POOL_ID) and generation <= pool.generation for pool in pools)
+
+
+def _namespace(setup: Setup) -> Json:
+    """Returns the part of a peer that selects the replicas' namespace, or nothing if it is the policy's own."""
+    if setup.replicas_namespace is None:
+        return {}
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": setup.replicas_namespace}}}
 
 
 def _workers(setup: Setup) -> Json:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..model.duration import seconds
-from ..model.pool import FieldProblem, Pool, PoolSpec
+from ..model.pool import Pool, PoolSpec
 from ..ports.cluster import Order
 from . import names
 
@@ -36,77 +36,12 @@ class Setup:
     priority_class: str | None = None
     server_key: str | None = None  # public; agents check with it that a server belongs to this installation
     headroom_class: str = "holdfast-headroom"
+    replicas_namespace: str | None = None  # None: the workers' own, or not known, so the checks assume the workers' own
+    own_secrets: tuple[str, ...] = ()  # Secrets of the installation: its keys, its DSN, Prometheus' token
 
 
 def kind_of(spec: PoolSpec) -> str:
     return spec.mode if spec.worker.agent else "plain"
-
-
-def problems(spec: PoolSpec) -> list[FieldProblem]:
-    """Returns the problems of the template that we refuse ourselves. The API server checks everything else."""
-    found: list[FieldProblem] = []
-    template = spec.pod.get("spec")
-    containers = template.get("containers") if isinstance(template, dict) else None
-    real = isinstance(containers, list) and all(isinstance(each, dict) for each in containers)
-    if not isinstance(template, dict) or not containers or not real:
-        return [FieldProblem("pod.spec.containers", "a pool on Kubernetes needs a pod template with at least one container")]
-    for field in spec.pod:
-        if field not in ("metadata", "spec"):
-            found.append(FieldProblem(f"pod.{field}", "a pod template has metadata and spec"))
-    if template.get("restartPolicy", "Never") != "Never":
-        found.append(FieldProblem("pod.spec.restartPolicy", "must be Never, because a worker is never restarted"))
-    if spec.mode == "session" and template.get("shareProcessNamespace"):
-        why = "would show the agent's process, and with it its token, to the session's container"
-        found.append(FieldProblem("pod.spec.shareProcessNamespace", why))
-    if "terminationGracePeriodSeconds" in template:
-        found.append(FieldProblem("pod.spec.terminationGracePeriodSeconds", "set the pool's drain.grace instead"))
-    if "nodeName" in template:
-        found.append(FieldProblem("pod.spec.nodeName", "would bypass the scheduler; use nodeSelector or affinity"))
-    for part in ("containers", "initContainers", "volumes"):
-        for n, each in enumerate(template.get(part) or []):
-            if isinstance(each, dict) and str(each.get("name", "")).startswith("holdfast-"):
-                found.append(FieldProblem(f"pod.spec.{part}[{n}].name", "names that begin with holdfast- are reserved"))
-    found += _mounts(template)
-    found += _restarts(template)
-    metadata = spec.pod.get("metadata") or {}
-    for part in ("labels", "annotations"):
-        for key in metadata.get(part) or {} if isinstance(metadata, dict) else {}:
-            if str(key).startswith(f"{names.DOMAIN}/") or key in (names.DO_NOT_DISRUPT, names.SAFE_TO_EVICT):
-                found.append(FieldProblem(f"pod.metadata.{part}.{key}", "is reserved, because Holdfast writes it"))
-    if spec.worker.serve:
-        found.append(FieldProblem("worker.serve", "on Kubernetes the pod's own container serves, on worker.port"))
-    if spec.worker.listen not in (None, "port"):
-        found.append(FieldProblem("worker.listen", "only on one machine: here the pod's own container listens on worker.port"))
-    if spec.mode == "job" and spec.worker.activate:
-        found.append(FieldProblem("worker.activate", "a job's container starts only after its claim: put it into the command"))
-    return found
-
-
-def _mounts(template: Json) -> list[FieldProblem]:
-    """Returns a problem per mount of the agent's volumes, because no other container may read the agent's token or its holder's
-    credential."""
-    return [
-        FieldProblem(f"pod.spec.{part}[{n}].volumeMounts[{m}].name", "is the agent's own volume")
-        for part in ("containers", "initContainers")
-        for n, each in enumerate(template.get(part) or [])
-        for m, mount in enumerate((isinstance(each, dict) and each.get("volumeMounts")) or [])
-        if isinstance(mount, dict) and str(mount.get("name", "")).startswith("holdfast-")
-    ]
-
-
-def _restarts(template: Json) -> list[FieldProblem]:
-    """Returns a problem per rule that restarts the worker's container, because work would run twice. Since Kubernetes 1.35 a
-    container can override the pod's restart policy, and since 1.36 it can restart all containers."""
-    found: list[FieldProblem] = []
-    worker = template["containers"][0]
-    if worker.get("restartPolicy", "Never") != "Never" or worker.get("restartPolicyRules"):
-        found.append(FieldProblem("pod.spec.containers[0].restartPolicy", "must be Never, because a worker is never restarted"))
-    for part in ("containers", "initContainers"):
-        for n, each in enumerate(template.get(part) or []):
-            rules = each.get("restartPolicyRules") if isinstance(each, dict) else None
-            if any(isinstance(rule, dict) and rule.get("action") == "RestartAllContainers" for rule in rules or []):
-                found.append(FieldProblem(f"pod.spec.{part}[{n}].restartPolicyRules", "would restart a worker that has ended"))
-    return found
 
 
 def manifest(order: Order, setup: Setup, anchor_uid: str) -> Json:

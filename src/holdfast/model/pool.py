@@ -8,6 +8,7 @@ import msgspec
 
 from .activation import FAILING_CLAIMS
 from .duration import Duration, seconds
+from .shown import ONE_LINE_MUST, is_safe
 
 NAME_MUST = "be a DNS label such as linux-large: a-z, 0-9 and '-', first a letter, at most 53 characters"
 Name = Annotated[
@@ -175,6 +176,10 @@ def problems(spec: PoolSpec) -> list[FieldProblem]:
         refuse("network.seal", "a session's agent needs the control channel; only jobs can be sealed")
     if re.fullmatch(r"[0-9]+%", str(spec.rollout.max_unavailable)) and int(str(spec.rollout.max_unavailable)[:-1]) > 100:
         refuse("rollout.maxUnavailable", "must be at most 100%")
+    # This is not a pattern of the type, because pools that an older release stored must still be read.
+    for n, label in enumerate(spec.labels):
+        if not is_safe(label):
+            refuse(f"labels[{n}]", ONE_LINE_MUST)
     if spec.headroom.mode == "constant" and spec.headroom.slots == 0:
         refuse("headroom.slots", "must be at least 1 with mode: constant")
     return found
@@ -231,7 +236,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
         return "; ".join(filter(None, (self.trouble, activation))) or None
 
     @property
-    def troubles_for_tenants(self) -> str | None:
-        """Returns the same without the hook's lines, because they may contain data of another tenant."""
+    def troubles_without_output(self) -> str | None:
+        """Returns the same without the hook's lines, because they may contain data of a tenant."""
         activation = self.activation_trouble and "activation fails"
         return "; ".join(filter(None, (self.trouble, activation))) or None

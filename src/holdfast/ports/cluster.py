@@ -86,6 +86,7 @@ class Finding(msgspec.Struct, frozen=True):
     ok: bool
     detail: str
     advice: str
+    warning: bool = False  # it is as it should be, but a safer way exists, which the advice names
 
 
 class Cluster(Protocol):

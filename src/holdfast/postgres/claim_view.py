@@ -11,8 +11,9 @@ pool_sentence AS MATERIALIZED (
     SELECT p.id, format('pool %L has %s of %s workers free; %s starting, %s held%s%s%s', p.name,
                count(*) FILTER (WHERE x.state = 'warm' AND @free(x)),
                p.spec ->> 'max', count(*) FILTER (WHERE x.state = 'spawning'), count(*) FILTER (WHERE x.state = 'held'),
-               CASE WHEN p.frozen IS NOT NULL THEN '; the pool is frozen: ' || p.frozen ELSE '' END,
-               CASE WHEN p.trouble IS NOT NULL THEN '; the last spawn failed: ' || p.trouble ELSE '' END,
+               -- Tenants read this, so it does not repeat what operators and the cluster wrote about the pool.
+               CASE WHEN p.frozen IS NOT NULL THEN '; the pool is frozen' ELSE '' END,
+               CASE WHEN p.trouble IS NOT NULL THEN '; the last spawn failed' ELSE '' END,
                -- Without the hook's lines, because they may contain data of another tenant.
                CASE WHEN @failing(p) THEN format('; activation fails, so claims are tried one at a time, the next in %s s',
                    @fn.seconds_until(p.activation_heard)) ELSE '' END) AS sentence
