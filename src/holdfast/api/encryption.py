@@ -3,16 +3,12 @@
 import binascii
 import hashlib
 import hmac
-import os
 
 import msgspec
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+from nacl.exceptions import CryptoError
+from nacl.secret import Aead
 
 FORMAT = "1."  # begins every encrypted text, so that a later release can recognize this format
-KEY_BYTES, NONCE_BYTES = 32, 12  # AES-256-GCM
 HASH_DIGITS = 32
 
 
@@ -32,9 +28,8 @@ class Cipher:
         self._hashes = _derived(key, b"holdfast: hashes of requests")
 
     def encrypt(self, claim: str, secrets: dict[str, str]) -> str:
-        nonce = os.urandom(NONCE_BYTES)
-        hidden = self._of(claim).encrypt(nonce, msgspec.json.encode(secrets), claim.encode())
-        return FORMAT + binascii.b2a_base64(nonce + hidden, newline=False).decode()
+        hidden = self._of(claim).encrypt(msgspec.json.encode(secrets), claim.encode())  # begins with a random nonce of 24 bytes
+        return FORMAT + binascii.b2a_base64(hidden, newline=False).decode()
 
     def decrypt(self, claim: str, stored: str) -> dict[str, str]:
         """Returns the secrets. Raises CannotDecrypt."""
@@ -42,8 +37,8 @@ class Cipher:
             raise CannotDecrypt
         try:
             data = binascii.a2b_base64(stored.removeprefix(FORMAT), strict_mode=True)
-            shown = self._of(claim).decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], claim.encode())
-        except (InvalidTag, ValueError):  # the second is raised for text that is not base64, and for less than a nonce
+            shown = self._of(claim).decrypt(data, claim.encode())
+        except (CryptoError, ValueError):  # the second is raised for text that is not base64, and for less than a nonce
             raise CannotDecrypt from None
         return msgspec.json.decode(shown, type=dict[str, str])
 
@@ -52,9 +47,9 @@ class Cipher:
         secret to anybody who tries all short secrets."""
         return hmac.new(self._hashes, request, hashlib.sha256).hexdigest()[:HASH_DIGITS]
 
-    def _of(self, claim: str) -> AESGCM:
-        return AESGCM(HKDFExpand(SHA256(), KEY_BYTES, claim.encode()).derive(self._secrets))
+    def _of(self, claim: str) -> Aead:
+        return Aead(_derived(self._secrets, claim.encode()))
 
 
 def _derived(key: bytes, purpose: bytes) -> bytes:
-    return HKDF(SHA256(), KEY_BYTES, salt=None, info=purpose).derive(key)
+    return hmac.new(key, purpose, hashlib.sha256).digest()
