@@ -14,6 +14,7 @@ import structlog
 import uvicorn
 import uvloop
 
+from .api import descriptors
 from .api.probes import Probes
 from .api.server import BoundedHttp
 from .ports.cluster import Cluster
@@ -49,6 +50,7 @@ class Server(uvicorn.Server):
 
 async def serve(settings: Settings) -> None:
     configure_logging()
+    limit = descriptors.raise_limit()
     layout = Layout(settings.data_dir)
     if settings.kubernetes is None or settings.key_file is None:
         layout.ensure()
@@ -66,6 +68,7 @@ async def serve(settings: Settings) -> None:
     store = await connect(settings, cluster.install, mark=mark, pids=pids)
     duties_store = await connect(settings, cluster.install, size=4, mark=mark, pids=pids)
     wired = wire(store, cluster, key=key, url=settings.url, duties_store=duties_store)
+    wired.door.most = descriptors.connections_within(limit)
     if settings.token_file is not None:
         await admit(store, settings.token_file.read_text().strip())
     config = uvicorn.Config(
@@ -79,7 +82,6 @@ async def serve(settings: Settings) -> None:
         http=BoundedHttp,
         ws="none",
         timeout_graceful_shutdown=GRACE,
-        timeout_keep_alive=75,
         server_header=False,
     )
     exclude_from_collection()

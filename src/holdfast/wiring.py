@@ -18,6 +18,7 @@ from . import __version__
 from .api.app import application
 from .api.auth import Auth, Clock, hash_token
 from .api.context import Context
+from .api.door import Door
 from .claimpath.path import ClaimPath
 from .claimpath.signals import Signals
 from .duties.duty import Ports
@@ -139,6 +140,7 @@ class Wired:
     """A replica that is built but not started."""
 
     app: Starlette
+    door: Door
     context: Context
     replica: Replica
     store: Store
@@ -202,7 +204,9 @@ def wire(
         version=__version__,
         install=cluster.install,
     )
-    return Wired(application(context), context, replica, store, cluster)
+    app = application(context)
+    app.state.door = door = Door(metrics)  # each connection of a server finds it there (api/server.py)
+    return Wired(app, door, context, replica, store, cluster)
 
 
 async def admit(store: Store, token: str) -> None:
