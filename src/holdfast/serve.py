@@ -139,9 +139,12 @@ def configure_logging() -> None:
 
 class LibraryLogs(logging.Handler):
     """Logs what libraries log as one line in our format. An unavailable store is logged without a traceback, which would add
-    nothing. Only the error's type is logged, because its text may contain what users sent."""
+    nothing. Only the error's type is logged, because its text may contain what users sent. A write to a client that went away is
+    not logged, because it is no defect."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.name == "asyncio" and record.msg == "socket.send() raised exception.":
+            return
         error = record.exc_info[1] if record.exc_info else None
         about = {"logger": record.name} | ({"error": type(error).__name__} if error else {})
         unexpected = record.exc_info if error and not isinstance(error, UNAVAILABLE) else None

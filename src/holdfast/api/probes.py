@@ -9,6 +9,7 @@ import h11
 
 HEAD_SECONDS = 5.0  # for the whole request, because a kubelet sends it at once
 HEAD_BYTES = 8 * 1024
+BACKLOG = 1024  # connections that are not accepted yet; a probe behind a full queue would wait for a second
 MOST_CONNECTIONS = 64  # for a new one, the oldest is closed, so that idle connections cannot make a probe fail
 REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 503: "Service Unavailable"}
 
@@ -24,7 +25,7 @@ class Probes:
 
     async def listen(self, host: str, port: int) -> int:
         """Starts to listen, and returns the port."""
-        self._server = await asyncio.start_server(self._serve_connection, host, port)
+        self._server = await asyncio.start_server(self._serve_connection, host, port, backlog=BACKLOG)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
