@@ -3,8 +3,9 @@
 from random import Random
 
 PATHS = (
-    b"/healthz", b"/readyz", b"/v1/claims", b"/v1/claims/c-1", b"/v1/claims/c-1/output?follow=true", b"/v1/events", b"/v1/pools/x",
-    b"/v1/worker/register", b"/v1/worker/poll", b"/metrics", b"/openapi.json", b"*", b"http://h/healthz", b"//", b"/%00%ff", b"h:80",
+    b"/healthz", b"/readyz", b"/v1/claims", b"/v1/claims/c-1", b"/v1/claims/c-1/output?follow=true", b"/v1/events",
+    b"/v1/pools/x", b"/v1/worker/register", b"/v1/worker/poll", b"/metrics", b"/openapi.json", b"*", b"http://h/healthz",
+    b"//", b"/%00%ff", b"h:80",
 )  # fmt: skip
 METHODS = (*(b"GET", b"POST") * 5, b"PUT", b"DELETE", b"HEAD", b"OPTIONS", b"CONNECT", b"PATCH", b"PRI", b"get")
 BODIES = (b"", b"{}", b'{"pool":"x","wait":"0s"}', b"[" * 500, b'{"a":' * 200, b"\xff\xfe", b'{"worker":"w","uid":"u"}', b"null")
@@ -15,7 +16,8 @@ ODD = (
     b"Transfer-Encoding: chunked\r\n", b"Transfer-Encoding: gzip, chunked\r\n", b"Transfer-Encoding : chunked\r\n",
     b"Expect: 100-continue\r\n", b"Connection: Upgrade\r\nUpgrade: websocket\r\n", b"Connection: close\r\n", b"Host: other\r\n",
     b"Authorization: Bearer \r\n", b"Authorization: \xe9\r\n", b"Authorization: Basic eDp5\r\n", b"Accept: text/event-stream\r\n",
-    b" folded\r\n", b"X" * 9000, b"a:\r\n" * 300, b"1;x=" + b"y" * 3000 + b"\r\nz\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01\x02",
+    b" folded\r\n", b"X" * 9000, b"a:\r\n" * 300, b"1;x=" + b"y" * 3000 + b"\r\nz\r\n", b"\x16\x03\x01\x02",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 )  # fmt: skip
 LONGEST = 300_000  # bytes of one case
 
@@ -34,8 +36,8 @@ def case(chance: Random, tokens: tuple[bytes, ...]) -> list[bytes]:
 
 def _request(chance: Random, tokens: tuple[bytes, ...]) -> bytes:
     body = chance.choice(BODIES)
-    lines = [chance.choice(METHODS) + b" " + chance.choice(PATHS) + chance.choice((b" HTTP/1.1", b" HTTP/1.1", b" HTTP/1.0", b""))]
-    lines.append(b"Host: h")
+    version = chance.choice((b" HTTP/1.1", b" HTTP/1.1", b" HTTP/1.0", b""))
+    lines = [chance.choice(METHODS) + b" " + chance.choice(PATHS) + version, b"Host: h"]
     if chance.random() < 0.7:
         lines.append(b"Authorization: Bearer " + chance.choice(tokens))
     framing = chance.random()

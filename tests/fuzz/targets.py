@@ -88,9 +88,7 @@ def targets(dsn: str) -> Iterator[list[Target]]:
 def _start(stack: contextlib.ExitStack, argv: list[str], log: Path, env: dict[str, str]) -> subprocess.Popen[str]:
     env = {**env, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
     file = stack.enter_context(log.open("w"))
-    process = subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=file, env={**os.environ, **env}, text=True, cwd=TESTS
-    )
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=file, env={**os.environ, **env}, text=True, cwd=TESTS)
     stack.callback(process.wait)
     stack.callback(process.kill)
     return process

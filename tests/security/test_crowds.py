@@ -99,4 +99,3 @@ def test_the_cap_leaves_descriptors_for_duties() -> None:
 )
 def test_addresses_are_counted_as_one_client_has_them(peer: object, expected: str) -> None:
     assert door.address_of(peer) == expected
-

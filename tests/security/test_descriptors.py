@@ -10,7 +10,8 @@ from strangers import connect, crowd, read_answer
 
 from waiting import eventually
 
-# A server with the real protocol and 120 descriptors. It opens a file ten times per second, as a duty does, and prints every failure.
+# A server with the real protocol and 120 descriptors. It opens files ten times per second, as a duty does, and prints every
+# failure. When it receives a line, it takes all descriptors that are left for two seconds, as a defect would.
 SERVER = """
 import asyncio, resource, structlog, sys, uvicorn, uvloop
 from starlette.applications import Starlette
@@ -30,9 +31,7 @@ async def main():
     while not server.started:
         await asyncio.sleep(0.01)
     print(server.servers[0].sockets[0].getsockname()[1], flush=True)
-    taken = []
-    loop = asyncio.get_running_loop()
-    loop.add_reader(0, lambda: taken.extend(used_up()) if sys.stdin.readline() else loop.remove_reader(0))
+    asyncio.get_running_loop().add_reader(0, lambda: sys.stdin.readline() and use_up())
     while not serving.done():
         try:
             [open("/dev/null").close() for _ in range(3)]
@@ -40,8 +39,7 @@ async def main():
             print("duty:", error, flush=True)
         await asyncio.sleep(0.1)
 
-def used_up():
-    '''Takes all descriptors that are left, as a defect would, and gives them back two seconds later.'''
+def use_up():
     files = []
     try:
         while True:
@@ -49,7 +47,6 @@ def used_up():
     except OSError:
         print("used up", flush=True)
     asyncio.get_running_loop().call_later(2, lambda: [each.close() for each in files] and print("given back", flush=True))
-    return []
 
 uvloop.run(main())
 """

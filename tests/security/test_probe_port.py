@@ -1,10 +1,10 @@
 """Strangers hold idle connections to the probe port, so that the kubelet's probe fails and the replica is restarted."""
 
+from running_loop import running
 from strangers import connect, crowd, is_open, read_answer
 
 from holdfast.api import descriptors, probes
 from holdfast.api.probes import Probes
-from running_loop import running
 
 
 def ask(port: int, path: str) -> int:

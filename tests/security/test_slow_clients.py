@@ -30,9 +30,7 @@ def test_a_connection_that_sends_nothing_is_closed(stage: Stage, monkeypatch: py
 
 @pytest.mark.parametrize("token", [b"", TOKEN])
 @pytest.mark.parametrize("begin", [GET, POST + b"Content-Length: 1000\r\n", POST + b"Transfer-Encoding: chunked\r\n"])
-def test_a_request_that_trickles_in_is_refused(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, begin: bytes, token: bytes
-) -> None:
+def test_a_request_that_trickles_in_is_refused(stage: Stage, monkeypatch: pytest.MonkeyPatch, begin: bytes, token: bytes) -> None:
     monkeypatch.setattr(server, "HEAD_SECONDS", 0.5)
     monkeypatch.setattr(server, "BODY_SECONDS", 0.5)
     piece = b"x" if begin is GET else b"1\r\nx\r\n" if b"chunked" in begin else b"x"

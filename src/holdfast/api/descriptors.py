@@ -1,5 +1,6 @@
 """The process's limit of open files: raise it at the start, and keep a part of it for the duties (decision 0024)."""
 
+import errno
 import os
 import resource
 
@@ -27,7 +28,7 @@ def connections_within(limit: int) -> int:
 def used_up() -> bool:
     """Returns whether the process cannot open another file now."""
     try:
-        os.close(os.dup(0))
-    except OSError:
-        return True
+        os.close(os.open("/", os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)
     return False
