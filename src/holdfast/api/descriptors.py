@@ -4,7 +4,7 @@ import errno
 import os
 import resource
 
-MOST_CONNECTIONS = 10_000  # about 200 MB; a replica that serves more agents than this needs more replicas beside it
+MOST_CONNECTIONS = 10_000  # 8 KB of memory each; more agents than this need another replica
 RESERVED = 256  # for Postgres (16), the cluster's API (64), the probe port (64), and the files of pods
 
 
