@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scratch import prepared_postgres
 
-from .databases import own_database
+from .own_database import own_database
 from .run import Broken, run
 from .targets import targets
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from fuzz.databases import own_database
+from fuzz.own_database import own_database
 from fuzz.run import BATCH, run
 from fuzz.targets import targets
 from holdfast.postgres.embedded import EmbeddedPostgres
