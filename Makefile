@@ -66,6 +66,10 @@ demo-kube: $(READY) ## a demo on a Kubernetes control plane: a replica is killed
 soak: $(READY) ## run five minutes of random faults on a real fleet (HOLDFAST_SOAK_SECONDS, HOLDFAST_SOAK_SEED)
 	HOLDFAST_SOAK_SECONDS=$${HOLDFAST_SOAK_SECONDS:-300} $(BIN)/pytest -s tests/soak
 
+.PHONY: fuzz
+fuzz: $(READY) ## send mutated requests to everything that listens: SEED=7 repeats a run, SECONDS=60 is its length, BATCH=3 sends one batch only
+	cd tests && ../$(BIN)/python -m fuzz $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(BATCH),--batch $(BATCH))
+
 .PHONY: sim
 sim: $(READY) ## simulate whole fleets with all faults: SEED=7 replays one run, SEEDS=200 runs many, FAULTS=pod.kill uses only these faults, FRESH=4 adds new seeds
 	$(BIN)/python -m holdfast.sim $(if $(SEED),--seed $(SEED),$(if $(SEEDS),--seeds $(SEEDS))) $(if $(FAULTS),--faults $(FAULTS)) --fresh $(or $(FRESH),$(if $(SEEDS),0,4))

@@ -131,9 +131,29 @@ class Metrics:
         self.store_errors = Counter("holdfast_store_errors", "Calls that could not reach the store.", registry=r)
         self.cluster_errors = Counter("holdfast_cluster_errors", "Passes and beats that could not reach the cluster.", registry=r)
         self.requests = Counter("holdfast_http_requests", "Requests by route and status.", ["route", "status"], registry=r)
+        self.connections = Gauge(
+            "holdfast_http_connections",
+            "Open connections, by whether a request on them had a valid token.",
+            ["authenticated"],
+            registry=r,
+        )
+        self.connections_dropped = Counter(
+            "holdfast_http_connections_dropped",
+            "Connections that were closed because of their client, or because there was no room: "
+            "address, full, memory, descriptors, slow, unread, malformed.",
+            ["reason"],
+            registry=r,
+        )
+        self.disconnects = Counter(
+            "holdfast_http_disconnects", "Requests whose client went away before it had sent the whole request.", registry=r
+        )
         # Create these series at the start, so that the first event of a kind shows as an increase and not as a new series.
         for how in get_args(How):
             self.ends.labels(how)
+        for reason in ("address", "full", "memory", "descriptors", "slow", "unread", "malformed"):
+            self.connections_dropped.labels(reason)
+        for known in ("true", "false"):
+            self.connections.labels(known)
         for kind in ("quota", "limit", "webhook", "invalid", "image", "unschedulable", "other", "never-ready"):
             self.spawn_failures.labels(kind)
 

@@ -17,6 +17,7 @@ import structlog
 import uvicorn
 import uvloop
 
+from .api import descriptors
 from .api.probes import Probes
 from .api.server import BoundedHttp
 from .local import addresses
@@ -102,6 +103,7 @@ class Server(uvicorn.Server):
 
 async def serve(settings: Settings) -> None:
     configure_logging()
+    limit = descriptors.raise_limit()
     layout = Layout(settings.data_dir)
     if (settings.kubernetes is None or settings.key_file is None) and (opened := layout.ensure()):
         structlog.get_logger().warning("other users could read files of the data directory; closed now", files=opened)
@@ -120,6 +122,7 @@ async def serve(settings: Settings) -> None:
         await check_namespace(store, cluster, within.namespace)
     duties_store = await connect(settings, cluster.install, size=4, mark=mark, pids=pids)
     wired = wire(store, cluster, key=key, url=settings.url, duties_store=duties_store)
+    wired.door.most = descriptors.connections_within(limit)
     if settings.token_file is not None:
         await admit(store, settings.token_file.read_text().strip())
     scraper = settings.metrics_token_file
@@ -136,7 +139,6 @@ async def serve(settings: Settings) -> None:
         http=BoundedHttp,
         ws="none",
         timeout_graceful_shutdown=GRACE,
-        timeout_keep_alive=75,
         server_header=False,
     )
     exclude_from_collection()
@@ -203,9 +205,12 @@ def _on_terminal(logger: Any, method: str, event: structlog.typing.EventDict) ->
 
 class LibraryLogs(logging.Handler):
     """Logs what libraries log as one line in our format. An unavailable store is logged without a traceback, which would add
-    nothing. Only the error's type is logged, because its text may contain what users sent."""
+    nothing. Only the error's type is logged, because its text may contain what users sent. A write to a client that went away is
+    not logged, because it is no defect."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.name == "asyncio" and record.msg == "socket.send() raised exception.":
+            return
         error = record.exc_info[1] if record.exc_info else None
         about = {"logger": record.name} | ({"error": type(error).__name__} if error else {})
         unexpected = record.exc_info if error and not isinstance(error, UNAVAILABLE) else None

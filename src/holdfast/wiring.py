@@ -16,6 +16,7 @@ from . import __version__
 from .api.app import application
 from .api.auth import Auth, Clock, Role, hash_token
 from .api.context import Context
+from .api.door import Door
 from .api.encryption import Cipher
 from .api.revocation import Revocation
 from .claimpath.path import ClaimPath
@@ -78,6 +79,7 @@ class Wired:
     """A replica that is built but not started."""
 
     app: Starlette
+    door: Door
     context: Context
     replica: Replica
     store: Store
@@ -155,7 +157,9 @@ def wire(
         install=cluster.install,
         revocation=revocation,
     )
-    return Wired(application(context), context, replica, store, cluster)
+    app = application(context)
+    app.state.door = door = Door(metrics)  # each connection of a server finds it there (api/server.py)
+    return Wired(app, door, context, replica, store, cluster)
 
 
 async def admit(store: Store, token: str, role: Role = "admin", name: str = "operator of this machine") -> None:

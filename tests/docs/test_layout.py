@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # Subjects that belong to no single package. bench and net contain the tests of the folders bench/ and mutation/.
-SUBJECTS = {"bench", "contracts", "docs", "e2e", "kube_demo", "net", "security", "soak", "testcluster"}
+SUBJECTS = {"bench", "contracts", "docs", "e2e", "fuzz", "kube_demo", "net", "security", "soak", "testcluster"}
 
 
 def test_each_folder_is_a_package_of_the_product_or_a_known_subject() -> None:

@@ -21,7 +21,7 @@ from .agent_shapes import (
     Registered,
 )
 from .assignments import direct
-from .auth import AGENT_TOKEN_SECONDS, CHALLENGE, bearer
+from .auth import AGENT_TOKEN_SECONDS, CHALLENGE
 from .context import Context
 from .problems import Problem, unavailable
 from .routes import AGENT, BOOTSTRAP, Call, Route, answer
@@ -35,8 +35,7 @@ NOT_PROVEN = "the claim is not this worker's"
 
 async def register(context: Context, call: Call) -> Response:
     body: Register = call.body
-    identity = await context.cluster.verify(bearer(call.request.headers.get("authorization")))
-    if identity is None or (identity.worker, identity.uid) != (body.worker, body.uid):
+    if (call.agent.worker, call.agent.uid) != (body.worker, body.uid):
         raise Problem(401, "unauthenticated", "the token is forged, expired or another pod's", headers=CHALLENGE)
     known = await context.store.workers.identity(body.worker)
     # A token that the cluster verified may outlive its pod by seconds, so the UID must also match our row.

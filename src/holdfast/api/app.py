@@ -13,7 +13,7 @@ from . import agent_reports, agents, apply, claims, history, inputs, output, poo
 from .context import Context
 from .openapi import document, for_agents
 from .problems import Problem, encode
-from .routes import ANYONE, Call, Route, answered, prove, serve
+from .routes import ANYONE, Call, Route, answered, note_authenticated, prove, serve
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 REFUSED = {
@@ -79,6 +79,7 @@ def _no_such_route(context: Context) -> Callable[[Request, HTTPException], Await
 
     async def refuse(request: Request, error: HTTPException) -> Response:
         await context.auth.anyone(request.headers.get("authorization"))
+        note_authenticated(request)
         code, detail = REFUSED.get(error.status_code, ("error", str(error.detail)))
         return Problem(error.status_code, code, detail, headers=dict(error.headers or {})).response()
 

@@ -9,7 +9,8 @@ import h11
 
 HEAD_SECONDS = 5.0  # for the whole request, because a kubelet sends it at once
 HEAD_BYTES = 8 * 1024
-MOST_CONNECTIONS = 64
+BACKLOG = 1024  # connections that are not accepted yet; a probe behind a full queue would wait for a second
+MOST_CONNECTIONS = 64  # for a new one, the oldest is closed, so that idle connections cannot make a probe fail
 REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 503: "Service Unavailable"}
 
 
@@ -20,11 +21,11 @@ class Probes:
     def __init__(self, ready: Callable[[], bool]) -> None:
         self._ready = ready
         self._server: asyncio.Server | None = None
-        self._open = 0
+        self._open: dict[asyncio.StreamWriter, None] = {}  # in the order of their arrival
 
     async def listen(self, host: str, port: int) -> int:
         """Starts to listen, and returns the port."""
-        self._server = await asyncio.start_server(self._serve_connection, host, port)
+        self._server = await asyncio.start_server(self._serve_connection, host, port, backlog=BACKLOG)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
@@ -33,10 +34,11 @@ class Probes:
             self._server.close()
 
     async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._open >= MOST_CONNECTIONS:
-            writer.transport.abort()
-            return
-        self._open += 1
+        if len(self._open) >= MOST_CONNECTIONS:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
+        self._open[writer] = None
         try:
             with contextlib.suppress(TimeoutError, OSError):
                 async with asyncio.timeout(HEAD_SECONDS):
@@ -45,7 +47,7 @@ class Probes:
                     writer.write(head.encode())
                     await writer.drain()
         finally:
-            self._open -= 1
+            self._open.pop(writer, None)
             writer.close()
 
     def _status(self, request: h11.Request | None) -> int:

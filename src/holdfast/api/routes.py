@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 import structlog
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from ..model.mistakes import MOST, reported
@@ -17,7 +17,7 @@ from ..model.shown import ONE_LINE_MUST, UNSAFE
 from ..ports.cluster import AgentIdentity, ClusterUnavailable
 from ..ports.store import StoreUnavailable, Unstorable
 from ..proof import NONCE, PROOF
-from .auth import Caller, bearer
+from .auth import CHALLENGE, Caller, bearer
 from .problems import Problem, encode, field_problems, invalid, refused, unavailable
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ OPERATORS = ("admin", "operator")
 ADMINS = ("admin",)
 SCRAPERS = (*OPERATORS, "metrics")  # Prometheus has a role of its own, so that its token can read nothing else
 AGENT = ("agent",)  # a signed agent token
-BOOTSTRAP = ("bootstrap",)  # the cluster's token, which the handler verifies
+BOOTSTRAP = ("bootstrap",)  # the cluster's token of an agent's pod
 ANYONE = ("anyone",)  # any valid token, also an agent's, for routes that reveal nothing about tenants
 # Text that is shown in lists, logs and terminals must be one line without control characters (model/shown.py).
 PRINTED = rf"^[^{UNSAFE}]*$(?!\n)"
@@ -43,6 +43,7 @@ ONE_LINE = {"must": ONE_LINE_MUST.removeprefix("must ")}
 Line = Annotated[str, msgspec.Meta(max_length=500, pattern=PRINTED, extra=ONE_LINE)]
 AGENT_PATHS = "/v1/worker/"
 JSON = {"Content-Type": "application/json"}
+GONE = 499  # the status under which requests are counted whose client went away; it is never sent
 
 
 class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -139,13 +140,14 @@ def serve(route: Route, context: "Context") -> Callable[[Request], Awaitable[Res
         if route.roles == AGENT:
             agent = context.auth.agent(header)
         elif route.roles == BOOTSTRAP:
-            bearer(header)  # only checks that there is a token; the handler verifies it with the cluster
+            agent = await _verified(context, bearer(header))
         elif route.roles == ANYONE:
             await context.auth.anyone(header)
         else:
             caller = await context.auth.caller(header)
-            if caller.role not in route.roles:
-                raise Problem(403, "forbidden", f"this needs the role {' or '.join(route.roles)}; yours is {caller.role}")
+        note_authenticated(request)
+        if caller is not NO_CALLER and caller.role not in route.roles:
+            raise Problem(403, "forbidden", f"this needs the role {' or '.join(route.roles)}; yours is {caller.role}")
         turn = await context.turns.take(caller) if caller is not NO_CALLER else None
         try:
             for value in request.path_params.values():
@@ -172,6 +174,20 @@ def prove(context: "Context", request: Request, response: Response) -> Response:
     return response
 
 
+def note_authenticated(request: Request) -> None:
+    """Tells the connection that a request on it had a valid token, so that it is kept when strangers' connections are closed. A
+    simulation has no connections."""
+    if (connection := request.scope.get("holdfast.connection")) is not None:
+        connection.authenticated()
+
+
+async def _verified(context: "Context", token: str) -> AgentIdentity:
+    """Returns the pod of a cluster's token. This comes before the body is read, because the sender is a stranger until then."""
+    if (identity := await context.cluster.verify(token)) is None:
+        raise Problem(401, "unauthenticated", "the token is forged, expired or another pod's", headers=CHALLENGE)
+    return identity
+
+
 async def answered(context: "Context", route: str, work: Awaitable[Response]) -> Response:
     """Returns the answer of `work`, or the problem for the error that it raised."""
     try:
@@ -180,6 +196,9 @@ async def answered(context: "Context", route: str, work: Awaitable[Response]) ->
         return problem.response()
     except Unstorable:
         return refused("body", "the store cannot keep this request: a value in it is not valid for Postgres").response()
+    except ClientDisconnect:
+        context.metrics.disconnects.inc()
+        return Response(status_code=GONE)
     except StoreUnavailable:
         context.metrics.store_errors.inc()
         return unavailable("the store is not available").response()

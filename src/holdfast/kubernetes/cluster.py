@@ -47,7 +47,7 @@ class KubernetesCluster:
         self._nodes = Nodes(api, self._cordoned)
         self._objects = Objects(api, namespace, setup)
         self.declarations: Declarations | None = WorkerPools(api, namespace, setup.install)
-        self._reviews = Reviews(api, namespace)
+        self._reviews = Reviews(api, namespace, self._knows)
         self._logs = Logs(api, self._pods)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -255,6 +255,11 @@ class KubernetesCluster:
         if pod is None or pod.metadata.uid != identity.uid or has_ended(pod):
             return None
         return identity
+
+    def _knows(self, name: str, uid: str) -> bool:
+        """Returns whether the watch has seen this pod. The answer may be old, so it only decides how a token is reviewed."""
+        pod = self._informer.known().get(name)
+        return pod is not None and pod.metadata.uid == uid
 
     async def check(self, pool: Pool) -> list[FieldProblem]:
         if found := template_checks.problems(pool.spec, self._setup):
