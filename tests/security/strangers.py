@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from api.served_api import Stage
+from served_api import Stage
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: h\r\n"
 TOKEN = b"Authorization: Bearer admin\r\n"

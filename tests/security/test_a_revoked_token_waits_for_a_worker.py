@@ -1,20 +1,11 @@
 """A token is revoked while its request waits. The request gets no worker, and `--cancel` ends what the token made before."""
 
 import asyncio
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-
-import pytest
-from api.served_api import KEY, Stage, staged
 
 from fleet import Answer, eventually
 from holdfast.wiring import wire
-
-
-@pytest.fixture
-def stage(dsn: str) -> Iterator[Stage]:
-    with staged(dsn) as made:
-        yield made
+from served_api import KEY, Stage
 
 
 def waiting(stage: Stage) -> list[dict[str, object]]:

@@ -1,21 +1,17 @@
 """Strangers open more connections than the replica can hold, or than one address may have."""
 
-from collections.abc import Iterator
-
 import pytest
-from api.served_api import Stage, staged
 from strangers import GET, TOKEN, connect, crowd, ended, greeted, is_open, read_answer
 
 from holdfast.api import descriptors, door
+from served_api import Stage
 from waiting import eventually
 
 
-@pytest.fixture
-def stage(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "SWEEP_SECONDS", 0.05)
     monkeypatch.setattr(door, "SHARE", 1)  # all connections of a test come from the same address
-    with staged(dsn) as stage:
-        yield stage
 
 
 def dropped(stage: Stage, reason: str) -> float:

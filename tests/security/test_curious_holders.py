@@ -1,17 +1,9 @@
 """A tenant or a worker looks for what belongs to others: a worker that it has not been given yet, the reason of another claim."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-from api.served_api import Stage, staged
-
-
-@pytest.fixture
-def stage(dsn: str) -> Iterator[Stage]:
-    with staged(dsn) as stage:
-        yield stage
+from served_api import Stage
 
 
 def test_explain_shows_a_tenant_its_worker_only_when_the_claim_is_active(stage: Stage) -> None:

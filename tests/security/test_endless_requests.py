@@ -2,19 +2,13 @@
 
 import contextlib
 import socket
-from collections.abc import Iterator
 
 import pytest
-from api.served_api import Stage, staged
 from strangers import GET, POST, TOKEN, connect, memory, read_answer
 
+from served_api import Stage
+
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
-
-
-@pytest.fixture
-def stage(dsn: str) -> Iterator[Stage]:
-    with staged(dsn) as stage:
-        yield stage
 
 
 def pour(connection: socket.socket, data: bytes) -> None:

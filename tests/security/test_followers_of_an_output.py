@@ -7,20 +7,14 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from api.served_api import Stage, staged
 
 from fleet import eventually
 from holdfast.api import auth
 from holdfast.postgres.database import Database
+from served_api import Stage
 
 SOCKETS = 60
 SECONDS = 2.0
-
-
-@pytest.fixture
-def stage(dsn: str) -> Iterator[Stage]:
-    with staged(dsn) as made:
-        yield made
 
 
 @pytest.fixture

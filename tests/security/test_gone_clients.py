@@ -4,21 +4,14 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-import pytest
 import structlog.testing
-from api.served_api import Stage, staged
 from strangers import POST, TOKEN, connect
 
 from holdfast.serve import LibraryLogs
+from served_api import Stage
 from waiting import eventually
 
 STREAM = b"Accept: text/event-stream\r\n\r\n"
-
-
-@pytest.fixture
-def stage(dsn: str) -> Iterator[Stage]:
-    with staged(dsn) as stage:
-        yield stage
 
 
 @contextlib.contextmanager

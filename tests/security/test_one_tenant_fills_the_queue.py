@@ -2,22 +2,13 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
-
-import pytest
-from api.served_api import Stage, staged
 
 from holdfast.claimpath.path import BATCH
 from holdfast.postgres.store import PostgresStore
 from postgres.store_locks import replicas
 from postgres.store_steps import ask, make_pool, make_tenant, make_warm, match
 from postgres.store_tables import column
-
-
-@pytest.fixture
-def stage(dsn: str) -> Iterator[Stage]:
-    with staged(dsn) as made:
-        yield made
+from served_api import Stage
 
 
 async def waiting(store: PostgresStore, tenant: str) -> int:

@@ -1,20 +1,10 @@
 """Prometheus' token is readable by many people. It reads the metrics, and nothing else."""
 
-from collections.abc import Iterator
-
-import pytest
-from api.served_api import Stage, staged
-
 from holdfast.api.app import ROUTES
 from holdfast.api.auth import Caller, hash_token
 from holdfast.api.routes import AGENT, ANYONE, BOOTSTRAP
 from holdfast.ports.store import Store
-
-
-@pytest.fixture
-def stage(dsn: str) -> Iterator[Stage]:
-    with staged(dsn) as stage:
-        yield stage
+from served_api import Stage
 
 
 async def scraper(store: Store) -> None:

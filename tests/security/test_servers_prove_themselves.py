@@ -1,10 +1,7 @@
 """The real server proves every answer to an agent, also a refusal, before it has seen a token. Pods get only the public key."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "api"))
 
@@ -13,16 +10,10 @@ from holdfast.kubernetes.template import Setup, manifest
 from holdfast.model.pool import Pool, PoolSpec
 from holdfast.ports.cluster import Order
 from holdfast.proof import NONCE, PROOF, PublicKey, Signer
-from served_api import KEY, Answer, Stage, staged
+from served_api import KEY, Answer, Stage
 
 KEY_TEXT = Signer(KEY).public_key
 FRESH = "a-fresh-nonce-of-the-test"
-
-
-@pytest.fixture
-def stage(dsn: str) -> Iterator[Stage]:
-    with staged(dsn) as stage:
-        yield stage
 
 
 def proven(path: str, token: str | None, answer: Answer) -> bool:

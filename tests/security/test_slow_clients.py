@@ -1,21 +1,18 @@
 """A client sends a request too slowly, or nothing at all, and would keep its connection forever."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
-from api.served_api import Stage, staged
 from strangers import GET, POST, TOKEN, connect, ended, greeted, is_open, read_answer
 
 from holdfast.api import door, server
+from served_api import Stage
 from waiting import eventually
 
 
-@pytest.fixture
-def stage(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "SWEEP_SECONDS", 0.05)
-    with staged(dsn) as stage:
-        yield stage
 
 
 def dropped(stage: Stage, reason: str) -> float:

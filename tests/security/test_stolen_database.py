@@ -4,25 +4,18 @@ import hashlib
 import json
 import mmap
 import secrets
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from api.served_api import KEY, Stage, staged
 
 from holdfast.agent.messages import Assignment
 from holdfast.api.encryption import CannotDecrypt, Cipher
 from holdfast.model.activation import MAX_ACTIVATIONS
+from served_api import KEY, Stage
 
 STORED = "SELECT secrets FROM holdfast.claim_secret WHERE claim_id = $1"
-
-
-@pytest.fixture
-def stage(dsn: str) -> Iterator[Stage]:
-    with staged(dsn) as stage:
-        yield stage
 
 
 def claim(stage: Stage, **request: Any) -> dict[str, Any]:

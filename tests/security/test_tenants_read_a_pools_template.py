@@ -1,11 +1,9 @@
 """A tenant sees of a pool what it needs for its claims. The template, the network and the troubles are the operators'."""
 
-from collections.abc import Iterator
-
 import pytest
-from api.served_api import Stage, staged
 
 from holdfast.model.pool import NetworkSpec, PoolSpec, WorkerSpec
+from served_api import Stage
 
 INNER = "inner-detail"
 SPEC = PoolSpec(
@@ -20,12 +18,11 @@ SPEC = PoolSpec(
 
 
 @pytest.fixture
-def stage(dsn: str) -> Iterator[Stage]:
-    with staged(dsn) as stage:
-        stage.do(stage.store.pools.put("p-inner", "inner", SPEC, "api"))
-        stage.do(stage.store.pools.trouble("p-inner", f"image {INNER} cannot be pulled", 60.0))
-        stage.do(stage.store.pools.freeze("inner", f"because of {INNER}", None))
-        yield stage
+def stage(served: Stage) -> Stage:
+    served.do(served.store.pools.put("p-inner", "inner", SPEC, "api"))
+    served.do(served.store.pools.trouble("p-inner", f"image {INNER} cannot be pulled", 60.0))
+    served.do(served.store.pools.freeze("inner", f"because of {INNER}", None))
+    return served
 
 
 def test_a_tenant_sees_what_it_needs_and_nothing_of_the_operators(stage: Stage) -> None:

@@ -1,12 +1,10 @@
 """Text of users and workers cannot change a terminal, forge a second line, or show its letters in another order."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 import structlog
 import yaml
-from api.served_api import Stage, staged
 
 from holdfast.cli.as_yaml import document
 from holdfast.cli.connection import print_message
@@ -15,18 +13,13 @@ from holdfast.cli.show import print_json, print_table
 from holdfast.model.pool import PoolSpec, problems
 from holdfast.model.shown import is_safe, shown, shown_lines
 from holdfast.serve import _on_terminal
+from served_api import Stage
 
 OVERRIDES = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 BREAKS = "\n\r\v\f\x85\u2028\u2029"
 CONTROLS = "\x00\x07\x08\x1b\x7f\x9b\ufeff"
 UNSAFE = OVERRIDES + BREAKS + CONTROLS
 EVIL = f"fine{UNSAFE}\x1b[2J\x1b]0;title\x07evil"
-
-
-@pytest.fixture
-def stage(dsn: str) -> Iterator[Stage]:
-    with staged(dsn) as stage:
-        yield stage
 
 
 def unsafe_in(text: str) -> set[str]:
