@@ -27,7 +27,7 @@ async def taken(turns: Turns, count: int) -> list[Turn]:
 
 
 async def test_the_third_request_waits_until_another_one_ends_and_others_do_not_wait() -> None:
-    turns = Turns()
+    turns = Turns(lambda: 100.0)
     first, _ = await taken(turns, SHARED)
     waiting = [asyncio.ensure_future(turns.take(EVIL)) for _ in range(2)]
     await soon()
@@ -42,7 +42,7 @@ async def test_the_third_request_waits_until_another_one_ends_and_others_do_not_
 
 
 async def test_a_request_whose_caller_has_gone_passes_its_turn_on() -> None:
-    turns = Turns()
+    turns = Turns(lambda: 100.0)
     first, second = await taken(turns, SHARED)
     gone_before, gone_with_it, stays = (asyncio.ensure_future(turns.take(EVIL)) for _ in range(3))
     await soon()
@@ -54,6 +54,24 @@ async def test_a_request_whose_caller_has_gone_passes_its_turn_on() -> None:
     second.give_back()
     stays.result().give_back()  # type: ignore[union-attr]
     assert len(await taken(turns, 2)) == 2, "no turn was lost"
+
+
+async def test_a_turn_of_a_flood_rests_as_long_as_it_was_used() -> None:
+    now = 100.0
+    turns = Turns(lambda: now)
+    first, second = await taken(turns, SHARED)
+    waiting = asyncio.ensure_future(turns.take(EVIL))
+    await soon()
+    now += 0.1
+    first.give_back()
+    await soon()
+    assert not waiting.done()
+    loop = asyncio.get_running_loop()
+    since = loop.time()
+    await asyncio.wait_for(waiting, 10)
+    assert loop.time() - since >= 0.09
+    second.give_back()
+    assert len(await taken(turns, 1)) == 1, "without a line, a turn does not rest"
 
 
 async def test_a_tenant_that_is_alone_has_more_turns_until_others_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +96,7 @@ async def test_a_tenant_that_is_alone_has_more_turns_until_others_come(monkeypat
 
 
 async def test_a_line_that_is_too_long_is_refused_and_nothing_is_left_of_it() -> None:
-    turns = Turns()
+    turns = Turns(lambda: 100.0)
     running = await taken(turns, SHARED)
     line = [asyncio.ensure_future(turns.take(EVIL)) for _ in range(LINE)]
     await soon()

@@ -4,6 +4,7 @@ import asyncio
 import sys
 
 from holdfast.agent.proxy import Proxy
+from holdfast.agent.upstream import Port
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -21,7 +22,7 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 async def main(credential: str) -> None:
     served = await asyncio.start_server(_serve, "127.0.0.1", 0)
-    proxy = Proxy(served.sockets[0].getsockname()[:2])
+    proxy = Proxy(Port(("127.0.0.1",), served.sockets[0].getsockname()[1]))
     print(await proxy.listen("127.0.0.1", 0), flush=True)
     proxy.open(credential)
     await asyncio.Event().wait()

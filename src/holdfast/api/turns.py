@@ -7,22 +7,23 @@ from collections.abc import Callable
 from .auth import Caller
 from .problems import Problem
 
-SHARED = 2  # requests of one tenant in progress while others use the replica too; with 4, a flood made others' claims 2.4 times as slow
+SHARED = 2  # requests of one tenant in progress while others use the replica too
 ALONE = 16  # of a tenant that has the replica for itself, so that its claims still share statements
 PRESENT = 5.0  # seconds for which a tenant counts as using the replica after a request
+LONGEST_REST = 0.2  # seconds; a request that took longer waited for something else than the replica
 LINE = 500  # requests of one tenant that wait for their turn
 
 
 class Turn:
     """One request's turn. It is given back when the request ends, or earlier, when the request only waits for its claim."""
 
-    def __init__(self, turns: "Turns", tenant: str) -> None:
-        self._turns, self._tenant, self._given_back = turns, tenant, False
+    def __init__(self, turns: "Turns", tenant: str, since: float) -> None:
+        self._turns, self._tenant, self._since, self._given_back = turns, tenant, since, False
 
     def give_back(self) -> None:
         if not self._given_back:
             self._given_back = True
-            self._turns.given_back(self._tenant)
+            self._turns.given_back(self._tenant, self._since)
 
 
 class Turns:
@@ -43,7 +44,7 @@ class Turns:
         line = self._line.get(tenant)
         if not line and self._taken.get(tenant, 0) < self._most(tenant):
             self._taken[tenant] = self._taken.get(tenant, 0) + 1
-            return Turn(self, tenant)
+            return Turn(self, tenant, self._clock())
         line = self._line.setdefault(tenant, deque())
         if len(line) >= LINE:
             detail = f"tenant {tenant!r} has {LINE} requests waiting here; send fewer at the same time"
@@ -54,11 +55,21 @@ class Turns:
             await mine
         except asyncio.CancelledError:
             if mine.done() and not mine.cancelled():
-                self.given_back(tenant)  # the turn was given to this request, which ends without using it
+                self._pass_on(tenant)  # the turn was given to this request, which ends without using it
             raise
-        return Turn(self, tenant)
+        return Turn(self, tenant, self._clock())
 
-    def given_back(self, tenant: str) -> None:
+    def given_back(self, tenant: str, since: float) -> None:
+        """Passes a turn on that was taken at `since`. If more requests of this tenant wait while others use the replica, the turn
+        rests first for as long as it was used. So a flood uses at most half of the time of its turns, and others find the
+        replica idle in the other half."""
+        if tenant in self._line and self._most(tenant) == SHARED:
+            rest = min(self._clock() - since, LONGEST_REST)
+            asyncio.get_running_loop().call_later(rest, self._pass_on, tenant)
+        else:
+            self._pass_on(tenant)
+
+    def _pass_on(self, tenant: str) -> None:
         """Gives the free turns to the tenant's next requests that still wait."""
         taken, line, most = self._taken[tenant] - 1, self._line.get(tenant, deque()), self._most(tenant)
         while line and taken < most:
