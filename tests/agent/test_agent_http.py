@@ -21,9 +21,9 @@ def test_a_call_has_its_path_its_token_and_its_body() -> None:
     assert first == b"POST /below/v1/worker/poll HTTP/1.1"
     assert headers == [
         f"Host: {server.url.removeprefix('http://')}".encode(),
-        b"Authorization: Bearer t0ken",
         b"Content-Type: application/json",
         b"Content-Length: 7",
+        b"Authorization: Bearer t0ken",
     ]
     assert server.bodies == [b'{"a":1}']
 

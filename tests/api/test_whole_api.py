@@ -152,7 +152,7 @@ def test_replicas_that_are_gone_are_shown_for_ten_minutes_and_then_forgotten(sta
 def test_one_token_opens_only_so_many_streams(stage: Stage) -> None:
     auth = stage.wired.context.auth
     caller = stage.do(auth.caller("Bearer acme"))
-    auth._streams[caller.id] = STREAMS
+    auth._streams[caller.id, STREAMS] = STREAMS
     answer = stage.ask("GET", "/v1/events", token="acme", headers={"Accept": "text/event-stream"})
     assert (answer.status, answer.json["code"]) == (429, "too-many")
     assert stage.ask("GET", "/v1/events", token="acme").status == 200  # a page is not a stream

@@ -59,4 +59,4 @@ def test_a_duty_is_dark_only_after_others_had_their_chance_to_take_it_over() -> 
 
 def test_scraping_carries_a_token_from_a_secret() -> None:
     (endpoint,) = service_monitor(VALUES)["spec"]["endpoints"]
-    assert endpoint["authorization"]["credentials"] == {"name": "blue-keys", "key": "token"}
+    assert endpoint["authorization"]["credentials"] == {"name": "blue-metrics", "key": "token"}

@@ -35,7 +35,7 @@ spec: {mode: job, warm: 3, max: 8, startTimeout: 1m}
         (("--warm", "2", "--trace", "a.csv", "--target", "p90=1s"), "--target: 'p90=1s' is not a target such as p95=1s"),
         (("--warm", "2", "--trace", "a.csv", "--start-time", "soon"), "--start-time: 'soon' is not a duration"),
         (("--warm", "2", "--synthetic", "day", "--rate", "many"), "--rate: 'many' is not a rate such as 200/h"),
-        (("--warm", "2", "--trace", "none.csv"), "No such file or directory: 'none.csv'"),
+        (("--warm", "2", "--trace", "none.csv"), "none.csv: No such file or directory"),
         (("--warm", "2", "--trace", "bad.csv"), "bad.csv:2: seconds: 'x' is not a number of seconds"),
         (("--warm", "2", "--trace", "two.csv"), "which pool? Choose one with --pool: linux, macos"),
         (("--warm", "2", "--trace", "two.csv", "--pool", "bsd"), "the trace has no claims of pool 'bsd'; it has: linux, macos"),

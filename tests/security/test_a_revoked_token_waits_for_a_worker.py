@@ -33,7 +33,7 @@ def test_a_request_that_waits_with_a_revoked_token_is_refused_and_its_claim_ends
     )
     event = stage.ask("GET", "/v1/events?newest=true&limit=1&kind=token").json["items"][0]
     assert (event["kind"], event["tenant"], event["actor"]["id"], event["data"]) == (
-        "token.revoked", "acme", "t-admin", {"token": "t-acme"},
+        "token.revoked", "acme", "t-admin", {"token": "t-acme", "name": "acme", "role": "tenant"},
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def brake(context: typer.Context, output: Output = "table") -> None:
 
 @brakes.command()
 def show(context: typer.Context, output: Output = "table") -> None:
-    """Show whether the brake of the fleet or of a tenant is tripped, why, and the limits.
+    """Show which brakes are tripped, why, and their limits.
 
     Example: holdfast brake show
     """

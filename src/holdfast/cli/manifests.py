@@ -21,7 +21,9 @@ def manifests(
     workers_namespace: Annotated[
         str | None, typer.Option(help="The namespace of the workers and pools; NAMESPACE-workers by default.")
     ] = None,
-    make_namespace: Annotated[bool, typer.Option(help="Print the workers' namespace, if it is not the replicas' own.")] = True,
+    make_namespace: Annotated[
+        bool, typer.Option(help="Print the workers' namespace too, if it is not the replicas' own (default).", show_default=False)
+    ] = True,
     pod_security: Annotated[
         Literal["privileged", "baseline", "restricted"], typer.Option(help="What the workers' namespace lets pods do.")
     ] = "baseline",
