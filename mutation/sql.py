@@ -66,7 +66,7 @@ def mutations(piece: Piece, text: str) -> list[Mutation]:
         digest = hashlib.sha256(" ".join([*before, "|", inside, "|", replacement, "|", *after]).encode()).hexdigest()[:8]
         stem = f"{piece.name}/{operator}/{digest}"
         seen[stem] = seen.get(stem, 0) + 1
-        shown = f"{' '.join(before)} [{inside}] → [{replacement}] {' '.join(after)}"
+        shown = f"{' '.join(before)} [{inside}] → [{' '.join(replacement.split())}] {' '.join(after)}"
         line = text.count("\n", 0, start) + 1
         found.append(Mutation(piece.file, piece.name, operator, f"{stem}/{seen[stem]}", start, end, replacement, line, shown))
     return found
