@@ -42,12 +42,12 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test-quick
 test-quick: $(READY) ## run the tests that need no fleet and no cluster
-	$(BIN)/pytest -q -n 4 --dist worksteal -m "not whole" --ignore tests/e2e --ignore tests/soak
+	$(BIN)/pytest -q -n 4 --dist loadgroup -m "not whole" --ignore tests/e2e --ignore tests/soak
 
 .PHONY: test
 test: $(READY) ## run all tests, with real Postgres and Kubernetes (ARGS='-k word' selects tests)
 	@scripts/test_tools.sh
-	$(BIN)/pytest -n 3 --dist worksteal $(ARGS)
+	$(BIN)/pytest -n 4 --dist loadgroup $(ARGS)
 
 .PHONY: kube
 kube: $(READY) ## build a real Kubernetes control plane and Helm into a cache, once (Go; about fifteen minutes)

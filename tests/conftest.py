@@ -34,12 +34,23 @@ pytest.register_assert_rewrite("contracts.cluster")  # before the first import, 
 WHOLE = {"make_fleet", "control_plane", "own_control_plane", "simulated", "simulated_dsn"}
 
 
-@pytest.hookimpl(tryfirst=True)  # must run before pytest applies `-m`
+@pytest.hookimpl(tryfirst=True)  # must run before pytest applies `-m`, and before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     skip_without_binaries(config, items)
     for item in items:
         if WHOLE & set(getattr(item, "fixturenames", ())):
             item.add_marker("whole")
+        if _shares_a_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+    # Long tests come first. Short ones at the end fill the processes evenly, so that none of them waits for the last long test.
+    items.sort(key=lambda item: item.get_closest_marker("whole") is None)
+
+
+def _shares_a_fixture(item: pytest.Item) -> bool:
+    """Returns whether the tests of this test's file share a fixture. They run in one process; otherwise each process would
+    prepare that fixture for itself."""
+    fixtures = getattr(item, "_fixtureinfo", None)
+    return fixtures is not None and any(each[-1].scope == "module" for each in fixtures.name2fixturedefs.values())
 
 
 def pytest_collection_finish() -> None:

@@ -15,6 +15,7 @@ from ..ports.store import NewClaim
 from .claim_checks import check
 from .claim_shapes import Cancel, ClaimList, ClaimRequest, ClaimView, GetQuery, ListQuery, Release, Renew, view
 from .context import Context
+from .encryption import Cipher
 from .filters import known_pool, labels, moment
 from .problems import Problem, not_found, refused, revoked, unavailable
 from .routes import OPERATORS, Call, Route, answer
@@ -32,7 +33,7 @@ async def ask(context: Context, call: Call) -> Response:
         result, claim = await _submit(context, call, tenant)
     except Problem as refusal:
         # A key names its claim also after its pool was deleted or changed, so that a holder finds its worker again (P1).
-        hashes = _hashes(context, request, tenant)
+        hashes = _hashes(context.cipher, request, tenant)
         known = await context.store.claims.by_key(tenant, request.key, *hashes) if request.key else None
         if known is None or any(found.field == "wait" for found in refusal.errors):
             raise refusal from None
@@ -81,7 +82,7 @@ def new_claim(context: Context, request: ClaimRequest, tenant: str, pool: Pool) 
     """Returns the claim to store, or raises a Problem with all mistakes of the request."""
     times = check(request, pool, passes_input=context.cluster.passes_input)
     id_ = context.ids.new("c", 16)
-    hash_, hash_before = _hashes(context, request, tenant)
+    hash_, hash_before = _hashes(context.cipher, request, tenant)
     return NewClaim(
         id=id_,
         tenant=tenant,
@@ -103,7 +104,7 @@ def new_claim(context: Context, request: ClaimRequest, tenant: str, pool: Pool) 
     )
 
 
-def _hashes(context: Context, request: ClaimRequest, tenant: str) -> tuple[str, str | None]:
+def _hashes(cipher: Cipher, request: ClaimRequest, tenant: str) -> tuple[str, str | None]:
     """Returns the hash that shows whether two requests with one key are the same, and the hash that the release before stored, if
     it was another. `wait` is left out, because it may differ between tries. The hash of a request with secrets depends on the
     installation's key, because everything else that it depends on can be read in the database, so that a short secret could be
@@ -115,7 +116,7 @@ def _hashes(context: Context, request: ClaimRequest, tenant: str) -> tuple[str, 
     plain = hashlib.sha256(encoded).hexdigest()[:32]
     if not request.secrets:
         return plain, None
-    return context.cipher.hash(encoded), plain if request.key else None
+    return cipher.hash(encoded), plain if request.key else None
 
 
 def _duration(field: str, text: str) -> float:
