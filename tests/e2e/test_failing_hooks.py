@@ -90,7 +90,7 @@ def test_an_operator_sees_that_the_hook_fails_for_all_claims_and_they_run_when_i
     theirs = fleet.tenant_token("other")
     [listed] = fleet.api("GET", "/v1/pools", token=theirs).json["items"]
     shown = fleet.api("GET", "/v1/pools/linux", token=theirs).json
-    assert [each["status"]["trouble"] for each in (listed, shown)] == ["activation fails"] * 2, "not another tenant's lines"
+    assert not any("trouble" in each["status"] for each in (listed, shown)), "a tenant does not see another tenant's lines"
     (fleet.home / "broken").unlink()
     for claim in claims:
         assert fleet.see(claim, wait="60s")["outcome"] == "completed"

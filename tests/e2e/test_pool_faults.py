@@ -74,7 +74,7 @@ def test_a_frozen_pool_neither_spawns_nor_ends(make_fleet: Make) -> None:
     claim = fleet.claim("linux", command=["true"], wait="20s")  # existing workers are still given out
     assert fleet.see(claim["id"], wait="20s")["outcome"] == "completed"
     waiting = fleet.claim("linux", command=["true"], wait="3s")
-    assert (waiting["state"], "incident 7" in waiting["reason"]) == ("waiting", True)
+    assert (waiting["state"], "frozen" in waiting["reason"]) == ("waiting", True)
     assert fleet.sql("SELECT count(*) AS n FROM holdfast.worker WHERE state = 'spawning'")[0]["n"] == 0
     fleet.api("POST", "/v1/pools/linux/thaw", {})
     assert fleet.see(waiting["id"], wait="30s")["outcome"] == "completed"
