@@ -25,8 +25,9 @@ from .local.layout import Layout
 from .model.shown import shown_lines
 from .ports.cluster import Cluster
 from .ports.recovery import Mark
+from .ports.store import WrongInstallation
 from .postgres.database import UNAVAILABLE
-from .wiring import Settings, Wired, admit, check_namespace, connect, kubernetes_cluster, local_cluster, wire
+from .wiring import InKubernetes, Settings, Wired, admit, check_namespace, connect, kubernetes_cluster, local_cluster, wire
 
 # Objects between two collections. Requests leave no reference cycles, so a collection frees little but stops the event loop.
 COLLECT_AFTER = 50_000
@@ -118,8 +119,6 @@ async def serve(settings: Settings) -> None:
     cluster: Cluster = local_cluster(layout) if within is None else await kubernetes_cluster(within, settings.url, key)
     mark, pids = Mark(), set[int]()
     store = await connect(settings, cluster.install, mark=mark, pids=pids)
-    if within is not None:
-        await check_namespace(store, cluster, within.namespace)
     duties_store = await connect(settings, cluster.install, size=4, mark=mark, pids=pids)
     wired = wire(store, cluster, key=key, url=settings.url, duties_store=duties_store)
     wired.door.most = descriptors.connections_within(limit)
@@ -142,13 +141,17 @@ async def serve(settings: Settings) -> None:
         server_header=False,
     )
     exclude_from_collection()
-    wired.replica.start()
     server = Server(config, wired, local)
+    starting = asyncio.create_task(_start_replica(server, wired, within))
     watching = asyncio.create_task(_stop_with_supervisor(server))
     try:
         await server.serve()
+        if starting.done():
+            starting.result()  # raises WrongInstallation
     finally:
         watching.cancel()
+        starting.cancel()
+        await asyncio.wait([starting])
         await wired.replica.stop()
         await cluster.close()
         await store.close()
@@ -162,6 +165,18 @@ def exclude_from_collection() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 20, 50)
+
+
+async def _start_replica(server: Server, wired: Wired, within: InKubernetes | None) -> None:
+    """Starts the duties when the namespace is known to be the right one. Requests are served before that, because `doctor` has to
+    name what keeps the API server from answering. Nothing is given out until the replica has compared its mark."""
+    try:
+        if within is not None:
+            await check_namespace(wired.store, wired.cluster, within.namespace)
+        wired.replica.start()
+    except WrongInstallation:
+        server.handle_exit(signal.SIGTERM, None)
+        raise
 
 
 async def _stop_with_supervisor(server: Server) -> None:

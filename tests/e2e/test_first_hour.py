@@ -26,7 +26,11 @@ GO_ON = {
     "holdfast get events -w": "claim.ended",
     "holdfast claim --pool notebook --tenant acme --hold": "holding w-",
 }
-CODES = {"holdfast get events -w": 130, "holdfast run --pool linux --env CI=1": 3}  # the others exit with 0
+CODES = {
+    "holdfast brake release": 1,
+    "holdfast get events -w": 130,
+    "holdfast run --pool linux --env CI=1": 3,
+}  # the others exit with 0
 TABLES = ("holdfast get pools ", "holdfast doctor", "holdfast token list", "holdfast recover ")
 # The names that the text around a Python example explains: the token, and a loop with something to do.
 GIVEN = """
