@@ -1,6 +1,7 @@
 """While others use a replica, a tenant has two requests in progress there. Its others wait for their turn."""
 
 import asyncio
+import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -109,6 +110,27 @@ async def test_a_line_that_is_too_long_is_refused_and_nothing_is_left_of_it() ->
         (await task).give_back()  # type: ignore[union-attr]
     assert not turns._taken
     assert not turns._line
+
+
+def test_a_slow_sender_and_a_full_line_keep_no_renewal_waiting(stage: Stage) -> None:
+    """Otherwise a holder that renews in time would lose its lease because of its tenant's other requests."""
+    claim = stage.claim(lease="60s")
+    head = b"POST /v1/claims HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer acme\r\nContent-Length: 60\r\n\r\n{"
+    slow = [socket.create_connection(("127.0.0.1", stage.port)) for _ in range(ALONE + 2)]
+    try:
+        for connection in slow:
+            connection.sendall(head)
+        turns = stage.wired.context.turns
+        eventually(lambda: len(stage.wired.door._known) == len(slow), 10, "all of them have shown their token")
+        assert not turns._taken, "a body that is not complete takes no turn"
+        turns._taken["acme"] = ALONE  # as many as a tenant may have
+        renewed = stage.ask("POST", f"/v1/claims/{claim['id']}/renew", {"fence": claim["fence"]}, token="acme")
+        assert renewed.status == 200
+        released = stage.ask("POST", f"/v1/claims/{claim['id']}/release", {"fence": claim["fence"]}, token="acme")
+        assert released.status == 200
+    finally:
+        for connection in slow:
+            connection.close()
 
 
 def test_requests_that_wait_for_their_claims_leave_the_turns_to_others(stage: Stage) -> None:

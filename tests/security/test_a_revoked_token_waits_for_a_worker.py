@@ -29,7 +29,7 @@ def test_a_request_that_waits_with_a_revoked_token_is_refused_and_its_claim_ends
     assert (found["state"], found["outcome"], found["reason"]) == (
         "ended",
         "cancelled",
-        "its token was revoked while its request waited",
+        "its token was revoked, or expired, while its request waited",
     )
     event = stage.ask("GET", "/v1/events?newest=true&limit=1&kind=token").json["items"][0]
     assert (event["kind"], event["tenant"], event["actor"]["id"], event["data"]) == (

@@ -98,7 +98,13 @@ def test_no_worker_sees_the_processes_of_the_nodes_agents(mode: str) -> None:
     assert refused(pod(hostPID=False), mode=mode) == []
 
 
-@pytest.mark.parametrize("field", ["hostNetwork", "hostIPC", "shareProcessNamespace"])
+@pytest.mark.parametrize("mode", ["session", "job"])
+def test_no_container_sees_the_agents_process(mode: str) -> None:
+    """An init container of a job's template may run beside the agent, and could read its token."""
+    assert refused(pod(shareProcessNamespace=True), mode=mode) == ["pod.spec.shareProcessNamespace"]
+
+
+@pytest.mark.parametrize("field", ["hostNetwork", "hostIPC"])
 def test_no_session_shares_what_its_agent_uses(field: str) -> None:
     assert refused(pod(**{field: True}), mode="session") == [f"pod.spec.{field}"]
     assert refused(pod(**{field: True})) == [], "a job's agent has exited before its container starts"

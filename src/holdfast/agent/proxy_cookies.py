@@ -69,7 +69,8 @@ def is_from_own_page(request: h11.Request) -> bool:
     origin = fields.get(b"origin")
     if origin is None:
         return request.method in (b"GET", b"HEAD") and not wants_websocket(request)
-    return origin.partition(b"://")[2].lower() == fields.get(b"host", b"").lower()
+    scheme, _, host = origin.partition(b"://")
+    return scheme in (b"http", b"https") and bool(host) and host.lower() == fields.get(b"host", b"").lower()
 
 
 def continued(request: h11.Request, credential: bytes) -> tuple[int, Headers, bytes]:

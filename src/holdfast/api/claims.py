@@ -259,8 +259,9 @@ ROUTES = [
          answers={201: ClaimView, 202: ClaimView, 200: ClaimView}, errors=(403, 404, 409, 429)),
     Route("GET", "/v1/claims", "List claims, newest first", find, query=ListQuery, answers={200: ClaimList}, errors=(403,)),
     Route("GET", "/v1/claims/{id}", "One claim; may wait until it is active or has ended", get, query=GetQuery, answers={200: ClaimView}, errors=(404,)),
-    Route("POST", "/v1/claims/{id}/renew", "Renew the lease", renew, body=Renew, answers={200: ClaimView}, errors=(404, 409)),
+    Route("POST", "/v1/claims/{id}/renew", "Renew the lease", renew, body=Renew, answers={200: ClaimView}, errors=(404, 409), urgent=True),
     Route("POST", "/v1/claims/{id}/release", "Give the worker back", release, body=Release, answers={200: ClaimView},
-         errors=(403, 404, 409)),
-    Route("POST", "/v1/claims/{id}/cancel", "Cancel a claim in any state", cancel, body=Cancel, answers={200: ClaimView}, errors=(404, 409)),
+         errors=(403, 404, 409), urgent=True),
+    Route("POST", "/v1/claims/{id}/cancel", "Cancel a claim in any state", cancel, body=Cancel, answers={200: ClaimView}, errors=(404, 409),
+         urgent=True),
 ]  # fmt: skip

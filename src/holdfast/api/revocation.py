@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from ..claimpath.path import ClaimPath
 from ..ports.store import Store, StoreUnavailable
 
-REASON = "its token was revoked while its request waited"
+REASON = "its token was revoked, or expired, while its request waited"
 LIVING = ("waiting", "assigned", "active")
 AGAIN = 0.2  # seconds; a request that was just being stored when its token was revoked is found by the next try
 

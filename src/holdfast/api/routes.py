@@ -102,6 +102,7 @@ class Route:
     body_limit: int = BODY_LIMIT  # bytes
     answers: dict[int, Any] = field(default_factory=lambda: {200: None})  # a tuple: what operators get, what tenants get
     errors: tuple[int, ...] = ()  # in addition to those that openapi.py derives from the route
+    urgent: bool = False  # needs no turn (turns.py): a renewal that waits behind its tenant's other requests could come too late
     raw: str | None = None  # the media type of an answer that is not JSON
 
     @property
@@ -148,13 +149,14 @@ def serve(route: Route, context: "Context") -> Callable[[Request], Awaitable[Res
         note_authenticated(request)
         if caller is not NO_CALLER and caller.role not in route.roles:
             raise Problem(403, "forbidden", f"this needs the role {' or '.join(route.roles)}; yours is {caller.role}")
-        turn = await context.turns.take(caller) if caller is not NO_CALLER else None
+        for value in request.path_params.values():
+            if "\x00" in str(value) or len(str(value)) > PATH_LIMIT:
+                raise Problem(404, "not-found", "no such name")
+        query = decode_query(request, route.query)
+        body = await decode_body(request, route) if route.body is not None else None
+        # The turn comes after the body, otherwise a slow sender would keep its tenant's turns.
+        turn = await context.turns.take(caller) if caller is not NO_CALLER and not route.urgent else None
         try:
-            for value in request.path_params.values():
-                if "\x00" in str(value) or len(str(value)) > PATH_LIMIT:
-                    raise Problem(404, "not-found", "no such name")
-            query = decode_query(request, route.query)
-            body = await decode_body(request, route) if route.body is not None else None
             return await route.handler(context, Call(request, query, body, caller, agent, turn))
         finally:
             if turn is not None:

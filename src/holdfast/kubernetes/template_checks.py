@@ -11,8 +11,8 @@ NAME_LABEL = "app.kubernetes.io/name"
 REPLICAS, POSTGRES = "holdfast", "holdfast-postgres"  # values of NAME_LABEL by which the installation's Services select
 # The CRD refuses these too, with the same texts, because it can without knowing the installation (install/crd.yaml).
 HOST_PID = "would show the processes of all agents of the node, and with them their tokens"
+SHARED_PROCESSES = "would show the agent's process, and with it its token, to the other containers"
 IN_SESSIONS = {
-    "shareProcessNamespace": "would show the agent's process, and with it its token, to the session's container",
     "hostNetwork": "would open the agent's port on the node, where no network policy applies",
     "hostIPC": "would share memory with other processes of the node, also with those of other tenants",
 }
@@ -96,6 +96,8 @@ def _host(spec: PoolSpec, template: Json) -> list[FieldProblem]:
     """Returns a problem per namespace of the node that would show an agent to the worker. A sealed job needs its network
     policies, which do not apply to the network of the node."""
     found = [FieldProblem("pod.spec.hostPID", HOST_PID)] if template.get("hostPID") else []
+    if spec.worker.agent and template.get("shareProcessNamespace"):
+        found.append(FieldProblem("pod.spec.shareProcessNamespace", SHARED_PROCESSES))
     if spec.mode == "session":
         found += [FieldProblem(f"pod.spec.{field}", why) for field, why in IN_SESSIONS.items() if template.get(field)]
     elif spec.network.seal and template.get("hostNetwork"):

@@ -114,6 +114,8 @@ CREATE FUNCTION @fn.take_in(p_pool text, p_new jsonb, p_not text[]) RETURNS void
                clock.t, make_interval(secs => g.deadline), clock.h + make_interval(secs => g.deadline),
                CASE WHEN g.priority > g.granted THEN g.priority END, g.labels, g.lease_chosen, g.max_chosen
         FROM tagged g, clock
+        -- In one order for all pools. Otherwise two batches with the same keys could wait for each other's.
+        ORDER BY g.tenant, g.key
         ON CONFLICT DO NOTHING
         RETURNING id, tenant, priority, tag
     ), kept AS (
