@@ -59,6 +59,11 @@ def test_a_foreign_pod_with_our_labels_but_no_installation_is_left_alone(fleet_o
 
 
 def register(fleet: KubeFleet, worker: str, uid: str, token: str) -> int:
+    """Returns the status of a registration. Like an agent, it tries again while the tokens of a pod come too fast for reviews."""
+    return eventually(lambda: (status := _registered(fleet, worker, uid, token)) != 503 and status, 30, "its token is reviewed")
+
+
+def _registered(fleet: KubeFleet, worker: str, uid: str, token: str) -> int:
     body = json.dumps({"worker": worker, "uid": uid, "version": "0", "protocol": 1}).encode()
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     url = f"http://127.0.0.1:{fleet.ports[0]}/v1/worker/register"
