@@ -1,4 +1,4 @@
-"""A tenant lets its claims expire to trip the brake. It brakes only itself, and its longest durations still end its claims (P4, P7)."""
+"""A tenant lets its claims expire to trip the brake. It brakes only itself, and its longest durations go on (P4, P7)."""
 
 from typing import Any
 

@@ -79,7 +79,8 @@ SELECT jsonb_build_object(
  'crowded', (SELECT jsonb_agg(p.id ORDER BY p.id) FROM holdfast.pool p WHERE state = 'live' AND (spec ->> 'max')::integer < (
         SELECT count(*) FROM holdfast.worker w WHERE w.pool_id = p.id AND w.state <> 'gone')),
  'warm', (SELECT jsonb_object_agg(id, (spec ->> 'warm')::integer) FROM holdfast.pool WHERE state = 'live'),
- 'braked', (SELECT max(CASE WHEN own > allowed OR own - late > share THEN format('%s endings of %ss of tenant %s', own, kind, tenant)
+ 'braked', (SELECT max(CASE WHEN own > allowed OR own - late > share
+                             THEN format('%s endings of %ss of tenant %s', own, kind, tenant)
                              ELSE format('%s endings of %ss', total, kind) END) FROM (
         SELECT g.*, share, allowed, sum(CASE WHEN tenant IS NULL THEN n ELSE least(n, share) END) OVER (PARTITION BY kind) total
         FROM (
