@@ -49,7 +49,8 @@ def _tenant_braked(own: dict[str, Any], now: float, caller: Caller) -> str:
     )
     release = f'`holdfast brake release --tenant {own["tenant"]} --reason "…"` ends that'
     release = release if caller.trusted else "an operator has to release it"
-    return f"{tripped}: its leases do not end, and its parked workers are not scaled down; {release}."
+    held = "its leases do not end, its parked workers are not scaled down, and its longest durations end only so many claims in ten minutes"
+    return f"{tripped}: {held}; {release}."
 
 
 async def explain_claim(context: Context, caller: Caller, id_: str) -> tuple[list[str], dict[str, Any], str]:

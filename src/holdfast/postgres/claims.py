@@ -54,9 +54,12 @@ SELECT CASE WHEN @acting THEN @fn.activation_failed(p_claim => $1, p_fence => $2
 # Each branch reads its own partial index. The time is a subquery and not a join, because only then does the index find the claims
 # that are due. With a join, every pass would read all active claims and check their workers (10,000 claims: 0.5 s instead of 2 ms).
 # A hand-over is due if it has made no progress for `$2` seconds. A claim whose worker may hold another one is never due, because
-# nothing may be done about it, and many of them would hide all other claims behind the limit.
+# nothing may be done about it, and many of them would hide all other claims behind the limit. For the same reason the claims of a
+# tenant whose brake is tripped are read apart: those past their longest duration, which wait for room in the brake's ten minutes.
+# Its other claims are due only if the brake does not count their end.
 DUE = """
 WITH clock AS MATERIALIZED (SELECT holdfast.heard() AS h),
+braked AS MATERIALIZED (SELECT tenant FROM holdfast.tenant_brake WHERE tripped_at IS NOT NULL),
 due AS (
     (SELECT c.* FROM holdfast.claim c WHERE c.state = 'waiting' AND c.deadline_heard <= (SELECT h FROM clock)
      ORDER BY c.deadline_heard LIMIT $1)
@@ -65,10 +68,15 @@ due AS (
        AND NOT @fn.may_hold_another(c) ORDER BY c.progress_heard LIMIT $1)
     UNION ALL
     (SELECT c.* FROM holdfast.claim c WHERE c.state = 'active' AND c.lease_heard IS NOT NULL AND c.lease_heard <= (SELECT h FROM clock)
-       AND NOT @fn.may_hold_another(c) ORDER BY c.lease_heard LIMIT $1)
+       AND NOT @fn.may_hold_another(c) AND (c.tenant <> ALL (ARRAY(SELECT tenant FROM braked))
+            OR c.max_heard > (SELECT h FROM clock) AND @fn.chosen_end(c, 'lease')) ORDER BY c.lease_heard LIMIT $1)
     UNION ALL
     (SELECT c.* FROM holdfast.claim c WHERE c.state = 'active' AND c.max_heard <= (SELECT h FROM clock)
-       AND (c.lease_heard IS NULL OR c.lease_heard > (SELECT h FROM clock)) AND NOT @fn.may_hold_another(c) ORDER BY c.max_heard LIMIT $1)
+       AND (c.lease_heard IS NULL OR c.lease_heard > (SELECT h FROM clock)) AND NOT @fn.may_hold_another(c)
+       AND c.tenant <> ALL (ARRAY(SELECT tenant FROM braked)) ORDER BY c.max_heard LIMIT $1)
+    UNION ALL
+    (SELECT late.* FROM braked, LATERAL (SELECT c.* FROM holdfast.claim c WHERE c.state = 'active' AND c.tenant = braked.tenant
+       AND c.max_heard <= (SELECT h FROM clock) AND NOT @fn.may_hold_another(c) ORDER BY c.max_heard LIMIT $1) AS late)
     UNION ALL
     (SELECT c.* FROM holdfast.claim c, holdfast.pool p WHERE p.state <> 'live' AND c.pool_id = p.id
        AND c.state = 'waiting' AND c.deadline_heard > (SELECT h FROM clock) LIMIT $1)

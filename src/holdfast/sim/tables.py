@@ -79,18 +79,22 @@ SELECT jsonb_build_object(
  'crowded', (SELECT jsonb_agg(p.id ORDER BY p.id) FROM holdfast.pool p WHERE state = 'live' AND (spec ->> 'max')::integer < (
         SELECT count(*) FROM holdfast.worker w WHERE w.pool_id = p.id AND w.state <> 'gone')),
  'warm', (SELECT jsonb_object_agg(id, (spec ->> 'warm')::integer) FROM holdfast.pool WHERE state = 'live'),
- 'braked', (SELECT max(CASE WHEN own > share THEN format('%s endings of %ss of tenant %s', own, kind, tenant)
+ 'braked', (SELECT max(CASE WHEN own > allowed OR own - late > share
+                             THEN format('%s endings of %ss of tenant %s', own, kind, tenant)
                              ELSE format('%s endings of %ss', total, kind) END) FROM (
         SELECT g.*, share, allowed, sum(CASE WHEN tenant IS NULL THEN n ELSE least(n, share) END) OVER (PARTITION BY kind) total
         FROM (
-            SELECT kind, e.tenant, count(*) AS n,
-                   count(*) FILTER (WHERE e.tenant IS NOT NULL AND at > coalesce(b.released_at, '-infinity')) AS own
-            FROM holdfast.ending e LEFT JOIN holdfast.tenant_brake b ON b.tenant = e.tenant, holdfast.installation i, t
+            SELECT e.kind, e.tenant, count(*) AS n,
+                   count(*) FILTER (WHERE e.tenant IS NOT NULL AND at > coalesce(b.released_at, '-infinity')) AS own,
+                   count(*) FILTER (WHERE e.tenant IS NOT NULL AND at > coalesce(b.released_at, '-infinity')
+                                    AND c.ended_heard >= c.max_heard) AS late
+            FROM holdfast.ending e LEFT JOIN holdfast.tenant_brake b ON b.tenant = e.tenant
+            LEFT JOIN holdfast.claim c ON e.kind = 'claim' AND c.id = e.id, holdfast.installation i, t
             WHERE at > t.now - interval '10 min' AND at > coalesce(i.brake_released_at, '-infinity') GROUP BY 1, 2) g, (
             SELECT allowed, greatest(1, floor(brake_tenant_share * allowed)) AS share FROM (
                 SELECT brake_tenant_share, greatest(brake_limit, coalesce(brake_claims, 0),
                        ceil(brake_share * (SELECT count(*) FROM holdfast.worker))) AS allowed FROM holdfast.installation) s) l) h
-     WHERE total > allowed OR own > share),
+     WHERE total > allowed OR own > allowed OR own - late > share),
  'epoch', (SELECT epoch FROM holdfast.installation),
  'recovering', (SELECT recovering_since IS NOT NULL FROM holdfast.installation))::text
 """

@@ -9,10 +9,12 @@ $$;
 
 -- Checks the brake and counts this ending. Returns NULL if the ending is allowed, otherwise 'braked'. It counts the endings by
 -- Holdfast's own decision in the last ten minutes. A tripped brake stays until a person releases it.
--- `p_tenant` is the tenant of the claim or of the parked worker, or NULL. Once a tenant has used its share, its own brake trips, and
--- nothing more of it is counted for the fleet. Otherwise one tenant could trip the brake of all.
--- `p_ceiling` marks an end by the longest duration. A tenant's brake does not stop it, because a tenant that trips its own brake
--- could then keep its workers forever (P4).
+-- `p_tenant` is the tenant of the claim or of the parked worker, or NULL. Once a tenant has used its share, its own brake trips. For
+-- the fleet it counts for no more than its share. Otherwise one tenant could trip the brake of all.
+-- `p_ceiling` marks a claim that is past its longest duration. A tenant's brake does not stop its end, because a tenant that trips its
+-- own brake could then keep its workers forever (P4). It only limits the rate: the tenant's endings in ten minutes stay within what
+-- the fleet's brake allows, and more of them trip the tenant's brake and wait. Otherwise a mistake of ours could end all claims of
+-- one tenant without an alert (P7).
 CREATE FUNCTION @fn.braked(p_kind text, p_id text, p_tenant text, p_ceiling boolean) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     i holdfast.installation;
@@ -31,8 +33,8 @@ BEGIN
         RETURN 'braked';
     END IF;
     SELECT * INTO b FROM holdfast.tenant_brake WHERE tenant = p_tenant;
-    IF b.tripped_at IS NOT NULL THEN
-        RETURN CASE WHEN NOT p_ceiling THEN 'braked' END;
+    IF b.tripped_at IS NOT NULL AND NOT p_ceiling THEN
+        RETURN 'braked';
     END IF;
     v_since := greatest(t - interval '10 min', coalesce(i.brake_released_at, '-infinity'));
     SELECT count(*), count(*) FILTER (WHERE tenant = p_tenant AND at > coalesce(b.released_at, '-infinity')) INTO v_count, v_own
@@ -53,15 +55,14 @@ BEGIN
         INSERT INTO holdfast.event (at, kind, reason) VALUES (t, 'brake.tripped', v_reason);
         RETURN 'braked';
     END IF;
-    IF p_tenant IS NOT NULL AND v_own >= v_share THEN
-        IF p_ceiling THEN
-            RETURN NULL;
+    IF p_tenant IS NOT NULL AND v_own >= (CASE WHEN p_ceiling THEN v_allowed ELSE v_share END) THEN
+        IF b.tripped_at IS NULL THEN
+            -- The tenant can read this, so it contains no figures of the fleet.
+            v_reason := format('%s %ss of tenant %s were ended in ten minutes', v_own, p_kind, p_tenant);
+            INSERT INTO holdfast.tenant_brake (tenant, tripped_at, reason) VALUES (p_tenant, t, v_reason)
+            ON CONFLICT (tenant) DO UPDATE SET tripped_at = t, reason = v_reason;
+            INSERT INTO holdfast.event (at, kind, tenant, reason) VALUES (t, 'brake.tripped', p_tenant, v_reason);
         END IF;
-        -- The tenant can read this, so it contains no figures of the fleet.
-        v_reason := format('%s %ss of tenant %s were ended in ten minutes', v_own, p_kind, p_tenant);
-        INSERT INTO holdfast.tenant_brake (tenant, tripped_at, reason) VALUES (p_tenant, t, v_reason)
-        ON CONFLICT (tenant) DO UPDATE SET tripped_at = t, reason = v_reason;
-        INSERT INTO holdfast.event (at, kind, tenant, reason) VALUES (t, 'brake.tripped', p_tenant, v_reason);
         RETURN 'braked';
     END IF;
     INSERT INTO holdfast.ending (at, kind, id, tenant) VALUES (t, p_kind, p_id, p_tenant);

@@ -112,7 +112,8 @@ BEGIN
             RETURN;
         END IF;
         IF p_how IN ('lease', 'max_duration') AND NOT @fn.chosen_end(c, p_how) THEN
-            v_not := @fn.braked(p_kind => 'claim', p_id => p_claim, p_tenant => c.tenant, p_ceiling => p_how = 'max_duration');
+            -- Not `p_how`: a claim whose lease ran out too ends by its lease, and its tenant's brake must not keep it forever (P4).
+            v_not := @fn.braked(p_kind => 'claim', p_id => p_claim, p_tenant => c.tenant, p_ceiling => c.max_heard <= holdfast.heard());
             IF v_not IS NOT NULL THEN
                 RETURN QUERY SELECT v_not, NULL::holdfast.claim;
                 RETURN;
