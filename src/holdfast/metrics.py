@@ -140,7 +140,7 @@ class Metrics:
         self.connections_dropped = Counter(
             "holdfast_http_connections_dropped",
             "Connections that were closed because of their client, or because there was no room: "
-            "address, full, memory, descriptors, slow, unread, malformed.",
+            "address, full, tenant, memory, descriptors, slow, unread, malformed.",
             ["reason"],
             registry=r,
         )
@@ -150,7 +150,7 @@ class Metrics:
         # Create these series at the start, so that the first event of a kind shows as an increase and not as a new series.
         for how in get_args(How):
             self.ends.labels(how)
-        for reason in ("address", "full", "memory", "descriptors", "slow", "unread", "malformed"):
+        for reason in ("address", "full", "tenant", "memory", "descriptors", "slow", "unread", "malformed"):
             self.connections_dropped.labels(reason)
         for known in ("true", "false"):
             self.connections.labels(known)

@@ -59,12 +59,16 @@ def is_open(connection: socket.socket) -> bool:
         connection.settimeout(60)
 
 
-def greeted(stage: Stage) -> socket.socket:
+def greeted(stage: Stage, token: str = "admin") -> socket.socket:
     """Returns a connection on which a request with a valid token was answered."""
     connection = connect(stage.port)
-    connection.sendall(GET + TOKEN + b"\r\n")
-    assert read_answer(connection)[0] == 200
+    assert greet(connection, token) == 200
     return connection
+
+
+def greet(connection: socket.socket, token: str) -> int:
+    connection.sendall(GET + f"Authorization: Bearer {token}\r\n\r\n".encode())
+    return read_answer(connection)[0]
 
 
 def memory() -> int:

@@ -78,8 +78,7 @@ def _no_such_route(context: Context) -> Callable[[Request, HTTPException], Await
     exist."""
 
     async def refuse(request: Request, error: HTTPException) -> Response:
-        await context.auth.anyone(request.headers.get("authorization"))
-        note_authenticated(request)
+        note_authenticated(request, await context.auth.anyone(request.headers.get("authorization")))
         code, detail = REFUSED.get(error.status_code, ("error", str(error.detail)))
         return Problem(error.status_code, code, detail, headers=dict(error.headers or {})).response()
 

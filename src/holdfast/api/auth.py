@@ -95,18 +95,19 @@ class Auth:
         self._forgotten += 1
         self._known = {key: kept for key, kept in self._known.items() if not kept[1] or kept[1].id not in tokens}
 
-    async def anyone(self, header: str | None) -> None:
-        """Accepts any valid token, also an agent's. /healthz and similar routes must answer while the store is unavailable, so
+    async def anyone(self, header: str | None) -> Caller | None:
+        """Accepts any valid token, also an agent's, for which it returns None. /healthz and similar routes must answer while the store is unavailable, so
         during that time a token that is still in the cache is accepted, even if its entry has expired."""
         token = bearer(header)
         if token.startswith("hfa_"):
             self.agent(header)
-            return
+            return None
         try:
-            await self.caller(header)
+            return await self.caller(header)
         except StoreUnavailable:
-            if self._known.get(hash_token(token), (0.0, None))[1] is None:
+            if (cached := self._known.get(hash_token(token), (0.0, None))[1]) is None:
                 raise
+            return cached
 
     def may_stream(self, caller: Caller, most: int = STREAMS) -> None:
         """Refuses a stream if the token has `most` of this kind open here. Each kind has a limit of its own, which names it."""

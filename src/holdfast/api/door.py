@@ -16,12 +16,19 @@ LOG_SECONDS = 10.0  # between two log lines about closed connections, so that a 
 STRANGERS_BYTES = 32 * 1024 * 1024  # of requests that are not authenticated yet, over all connections
 SHARE = 8  # one address may have this part of all connections for strangers
 FEWEST_PER_ADDRESS = 16
+TENANT_SHARE = 8  # one tenant may have this part of all connections, so that it takes several tenants to use up theirs
+FEWEST_PER_TENANT = 16  # the requests that one tenant may have in progress (`turns.ALONE`)
+TENANTS_PART = 3 / 4  # of what agents and operators leave; the rest is for connections that have not sent their token yet
 
 
 class Connection(Protocol):
     address: str  # empty for a unix socket
     deadline: float  # when the loop's clock shows this, `expire` is called
     held: int  # bytes of the request that are in memory; the door sets it
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is in progress, so that the client loses no answer if the connection is closed."""
 
     def expire(self) -> str | None:
         """Ends what took too long. Returns the reason, if the client is to blame."""
@@ -38,7 +45,9 @@ class Door:
         self._metrics = metrics
         self._strangers: dict[Connection, None] = {}  # in the order of their arrival
         self._by_address: dict[str, dict[Connection, None]] = {}  # strangers only
-        self._known: set[Connection] = set()
+        self._known: dict[Connection, str | None] = {}  # the tenant whose token the last request had
+        self._by_tenant: dict[str, dict[Connection, None]] = {}  # in the order of their last requests
+        self._tenants = 0  # connections of all tenants
         self._held = 0  # bytes, of all strangers
         self._sweep: asyncio.TimerHandle | None = None
         self._closed_until = 0.0  # no connection is accepted before this time
@@ -50,7 +59,8 @@ class Door:
         return len(self._strangers) + len(self._known)
 
     def enter(self, connection: Connection) -> None:
-        """Admits a new connection, and closes the oldest stranger's connection if there is no room."""
+        """Admits a new connection, and closes another one if there is no room: the oldest one of the other strangers, otherwise
+        an idle one of a tenant, because the new one may be an agent's or an operator's."""
         loop = asyncio.get_running_loop()
         neighbours = self._by_address.setdefault(connection.address, {})
         self._strangers[connection] = neighbours[connection] = None
@@ -62,14 +72,52 @@ class Door:
         elif len(neighbours) > max(FEWEST_PER_ADDRESS, self.most // SHARE):
             self._drop(next(iter(neighbours)), "address")
         elif self.open > self.most:
-            self._drop(next(iter(self._strangers)), "full")
+            oldest = next(iter(self._strangers))
+            if oldest is connection and (idle := self._idle_of_largest()) is not None:
+                self._drop(idle, "tenant")
+            else:
+                self._drop(oldest, "full")
 
-    def know(self, connection: Connection) -> None:
-        """Marks a connection on which a request had a valid token. It is never closed to make room."""
-        if connection in self._strangers:
-            self._forget(connection)
-            self._known.add(connection)
+    def know(self, connection: Connection, tenant: str | None) -> bool:
+        """Marks a connection on which a request had a valid token. An idle connection is closed if tenants have too many. Returns
+        False if none is idle; then the request has to be refused and its connection closed."""
+        if connection not in self._strangers and connection not in self._known:
+            return True  # it was closed during this request
+        if tenant is not None and not self._has_room(connection, tenant):
+            self.count("tenant")
+            return False
+        if connection not in self._known or self._known[connection] != tenant:
+            self.leave(connection)
+            self._known[connection] = tenant
+            self._tenants += tenant is not None
             self._metrics.connections.labels("true").inc()
+        if tenant is not None:
+            own = self._by_tenant.setdefault(tenant, {})
+            own.pop(connection, None)
+            own[connection] = None  # now the last one
+        return True
+
+    def _has_room(self, connection: Connection, tenant: str) -> bool:
+        """Returns whether the connection can be this tenant's, after an idle one was closed for it if necessary."""
+        own = self._by_tenant.get(tenant, {})
+        before = self._known.get(connection)
+        others = len(self._known) - self._tenants - (connection in self._known and before is None)
+        if len(own) + (before != tenant) > max(FEWEST_PER_TENANT, self.most // TENANT_SHARE):
+            idle = next((each for each in own if each.idle), None)
+        elif self._tenants + (before is None) > (self.most - others) * TENANTS_PART:
+            idle = self._idle_of_largest()
+        else:
+            return True
+        if idle is None:
+            return False
+        self._drop(idle, "tenant")
+        return True
+
+    def _idle_of_largest(self) -> Connection | None:
+        """Returns the connection that has been idle for longest, of the tenant with the most connections among those that have
+        an idle one."""
+        largest_first = sorted(self._by_tenant.values(), key=len, reverse=True)
+        return next((each for connections in largest_first for each in connections if each.idle), None)
 
     def hold(self, connection: Connection, size: int) -> None:
         """Notes how many bytes of a stranger's request are in memory."""
@@ -81,8 +129,13 @@ class Door:
 
     def leave(self, connection: Connection) -> None:
         if connection in self._known:
-            self._known.discard(connection)
+            tenant = self._known.pop(connection)
             self._metrics.connections.labels("true").dec()
+            if tenant is not None:
+                self._tenants -= 1
+                del self._by_tenant[tenant][connection]
+                if not self._by_tenant[tenant]:
+                    del self._by_tenant[tenant]
         else:
             self._forget(connection)
 
@@ -96,7 +149,7 @@ class Door:
             self._logged_at, self._unlogged = now, 0
 
     def _drop(self, connection: Connection, reason: str) -> None:
-        self._forget(connection)  # now, because the transport reports its end only in the loop's next turn
+        self.leave(connection)  # now, because the transport reports its end only in the loop's next turn
         connection.abort()
         self.count(reason)
 

@@ -136,17 +136,17 @@ def serve(route: Route, context: "Context") -> Callable[[Request], Awaitable[Res
         return response
 
     async def handle(request: Request) -> Response:
-        caller, agent = NO_CALLER, NO_AGENT
+        caller, agent, holder = NO_CALLER, NO_AGENT, None
         header = request.headers.get("authorization")
         if route.roles == AGENT:
             agent = context.auth.agent(header)
         elif route.roles == BOOTSTRAP:
             agent = await _verified(context, bearer(header))
         elif route.roles == ANYONE:
-            await context.auth.anyone(header)
+            holder = await context.auth.anyone(header)
         else:
-            caller = await context.auth.caller(header)
-        note_authenticated(request)
+            holder = caller = await context.auth.caller(header)
+        note_authenticated(request, holder)
         if caller is not NO_CALLER and caller.role not in route.roles:
             raise Problem(403, "forbidden", f"this needs the role {' or '.join(route.roles)}; yours is {caller.role}")
         for value in request.path_params.values():
@@ -176,11 +176,14 @@ def prove(context: "Context", request: Request, response: Response) -> Response:
     return response
 
 
-def note_authenticated(request: Request) -> None:
-    """Tells the connection that a request on it had a valid token, so that it is kept when strangers' connections are closed. A
-    simulation has no connections."""
-    if (connection := request.scope.get("holdfast.connection")) is not None:
-        connection.authenticated()
+def note_authenticated(request: Request, holder: Caller | None) -> None:
+    """Notes at the connection that a request on it had a valid token, so that it is kept when strangers' connections are closed.
+    `holder` is None for agents. Refuses the request if its tenant has too many connections. A simulation has no connections."""
+    tenant = holder.tenant if holder is not None and not holder.trusted else None
+    connection = request.scope.get("holdfast.connection")
+    if connection is not None and not connection.authenticated(tenant):
+        detail = "tenants have too many requests in progress here; use fewer connections at the same time"
+        raise Problem(429, "too-many", detail, headers={"Retry-After": "1", "Connection": "close"})
 
 
 async def _verified(context: "Context", token: str) -> AgentIdentity:

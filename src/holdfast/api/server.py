@@ -81,13 +81,19 @@ class BoundedHttp(HttpToolsProtocol):
         self._head = self._body = self._framing = 0  # bytes of this request
         self._deaf = False  # what arrives now is ignored
 
-    def authenticated(self) -> None:
-        """Notes that a request on this connection had a valid token."""
+    def authenticated(self, tenant: str | None) -> bool:
+        """Notes that a request on this connection had a valid token. Returns False if its tenant has too many connections."""
+        if not self._door.know(self, tenant):
+            return False
         if not self._known:
             self._known = True
-            self._door.know(self)
             if self._waits is Waits.ANSWER:
                 self.deadline = FOREVER
+        return True
+
+    @property
+    def idle(self) -> bool:
+        return self._waits is Waits.NEXT and self.transport.get_write_buffer_size() == 0
 
     # What the transport calls
 
