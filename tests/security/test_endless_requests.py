@@ -25,7 +25,7 @@ def test_a_token_in_a_trailer_is_not_believed(stage: Stage) -> None:
         assert read_answer(connection)[0] == 401
         # The connection stays in step: the next request is another one.
         connection.sendall(POST + TOKEN + CHUNKED + chunk + b"Authorization: Bearer nobody\r\n\r\n")
-        assert read_answer(connection)[0] == 202
+        assert read_answer(connection)[0] in (201, 202)  # 201 if a worker was given out at once
     assert stage.rows()["claim"] == before["claim"] + 1
 
 
