@@ -17,7 +17,7 @@ from .routes import ADMINS, ONE_LINE, PRINTED, Call, PageQuery, Route, answer, e
 
 NOT_SEPARATED = (
     "this fleet runs commands on its own machine, as its own user. A person with this token can read the fleet's key, its admin"
-    " token, its database and the output of all tenants, by a command that does so. Give it only to people whom you trust with all"
+    " token, its database and the output of all tenants, by a command that does so. Give it only to people that you trust with all"
     " of that (docs/security.md)"
 )
 
