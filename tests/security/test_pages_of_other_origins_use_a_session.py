@@ -4,10 +4,12 @@ import asyncio
 import json
 from typing import Any
 
+import h11
 import pytest
 
 from fronted import KEY, Client, Front, fronted
 from holdfast.agent.proxy import Proxy
+from holdfast.agent.proxy_cookies import is_from_own_page
 from holdfast.agent.upstream import Port
 
 PAGE = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document", "Sec-Fetch-Site": "none"}
@@ -221,3 +223,9 @@ async def test_the_applications_own_bearer_token_passes_beside_the_cookie() -> N
     async with fronted(shows_the_request) as front:
         _, _, body = await ask(front, Cookie=await cookie(front), Authorization="Bearer theirs")
         assert received(body)["authorization"] == "Bearer theirs"
+
+
+def test_an_origin_without_a_host_is_not_the_page_of_a_request_without_a_host() -> None:
+    """Both would be compared as empty texts. A sandboxed frame sends the origin `null`."""
+    for origin in (b"null", b"http://", b"file://"):
+        assert not is_from_own_page(h11.Request(method="POST", target="/", headers=[(b"Host", b""), (b"Origin", origin)]))
